@@ -1,0 +1,87 @@
+"""Every error this package raises of its own.
+
+    QtMiddlewareError
+    ├── ConfigError (ValueError)        a setting is unknown or impossible
+    ├── InvalidQuery (ValueError)       the query is blank, too long or not text
+    ├── WrapError (TypeError)           this callable cannot be wrapped the way it was asked
+    ├── ResponseShapeError (TypeError)  no matches could be read out of a response
+    ├── MissingExtra (ImportError)      an optional dependency is not installed
+    ├── ModelError                      the language model gave nothing usable
+    ├── EmbeddingError                  texts could not be turned into vectors
+    └── StoreError                      the store cannot be opened, read or written
+
+An exception of the wrapped function itself is never one of these: it passes through unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class QtMiddlewareError(Exception):
+    """The base of every error of this package."""
+
+
+class ConfigError(QtMiddlewareError, ValueError):
+    """A setting is unknown or impossible.
+
+    *path* is the key as it is written in the file (``fusion.rrfK``), *value* what was found there and *allowed* what
+    may stand there; *source* says which layer it came from (a file's path, ``environment``, ``call``, ...).
+    """
+
+    def __init__(self, message: str, *, path: str = "", value: Any = None, allowed: str = "", source: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        self.value = value
+        self.allowed = allowed
+        self.source = source
+
+
+class InvalidQuery(QtMiddlewareError, ValueError):
+    """The query is blank, too long or not text; nothing was called. *argument* names the parameter that held it."""
+
+    def __init__(self, message: str, *, argument: str = "query") -> None:
+        super().__init__(message)
+        self.argument = argument
+
+
+class WrapError(QtMiddlewareError, TypeError):
+    """This callable cannot be wrapped, or a call to it cannot be read, the way it was asked."""
+
+
+class ResponseShapeError(QtMiddlewareError, TypeError):
+    """No matches could be read out of a response of the wrapped function; *shape* names the type that was found."""
+
+    def __init__(self, message: str, *, shape: str = "") -> None:
+        super().__init__(message)
+        self.shape = shape
+
+
+class MissingExtra(QtMiddlewareError, ImportError):
+    """An optional dependency is not installed; the message holds the command that installs it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f'{package} is not installed; run: pip install "qtmiddleware[{extra}]"')
+        self.package = package
+        self.extra = extra
+
+
+class ModelError(QtMiddlewareError):
+    """The language model gave nothing usable.
+
+    *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``, ``unavailable``,
+    ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long`` or ``cancelled``.
+    The message never holds the query, the reply or a key.
+    """
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(message or reason)
+        self.reason = reason
+
+
+class EmbeddingError(QtMiddlewareError):
+    """Texts could not be turned into vectors."""
+
+
+class StoreError(QtMiddlewareError):
+    """The store cannot be opened, read or written."""

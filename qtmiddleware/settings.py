@@ -1,0 +1,177 @@
+"""Every option, with its default, its limits and its meaning, in one place.
+
+Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits stand in each field's
+metadata; `qtmiddleware.config` reads them to check what users write and to make the JSON schema. Keys are snake_case
+here and camelCase in files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+TransformationType = Literal[
+    "none", "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined"
+]
+ApplyTo = Literal["keywords", "text", "both"]
+EscalationMode = Literal["always", "never", "auto"]
+FusionMethod = Literal["anchored", "rrf", "weighted_rrf", "max", "concat"]
+StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
+SubQueryStyle = Literal["simple", "research"]
+
+META: Final = "option"
+"""The metadata key under which a field keeps its meaning and limits."""
+
+
+def option(default: Any, doc: str, **limits: Any) -> Any:
+    """A field with its *default*, its meaning and the limits pydantic knows (``ge``, ``le``, ``gt``, ``min_length``)."""
+    meta = {META: {"description": doc, **limits}}
+    if isinstance(default, Mapping):
+        frozen = dict(default)
+        return field(default_factory=lambda: dict(frozen), metadata=meta)
+    return field(default=default, metadata=meta)
+
+
+def group(cls: type[Any], doc: str) -> Any:
+    """A field that holds a group of options."""
+    return field(default_factory=cls, metadata={META: {"description": doc}})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreprocessSettings:
+    """The rules that turn a question into keywords."""
+
+    enabled: bool = option(True, "Whether the rules run at all.")
+    language: str = option("auto", "Code of the word list (en, es, de, fr, it, pt, nl), or auto to detect it.")
+    apply_to: ApplyTo = option(
+        "keywords",
+        "What the stripped query is used for: keyword evidence, the searched text itself, or both.",
+    )
+    keep_words: tuple[str, ...] = option((), "Words the rules must never remove.")
+    extra_words: tuple[str, ...] = option((), "Further words to remove.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeywordEvidenceSettings:
+    """Scoring the candidates by the query's keywords over their text."""
+
+    enabled: bool = option(True, "Whether candidates are weighed by keywords.")
+    candidates: int = option(
+        50, "How many passages each search asks for when the wrapped function has a top_k.", ge=1, le=10_000
+    )
+    weight: float = option(0.25, "Share of the keyword score in the sum; the rest is the backend's.", ge=0.0, le=1.0)
+    text_field: str | None = option(None, "Metadata field that holds the text; null finds the usual names.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EscalationSettings:
+    """When a question is worth a call to the language model."""
+
+    mode: EscalationMode = option("always", "always, never, or auto: decide from the first result.")
+    target_call_rate: float = option(0.35, "Share of the queries that auto may send to the model.", ge=0.0, le=1.0)
+    max_llm_calls_per_query: int = option(4, "Most model calls one query may cost.", ge=0, le=20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionWeights:
+    """The voice of each kind of variant; sub-queries and paraphrases share theirs among themselves."""
+
+    original: float = option(1.0, "The user's own question.", ge=0.0, le=100.0)
+    original_in_conversation: float = option(
+        0.0, "The user's own words where a standalone form of them is searched too.", ge=0.0, le=100.0
+    )
+    standalone: float = option(1.0, "The question made independent of the conversation.", ge=0.0, le=100.0)
+    rewrite: float = option(0.7, "The rewritten question.", ge=0.0, le=100.0)
+    hyde: float = option(1.0, "The hypothetical passage.", ge=0.0, le=100.0)
+    sub_queries: float = option(1.0, "All sub-queries together.", ge=0.0, le=100.0)
+    paraphrases: float = option(1.0, "All paraphrases together.", ge=0.0, le=100.0)
+    step_back: float = option(0.3, "The broader question.", ge=0.0, le=100.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionSettings:
+    """How the lists of several searches become one."""
+
+    method: FusionMethod = option("anchored", "anchored, rrf, weighted_rrf, max or concat.")
+    weights: FusionWeights = group(FusionWeights, "The voice of each kind of variant (anchored, weighted_rrf).")
+    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
+    include_original: bool = option(True, "Whether the question itself takes part in the fusion.")
+    min_successes: int = option(
+        2, "How many variants must be searched successfully; with fewer, the original stands alone.", ge=1, le=20
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """What one query may take."""
+
+    llm_timeout_ms: int = option(5_000, "Longest wait for the language model.", ge=1, le=600_000)
+    deadline_ms: int = option(
+        8_000, "After this nothing is waited for but the original's own search.", ge=1, le=600_000
+    )
+    max_concurrency: int = option(8, "Most calls one query has in flight.", ge=1, le=256)
+    max_query_chars: int = option(8_000, "Longer queries are refused.", ge=1, le=1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmSettings:
+    """The language model behind the transformations. The key comes from the environment alone."""
+
+    base_url: str | None = option(None, "Address of an OpenAI-compatible service; null is the client's default.")
+    temperature: float | None = option(0.0, "Sampling temperature; null sends none.", ge=0.0, le=2.0)
+    max_tokens: int | None = option(800, "Most tokens of a reply; null sends no limit.", ge=1, le=100_000)
+    structured_output: StructuredOutput = option(
+        "auto", "How JSON is asked for; auto starts at json_schema and steps down where it is refused."
+    )
+    sub_query_style: SubQueryStyle = option(
+        "simple", "simple, or research: definition, method, results, comparison, application."
+    )
+    paraphrases: int = option(3, "How many paraphrases multi_query asks for.", ge=1, le=10)
+    history_messages: int = option(6, "How many of the last messages the model sees.", ge=0, le=100)
+    hyde_in_combined: bool = option(True, "Whether combined also asks for a hypothetical passage.")
+    prompts: Mapping[str, str] = option({}, "Own instructions by transformation, in place of the built-in ones.")
+    input_price: float | None = option(None, "US dollars for a million input tokens, where not known.", ge=0.0)
+    output_price: float | None = option(None, "US dollars for a million output tokens, where not known.", ge=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """Remembered transformations; results are never kept."""
+
+    enabled: bool = option(True, "Whether equal questions share one transformation.")
+    max_entries: int = option(1_024, "Most transformations kept.", ge=1, le=1_000_000)
+    ttl_seconds: int = option(3_600, "How long one is kept.", ge=1, le=31_536_000)
+    tenant: str = option("", "Part of every key; give each customer an own one to keep them apart.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """The record of what happened to each query."""
+
+    path: str | None = option(None, "JSON-lines file with one record a query; null writes none.")
+    query_text: bool = option(True, "Whether that file holds the texts that were searched, or only their hashes.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set."""
+
+    transformation_type: TransformationType = option("none", "What the language model is asked for.")
+    transformation_model: str = option("gpt-4o-mini", "Model of the transformations.", min_length=1)
+    max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", ge=2, le=6)
+    top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
+    chunk_size: int = option(800, "Characters a chunk.", ge=1, le=1_000_000)
+    chunk_overlap: int = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
+    embedding_model: str = option("all-MiniLM-L6-v2", "Model that embeds passages and queries.", min_length=1)
+    chat_model: str = option("gpt-4o-mini", "Model that answers.", min_length=1)
+    data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
+    index_path: str = option(".tmp/index/qtmiddleware.sqlite", "File of the embedded store.", min_length=1)
+    preprocess: PreprocessSettings = group(PreprocessSettings, "Rules without a model.")
+    keyword_evidence: KeywordEvidenceSettings = group(KeywordEvidenceSettings, "Keywords over the candidates' text.")
+    escalation: EscalationSettings = group(EscalationSettings, "When the model is called.")
+    fusion: FusionSettings = group(FusionSettings, "How several lists become one.")
+    limits: LimitSettings = group(LimitSettings, "Time, size and concurrency.")
+    llm: LlmSettings = group(LlmSettings, "The language model.")
+    cache: CacheSettings = group(CacheSettings, "Remembered transformations.")
+    log: LogSettings = group(LogSettings, "Records of queries.")

@@ -1,0 +1,86 @@
+"""What the flow may ask of the world; a driver performs it and sends back what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.ports import Prompt
+
+
+class Search:
+    """Search for one text. Performed by the wrapped function; answers its response, whatever that is.
+
+    *top_k* is how many passages to ask for, ``None`` for what the caller's own call says. *vector* stands in for the
+    text where it was embedded before.
+    """
+
+    __slots__ = ("text", "top_k", "vector")
+
+    def __init__(self, text: str, top_k: int | None = None, vector: Sequence[float] | None = None) -> None:
+        self.text = text
+        self.top_k = top_k
+        self.vector = vector
+
+
+class Embed:
+    """Turn *texts* into vectors, all in one batch; answers a list of vectors."""
+
+    __slots__ = ("texts",)
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+
+
+class Ask:
+    """Put *prompt* to the language model and wait no longer than *deadline*; answers a `Reply`."""
+
+    __slots__ = ("deadline", "prompt")
+
+    def __init__(self, prompt: Prompt, deadline: Deadline) -> None:
+        self.prompt = prompt
+        self.deadline = deadline
+
+
+Leaf = Search | Embed | Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Perform *steps* at the same time, at most *limit* of them at once; answers an `Outcome` each, in their order.
+
+    The first *essential* steps are waited for however long they take; the others only until *deadline*, after which
+    they are given up and come back as late.
+    """
+
+    steps: Sequence[Leaf]
+    deadline: Deadline
+    limit: int
+    essential: int = 0
+
+
+class Outcome:
+    """What came of one step: a *value*, or the *error* that was raised, or neither where it was *late*.
+
+    *seconds* is how long it took.
+    """
+
+    __slots__ = ("error", "late", "seconds", "value")
+
+    def __init__(
+        self, value: Any = None, error: BaseException | None = None, seconds: float = 0.0, *, late: bool = False
+    ) -> None:
+        self.value = value
+        self.error = error
+        self.seconds = seconds
+        self.late = late
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return self.error is None and not self.late
+
+
+Step = Leaf | Together

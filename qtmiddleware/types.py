@@ -1,0 +1,144 @@
+"""The frozen nouns that flow through the pipeline, each printed without the texts it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from qtmiddleware.trace import Trace
+
+VariantKind = Literal[
+    "original", "standalone", "rewrite", "step_back", "sub_query", "paraphrase", "hyde"
+]
+"""What a searched text is to the question: the question itself, or one of the model's forms of it."""
+
+DEFAULT_NAMESPACE = "__default__"
+"""The name Pinecone gives the namespace that callers write as ``""`` or ``None``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation; *role* is ``user``, ``assistant`` or ``system``."""
+
+    role: str
+    content: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question in its two faces: *text* for the embedding, *keywords* for lexical evidence.
+
+    *original* is what the user wrote, byte for byte. *language* is the code of the word list that was used, or ``""``
+    where none was.
+    """
+
+    original: str = field(repr=False)
+    text: str = field(repr=False)
+    keywords: str = field(repr=False)
+    language: str = ""
+    history: tuple[Message, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One text that is searched, with its *weight* in the fusion."""
+
+    kind: VariantKind
+    text: str = field(repr=False)
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """What the model made of a question; every field is empty where it was not asked for or nothing usable came.
+
+    *notes* tells what was repaired, dropped or merged on the way, as ``(field, what happened)``, without any text.
+    """
+
+    standalone: str | None = field(default=None, repr=False)
+    rewrite: str | None = field(default=None, repr=False)
+    step_back: str | None = field(default=None, repr=False)
+    sub_queries: tuple[str, ...] = field(default=(), repr=False)
+    paraphrases: tuple[str, ...] = field(default=(), repr=False)
+    hyde: str | None = field(default=None, repr=False)
+    keywords: tuple[str, ...] = field(default=(), repr=False)
+    notes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing usable is held."""
+        return not (
+            self.standalone
+            or self.rewrite
+            or self.step_back
+            or self.sub_queries
+            or self.paraphrases
+            or self.hyde
+            or self.keywords
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One passage that was found.
+
+    *score* is the backend's own number, never ours; ours is *fused_score*. *found_by* names the kinds of variant
+    that found it, in the order they were searched. *raw* is the very object the wrapped function returned for it.
+    """
+
+    id: str | None
+    namespace: str
+    score: float | None
+    fused_score: float | None = None
+    text: str | None = field(default=None, repr=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    found_by: tuple[str, ...] = ()
+    raw: Any = field(default=None, repr=False, compare=False)
+
+
+Key = tuple[str, str]
+"""What makes two matches the same passage: namespace and id; the text stands in only where there is no id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What one variant found, best first, as three lists of one length.
+
+    *keys* say which passage, *scores* hold the backend's own numbers (``None`` where it gave none) and *items* the
+    very objects it returned. Columns, because most of what is found is weighed and never shown.
+    """
+
+    variant: Variant
+    keys: Sequence[Key]
+    scores: Sequence[float | None]
+    items: Sequence[Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Degradation:
+    """Something that did not go as asked: the *stage*, a one-word *reason* and a *detail* without any query text."""
+
+    stage: str
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """The outcome of one retrieval.
+
+    *response* has the wrapped function's own shape; *matches* is the same result, read. *offsets* holds, with the
+    ``concat`` fusion, where each variant's list begins in *matches*, in the order of *variants*.
+    """
+
+    original_query: str = field(repr=False)
+    matches: tuple[Match, ...]
+    response: Any = field(repr=False)
+    variants: tuple[Variant, ...]
+    status: Literal["full", "degraded"]
+    degradations: tuple[Degradation, ...]
+    trace: Trace
+    transformation: Transformation = Transformation()
+    offsets: tuple[int, ...] = ()
