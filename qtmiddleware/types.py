@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from qtmiddleware.trace import Trace
 
-VariantKind = Literal[
-    "original", "standalone", "rewrite", "step_back", "sub_query", "paraphrase", "hyde"
-]
+VariantKind = Literal["original", "standalone", "rewrite", "step_back", "sub_query", "paraphrase", "hyde"]
 """What a searched text is to the question: the question itself, or one of the model's forms of it."""
 
 DEFAULT_NAMESPACE = "__default__"

@@ -1,0 +1,1 @@
+"""Better retrieval from the function you already have."""
