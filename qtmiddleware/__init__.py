@@ -1,1 +1,88 @@
-"""Better retrieval from the function you already have."""
+"""Better retrieval from the function you already have.
+
+    import qtmiddleware as qtm
+
+    @qtm.middleware
+    def retrieve(query: str, top_k: int = 4): ...
+
+Names are loaded when they are first used, so that importing the package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qtmiddleware.config import Config
+    from qtmiddleware.errors import (
+        ConfigError,
+        EmbeddingError,
+        InvalidQuery,
+        MissingExtra,
+        ModelError,
+        QtMiddlewareError,
+        ResponseShapeError,
+        StoreError,
+        WrapError,
+    )
+    from qtmiddleware.overrides import override
+    from qtmiddleware.preprocess import preprocess
+    from qtmiddleware.query_middleware import QueryMiddleware, middleware
+    from qtmiddleware.types import Degradation, Match, Message, Retrieval, Transformation, Variant
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Degradation",
+    "EmbeddingError",
+    "InvalidQuery",
+    "Match",
+    "Message",
+    "MissingExtra",
+    "ModelError",
+    "QtMiddlewareError",
+    "QueryMiddleware",
+    "ResponseShapeError",
+    "Retrieval",
+    "StoreError",
+    "Transformation",
+    "Variant",
+    "WrapError",
+    "middleware",
+    "override",
+    "preprocess",
+]
+
+_HOMES = {
+    "config": ("Config",),
+    "errors": (
+        "ConfigError",
+        "EmbeddingError",
+        "InvalidQuery",
+        "MissingExtra",
+        "ModelError",
+        "QtMiddlewareError",
+        "ResponseShapeError",
+        "StoreError",
+        "WrapError",
+    ),
+    "overrides": ("override",),
+    "preprocess": ("preprocess",),
+    "query_middleware": ("QueryMiddleware", "middleware"),
+    "types": ("Degradation", "Match", "Message", "Retrieval", "Transformation", "Variant"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

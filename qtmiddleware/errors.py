@@ -85,3 +85,11 @@ class EmbeddingError(QtMiddlewareError):
 
 class StoreError(QtMiddlewareError):
     """The store cannot be opened, read or written."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether somebody else's *error* says that a backend is down or busy, so that asking it for less will not help."""
+    status = getattr(error, "status_code", None) or getattr(error, "status", None)
+    if isinstance(status, int):
+        return status == 429 or status >= 500
+    return isinstance(error, OSError) or "timeout" in type(error).__name__.casefold()

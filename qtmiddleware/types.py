@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from qtmiddleware.trace import Trace
+from qtmiddleware.trace import Trace
+
 
 VariantKind = Literal["original", "standalone", "rewrite", "step_back", "sub_query", "paraphrase", "hyde"]
 """What a searched text is to the question: the question itself, or one of the model's forms of it."""
@@ -128,7 +128,8 @@ class Retrieval:
     """The outcome of one retrieval.
 
     *response* has the wrapped function's own shape; *matches* is the same result, read. *offsets* holds, with the
-    ``concat`` fusion, where each variant's list begins in *matches*, in the order of *variants*.
+    ``concat`` fusion, where each searched list begins in *matches*, in the order of *rankings*. *rankings* and *fused* are
+    what the result was made of: each variant's own list, and their keys after fusion, before any evidence.
     """
 
     original_query: str = field(repr=False)
@@ -140,3 +141,5 @@ class Retrieval:
     trace: Trace
     transformation: Transformation = Transformation()
     offsets: tuple[int, ...] = ()
+    rankings: tuple[Ranking, ...] = field(default=(), repr=False)
+    fused: tuple[Key, ...] = field(default=(), repr=False)

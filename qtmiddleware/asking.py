@@ -1,0 +1,130 @@
+"""What the model is asked about one question, and what is made of its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.ports import Prompt
+from qtmiddleware.preprocess import Span, dominant_script, protected_spans
+from qtmiddleware.settings import Settings
+from qtmiddleware.steps import Ask, Outcome
+from qtmiddleware.trace import Trace
+from qtmiddleware.transforms import guard, merge, parse, prompts_for, standalone_prompt
+from qtmiddleware.types import Degradation, Message, Transformation
+
+NOTHING = Transformation()
+
+
+class Question:
+    """One question on its way through the model, in one round of prompts or two.
+
+    Two are needed only where several prompts depend on the standalone form of a follow-up.
+    """
+
+    __slots__ = ("_history", "_made", "_settings", "prompts", "query", "trouble")
+
+    def __init__(self, query: str, history: tuple[Message, ...], settings: Settings) -> None:
+        self.query = query
+        self.trouble: list[Degradation] = []
+        self._history = history
+        self._settings = settings
+        self._made = NOTHING
+        self.prompts = self._first_round()
+
+    def _first_round(self) -> tuple[Prompt, ...]:
+        if self._history and self._settings.transformation_type == "all":
+            return (standalone_prompt(self._settings, self.query, self._history),)
+        return self._within_budget(prompts_for(self._settings, self.query, self._history))
+
+    def _within_budget(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
+        return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - spent)]
+
+    def cache_key(self, model: str) -> Hashable:
+        """What two questions must share to share a transformation."""
+        settings = self._settings
+        return (
+            settings.cache.tenant,
+            model,
+            settings.transformation_type,
+            tuple((prompt.mode, prompt.version) for prompt in self.prompts),
+            tuple(sorted(settings.llm.prompts.items())),
+            settings.max_sub_queries,
+            settings.llm.paraphrases,
+            settings.llm.sub_query_style,
+            settings.llm.hyde_in_combined,
+            settings.llm.temperature,
+            self.query,
+            tuple((message.role, message.content) for message in self._history),
+        )
+
+    def asks(self, deadline: Deadline) -> list[Ask]:
+        """The steps of this round; each has its own deadline, since each may be cancelled alone."""
+        return [Ask(prompt, Deadline(deadline.at)) for prompt in self.prompts]
+
+    def answered(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
+        """Take in the replies of this round; whether another round is to be asked."""
+        parts = [
+            part
+            for prompt, outcome in zip(self.prompts, outcomes, strict=True)
+            if (part := self._part(prompt, outcome, trace)) is not None
+        ]
+        self._made = merge([self._made, *parts])
+        if self._history and self._settings.transformation_type == "all":
+            self._history = ()
+            self.query = self._made.standalone or self.query
+            self.prompts = self._within_budget(prompts_for(self._settings, self.query), spent=1)
+            return bool(self.prompts)
+        return False
+
+    def _part(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
+        reason, detail = "", ""
+        if outcome.late:
+            reason = "timeout"
+        elif isinstance(outcome.error, ModelError):
+            reason, detail = outcome.error.reason, str(outcome.error)
+        elif outcome.error is not None:
+            reason, detail = "failed", type(outcome.error).__name__
+        else:
+            reply = outcome.value
+            trace.spent(
+                calls=reply.calls,
+                input_tokens=reply.input_tokens,
+                output_tokens=reply.output_tokens,
+                cost_usd=reply.cost_usd,
+            )
+            try:
+                part = parse(prompt, reply)
+            except ModelError as error:
+                reason, detail = error.reason, str(error)
+            else:
+                trace.stage(f"transform.{prompt.mode}", outcome.seconds)
+                return part
+        if outcome.value is None:
+            trace.llm_calls += 1
+        trace.stage(f"transform.{prompt.mode}", outcome.seconds, "degraded", reason)
+        self.trouble.append(Degradation(f"transform.{prompt.mode}", reason, detail))
+        return None
+
+    def understood(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
+        """Everything usable that was answered, guarded against what it may not have lost.
+
+        In a conversation the standalone form is held against the user's words, and all else against it.
+        """
+        made = self._made
+        if made.is_empty:
+            return made
+        reference = original
+        if made.standalone:
+            alone = _guarded(Transformation(standalone=made.standalone), original, spans)
+            made = replace(made, standalone=alone.standalone, notes=made.notes + alone.notes)
+            if made.standalone:
+                reference, spans = made.standalone, protected_spans(made.standalone, language=language)
+        return _guarded(made, reference, spans)
+
+
+def _guarded(made: Transformation, query: str, spans: Sequence[Span]) -> Transformation:
+    must_keep = [(span.kind, span.text) for span in spans]
+    return guard(made, query=query, must_keep=must_keep, script_of=dominant_script)

@@ -1,0 +1,191 @@
+"""The config: what is set, and where each value came from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from qtmiddleware.config_errors import raise_all, wrong
+from qtmiddleware.config_keys import Key, all_keys
+from qtmiddleware.config_reading import Layer, environment_layers, file_layer
+from qtmiddleware.config_tree import ABSENT, at, built, merged, nested, plain
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.settings import Settings
+
+_REMEMBERED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What is set (*settings*) and where each value came from (*origins*, by dotted camelCase key).
+
+    An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``decorator``, ``settings`` or
+    ``call``. Of two that set the same key the stronger wins: call, decorator, file, environment, default.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+    _overridden: dict[str, Config] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
+
+    def __reduce__(self) -> tuple[type[Config], tuple[Settings, dict[str, str]]]:
+        return Config, (self.settings, dict(self.origins))
+
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> Config:
+        """The config that *source* describes, over the environment (*environ*, or the process's own).
+
+        A path is read as a file. A mapping counts as the decorator's and lies over the file that ``QTM_CONFIG``
+        names, as does ``None``, which adds nothing. `Settings` are complete: nothing lies under them. A `Config`
+        comes back as it is. Raises `ConfigError` with everything that is wrong, a line each.
+        """
+        if isinstance(source, Config):
+            return source
+        if isinstance(source, Settings):
+            return _default().overridden(nested(source), origin="settings")
+        if isinstance(source, str | os.PathLike):
+            return cls.from_file(source, environ=environ)
+        if source is not None and not isinstance(source, Mapping):
+            allowed = "a path, a mapping, a Config, Settings or None"
+            raise wrong("config", source, allowed, "decorator")
+        environ = os.environ if environ is None else environ
+        file = environ.get("QTM_CONFIG")
+        layers = [*environment_layers(environ), *([file_layer(file)] if file else [])]
+        return _layered(_default(), layers if source is None else [*layers, ("decorator", source)])
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> Config:
+        """The config in a file, over the environment; JSON, or TOML where the name ends in ``.toml``.
+
+        Raises `ConfigError` where the file cannot be read or anything in it is wrong.
+        """
+        environ = os.environ if environ is None else environ
+        return _layered(_default(), [*environment_layers(environ), file_layer(path)])
+
+    def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
+        """This config with *values* on top, merged key by key; raises `ConfigError`.
+
+        The answer is remembered, so that a call that overrides the same again costs next to nothing.
+        """
+        if not isinstance(values, Mapping):
+            raise wrong("config", values, "a mapping", origin)
+        if not values:
+            return self
+        name = _fingerprint(values, origin)
+        if name is None:
+            return _layered(self, [(origin, values)])
+        known = self._overridden.get(name)
+        if known is None:
+            known = _layered(self, [(origin, values)])
+            if len(self._overridden) >= _REMEMBERED:
+                self._overridden.clear()
+            self._overridden[name] = known
+        return known
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every value by its camelCase key, in nested dicts that `json.dumps` takes and `Config.load` reads."""
+        found: dict[str, Any] = {}
+        for name, value, _ in self.rows():
+            *groups, last = name.split(".")
+            holder = found
+            for group in groups:
+                holder = holder.setdefault(group, {})
+            holder[last] = value
+        return found
+
+    def rows(self) -> Iterator[tuple[str, Any, str]]:
+        """Every option as (dotted camelCase key, value ready for JSON, origin)."""
+        values = nested(self.settings)
+        return ((key.name, plain(at(values, key)), self.origins[key.name]) for key in all_keys())
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a config file, with every key's meaning, default and limits."""
+    from qtmiddleware import config_model
+
+    return config_model.json_schema()
+
+
+def known_keys() -> tuple[str, ...]:
+    """Every key, dotted and in camelCase: ``topK``, ``fusion.rrfK``."""
+    return tuple(key.name for key in all_keys())
+
+
+def environment_names() -> dict[str, str]:
+    """The environment variables that hold settings, each with its key."""
+    return {key.environment: key.name for key in all_keys()}
+
+
+def markdown_table() -> str:
+    """The reference of all keys as Markdown: a table for the top level and one for each group."""
+    groups: dict[str, list[Key]] = {}
+    for key in all_keys():
+        groups.setdefault(key.name.rpartition(".")[0], []).append(key)
+    return "\n".join(_markdown_section(group, keys) for group, keys in groups.items())
+
+
+def _markdown_section(group: str, keys: Sequence[Key]) -> str:
+    rows = [("Key", "Default", "Allowed", "Meaning", "Environment"), ("---",) * 5]
+    for key in keys:
+        default = json.dumps(plain(key.default))
+        rows.append((f"`{key.name}`", f"`{default}`", key.allowed, key.description, f"`{key.environment}`"))
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([f"### {group or 'Top level'}", "", *lines, ""])
+
+
+def _fingerprint(values: Mapping[str, Any], origin: str) -> str | None:
+    """A name for *values* under which their outcome can be remembered; none where they are more than JSON."""
+    try:
+        return json.dumps([origin, values], sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _default() -> Config:
+    return Config(Settings(), dict.fromkeys(known_keys(), "default"))
+
+
+def _layered(base: Config, layers: Sequence[Layer]) -> Config:
+    """*base* under *layers*, the strongest last. All layers are checked before anything is raised."""
+    if not any(values for _, values in layers):
+        return base
+    from qtmiddleware.config_model import checked
+
+    values, origins = nested(base.settings), dict(base.origins)
+    errors: list[ConfigError] = []
+    for origin, written in layers:
+        found, wrongs = checked(written, origin)
+        errors.extend(wrongs)
+        origins.update((key.name, origin) for key in all_keys() if at(found, key) is not ABSENT)
+        values = merged(values, found)
+    raise_all(errors)
+    settings: Settings = built(Settings, values)
+    raise_all(list(_impossible(settings, origins)))
+    return Config(settings, origins)
+
+
+def _impossible(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
+    """The values that are allowed each for itself and not together, and what a single limit cannot say."""
+    if settings.chunk_overlap >= settings.chunk_size:
+        limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
+        yield wrong("chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"])
+    weights = nested(settings.fusion.weights)
+    if not any(weights.values()):
+        source = origins["fusion.weights.original"]
+        line = f"fusion.weights are all 0 ({source}); allowed: at least one above 0"
+        yield ConfigError(line, path="fusion.weights", value=weights, allowed="at least one above 0", source=source)
+    address = settings.llm.base_url
+    if address is not None and (not address.lower().startswith(("http://", "https://")) or "@" in address):
+        allowed = "an address that begins with http:// or https:// and holds no name or password"
+        yield wrong("llm.baseUrl", address, allowed, origins["llm.baseUrl"])

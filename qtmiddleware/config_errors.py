@@ -1,0 +1,153 @@
+"""What is told about a bad setting: where it stands, what was found, what is allowed. A secret is never repeated."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from qtmiddleware.config_keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, camel, dotted
+from qtmiddleware.errors import ConfigError
+
+REPEATED: Final = object()
+"""Stands in a read file where one object held the same key more than once."""
+
+RESERVED: Final = ("QTM_CONFIG", "QTM_MODEL_DIR")
+"""Variables with the settings' prefix that are no settings."""
+
+_LONGEST_SHOWN: Final = 60
+_SECRET_WORDS: Final = frozenset(
+    ("secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer")
+)
+_SECRET_NAME: Final = re.compile(r"(?:api|access|private|auth|secret)[-_]?(?:key|token)", re.IGNORECASE)
+_SECRET_VALUE: Final = re.compile(
+    r"""\b(?:sk|pk|pcsk|hf|gsk|xai|ghp)[-_][\w-]{8,}        # what the vendors' keys begin with
+    |\bBearer\s
+    |//[^/\s]*@                                            # a name and password in an address
+    |\b(?=\w*\d)(?=\w*[a-z])\w{32,}                       # a long run of letters and digits
+    |\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_KEYS_ADVICE: Final = "keys come from the environment alone (OPENAI_API_KEY, PINECONE_API_KEY)"
+
+
+def wrong(path: str, value: Any, allowed: str, source: str) -> ConfigError:
+    """The error for a *value* that may not stand at *path*; it keeps the value unless that is or may hold a secret."""
+    if value is REPEATED:
+        line = f"{path} stands more than once in the same object ({source}); allowed: once"
+    else:
+        line = f"{path} is {shown(value)} ({source}); allowed: {allowed}"
+    kept = value if _is_harmless(value) else None
+    return ConfigError(line, path=path, value=kept, allowed=allowed, source=source)
+
+
+def unknown(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
+    """The error for a *key* that the group at *above* does not have; *names* are those it has."""
+    path = ".".join(filter(None, (dotted(above), _as_key(key))))
+    if not isinstance(key, str):
+        return ConfigError(f"{path} is not a setting ({source}); keys are texts", path=path, source=source)
+    if is_secret_name(key):
+        return ConfigError(f"{path} is not a setting ({source}); {_KEYS_ADVICE}", path=path, source=source)
+    allowed = "one of " + ", ".join(names)
+    line = f"{path} is not a setting ({source}); {_hint(key, names)}"
+    return ConfigError(line, path=path, allowed=allowed, source=source)
+
+
+def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
+    """The error for an environment variable that looks like a setting and is none. Its value is not looked at."""
+    source = f"environment {name}"
+    if is_secret_name(name):
+        advice = "keys are read from OPENAI_API_KEY and PINECONE_API_KEY"
+        return ConfigError(f"{name} is not a setting (environment); {advice}", path=name, source=source)
+    groups = {ENVIRONMENT_PREFIX + group.upper(): f"_{key.upper()}" for group, key in SHORTHANDS.items()}
+    near = name + groups[name] if name in groups else _nearest(name, [*known, *RESERVED])
+    hint = f"did you mean {near}?" if near else f"names that begin with {ENVIRONMENT_PREFIX} are kept for settings"
+    return ConfigError(f"{name} is not a setting (environment); {hint}", path=name, allowed=near or "", source=source)
+
+
+def raise_all(errors: Sequence[ConfigError]) -> None:
+    """Raise what was found, if anything: one error as it is, several as one whose message has a line each."""
+    if not errors:
+        return
+    first = errors[0]
+    if len(errors) == 1:
+        raise first
+    lines = "\n".join(dict.fromkeys(map(str, errors)))
+    raise ConfigError(lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source)
+
+
+def shown(value: Any) -> str:
+    """A found value, fit for a message: short, on one line, and never a secret or the inside of a container."""
+    if isinstance(value, str):
+        return "a text that looks like a key (not shown)" if _SECRET_VALUE.search(value) else _quoted(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**20 else "a very large number"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else "not a finite number"
+    return _described(value)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key by this name would hold a secret."""
+    parts = re.split(r"[\W_]+", _snake(name))
+    if _SECRET_WORDS.intersection(parts) or _SECRET_NAME.search(name):
+        return True
+    return parts[-1] in ("key", "keys", "token") and "max" not in parts
+
+
+def _quoted(value: str) -> str:
+    short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
+    return json.dumps(short, ensure_ascii=not short.isprintable())
+
+
+def _is_harmless(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and not _SECRET_VALUE.search(value))
+
+
+def _as_key(key: Any) -> str:
+    text = shown(key)
+    return text[1:-1] if text.startswith('"') else f"<{text}>"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "a list"
+    return f"a Python {type(value).__name__}"
+
+
+def _hint(key: str, names: Sequence[str]) -> str:
+    """Where an unknown key may have been meant to stand."""
+    snake = _snake(key)
+    homes = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]
+    if homes and fold(key) not in map(fold, names):
+        places = ", ".join(home or "the top level" for home in homes)
+        return f"{camel(snake)} belongs to {places}"
+    everywhere = [known.name for known in all_keys()]
+    if key in everywhere:
+        group, _, last = key.rpartition(".")
+        return f'write {last} inside the object "{group}"'
+    near = _nearest(key, names) or _nearest(key, everywhere)
+    return f"did you mean {near}?" if near else "known here: " + ", ".join(names)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+
+
+def _nearest(name: str, names: Sequence[str]) -> str | None:
+    """The closest of *names*; case, dashes and underscores do not count."""
+    folded = {fold(each): each for each in reversed(names)}
+    found = difflib.get_close_matches(fold(name), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else None
+
+
+def fold(text: str) -> str:
+    """*text* without what tells ``multi_query``, ``multi-query`` and ``multiQuery`` apart."""
+    return re.sub(r"[-_\s]", "", text).casefold()

@@ -1,0 +1,159 @@
+"""The keys of the config as a flat list, read off the settings' dataclasses: names, kinds, limits, environment."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from qtmiddleware.settings import META, Settings, TransformationType
+
+ENVIRONMENT_PREFIX: Final = "QTM_"
+
+SHORTHANDS: Final[Mapping[str, str]] = {
+    "preprocess": "enabled",
+    "keyword_evidence": "enabled",
+    "escalation": "mode",
+    "fusion": "method",
+    "cache": "enabled",
+    "log": "path",
+}
+"""Groups that may be written as one value, and the key that value is for: ``"fusion": "max"``, ``"cache": false``."""
+
+PROMPT_NAMES: Final = (*(name for name in get_args(TransformationType) if name not in ("none", "all")), "standalone")
+"""What own instructions may be given for. ``all`` is three of these, each with its own."""
+
+
+def camel(name: str) -> str:
+    """``rrf_k`` as it stands in files: ``rrfK``."""
+    head, *tail = name.split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in tail)
+
+
+def dotted(path: tuple[str, ...]) -> str:
+    """A path of field names as users write it: ``fusion.rrfK``."""
+    return ".".join(map(camel, path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One option.
+
+    *path* holds field names. *kind* is ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of texts) or
+    ``object`` (of texts); *choices* is empty for all but ``choice``.
+    """
+
+    path: tuple[str, ...]
+    kind: str
+    nullable: bool
+    choices: tuple[str, ...]
+    default: Any
+    description: str
+    limits: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The key as it is written in messages and tables."""
+        return dotted(self.path)
+
+    @property
+    def environment(self) -> str:
+        """The variable that sets it."""
+        return ENVIRONMENT_PREFIX + "_".join(self.path).upper()
+
+    @property
+    def allowed(self) -> str:
+        """What may stand there, in plain words."""
+        return self._words() + (", or null" if self.nullable else "")
+
+    def _words(self) -> str:
+        match self.kind:
+            case "choice":
+                return "one of " + ", ".join(self.choices)
+            case "int":
+                return "a whole number" + self._range()
+            case "float":
+                return "a number" + self._range()
+            case "str":
+                return "a text that is not empty" if self.limits.get("min_length") else "a text"
+            case kind:
+                return {"bool": "true or false", "list": "a list of texts", "object": "an object of texts"}[kind]
+
+    def _range(self) -> str:
+        low, high = self.limits.get("ge"), self.limits.get("le")
+        if low is not None and high is not None:
+            return f" from {low:.0f} to {high:.0f}"
+        return "" if low is None else f" of at least {low:.0f}"
+
+
+def members(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
+    """The fields of a settings class with their types."""
+    return _members(cls)
+
+
+def spellings(cls: Any) -> dict[str, tuple[str, Any]]:
+    """Every accepted spelling of the keys of *cls*, camelCase and snake_case, with the field's name and type."""
+    return _spellings(cls)
+
+
+@cache
+def _members(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
+    hints = get_type_hints(cls)
+    return tuple((field, hints[field.name]) for field in fields(cls))
+
+
+@cache
+def _spellings(cls: Any) -> dict[str, tuple[str, Any]]:
+    snake = {field.name: (field.name, hint) for field, hint in members(cls)}
+    return snake | {camel(name): found for name, found in snake.items()}
+
+
+@cache
+def all_keys() -> tuple[Key, ...]:
+    """Every option, in the order of the settings."""
+    return tuple(_walk(Settings, ()))
+
+
+@cache
+def keys_by_path() -> dict[tuple[str, ...], Key]:
+    """Every option by its path of field names."""
+    return {key.path: key for key in all_keys()}
+
+
+def _walk(cls: type[Any], above: tuple[str, ...]) -> Iterator[Key]:
+    for field, hint in members(cls):
+        path = (*above, field.name)
+        if is_dataclass(hint):
+            yield from _walk(hint, path)  # type: ignore[arg-type]
+        else:
+            yield _key(field, hint, path)
+
+
+def _key(field: Field[Any], hint: Any, path: tuple[str, ...]) -> Key:
+    meta = dict(field.metadata[META])
+    kind, nullable, choices = _kind(hint)
+    return Key(
+        path=path,
+        kind=kind,
+        nullable=nullable,
+        choices=choices,
+        default=default_of(field),
+        description=meta.pop("description"),
+        limits=meta,
+    )
+
+
+def default_of(field: Field[Any]) -> Any:
+    """The default of a settings field."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
+    if get_origin(hint) in (Union, types.UnionType):
+        (inner,) = (each for each in get_args(hint) if each is not types.NoneType)
+        return _kind(inner)[0], True, _kind(inner)[2]
+    if get_origin(hint) is Literal:
+        return "choice", False, get_args(hint)
+    return {tuple: "list", Mapping: "object"}.get(get_origin(hint), getattr(hint, "__name__", "")), False, ()

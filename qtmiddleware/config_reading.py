@@ -1,0 +1,118 @@
+"""Where settings are read from: files and environment variables. What the values mean is not looked at here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.config_errors import REPEATED, RESERVED, raise_all, unknown_variable
+from qtmiddleware.config_keys import ENVIRONMENT_PREFIX, Key, all_keys
+from qtmiddleware.errors import ConfigError
+
+Layer = tuple[str, Mapping[Any, Any]]
+"""Where values come from, in words, and the values as they were written."""
+
+_SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+
+
+def file_layer(path: str | os.PathLike[str]) -> Layer:
+    """The settings in a JSON file (TOML where the name ends in ``.toml``); `ConfigError` where there are none."""
+    name = os.fsdecode(path)
+    source = f"file {name if name.isprintable() else ascii(name)}"
+    text = _text(name, source)
+    values = _toml(text, source) if name.lower().endswith(".toml") else _json(text, source)
+    if not isinstance(values, Mapping):
+        raise _unreadable(source, "holds no JSON object; a config file begins with { and ends with }")
+    return source, values
+
+
+def environment_layers(environ: Mapping[str, str]) -> list[Layer]:
+    """A layer for each variable that holds a setting; `ConfigError` for a name like a setting's that is none."""
+    by_name = {key.environment: key for key in all_keys()}
+    ours = sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in RESERVED)
+    raise_all([unknown_variable(name, by_name) for name in ours if name not in by_name])
+    return [(f"environment {name}", _holding(by_name[name], _parsed(by_name[name], environ[name]))) for name in ours]
+
+
+def _parsed(key: Key, text: str) -> Any:
+    """What a variable's text says. A text that cannot be read stays as it is, for the check to refuse."""
+    if key.nullable and not text.strip():
+        return None
+    match key.kind:
+        case "str" | "choice":
+            return text
+        case "bool":
+            return _SWITCH.get(text.strip().lower(), text)
+        case "list" if not text.lstrip().startswith("["):
+            return [word for part in text.split(",") if (word := part.strip())]
+        case _:
+            return _from_json(text)
+
+
+def _holding(key: Key, value: Any) -> dict[str, Any]:
+    """The mapping that holds nothing but *value* at *key*."""
+    for part in reversed(key.path):
+        value = {part: value}
+    holder: dict[str, Any] = value
+    return holder
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _text(name: str, source: str) -> str:
+    if name.lstrip().startswith("{"):
+        raise _unreadable("config", "is the text of a config, not a path; parse it first and give the mapping")
+    name = os.path.expanduser(name)  # noqa: PTH111 - pathlib's own fails where there is no home
+    if os.path.isdir(name or "."):  # noqa: PTH112 - pathlib's own fails for a name that is too long
+        raise _unreadable(source, "is a folder; name the file in it")
+    try:
+        return Path(name).read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise _unreadable(source, f"does not exist (looked from {Path.cwd()})") from None
+    except UnicodeDecodeError as error:
+        raise _unreadable(source, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _unreadable(source, f"cannot be read: {reason}") from None
+
+
+def _json(text: str, source: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _unreadable(source, f"is not JSON: {error.msg} at {where}") from None
+    except RecursionError:
+        raise _unreadable(source, "is nested too deeply") from None
+    except ValueError:
+        # The one other ValueError is Python's refusal to read a number of thousands of digits.
+        raise _unreadable(source, "holds a number that is too long") from None
+
+
+def _toml(text: str, source: str) -> Any:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(source, f"is not TOML: {error}") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, in which a key that stood twice holds a mark: JSON itself would silently keep the last."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        found[key] = REPEATED if key in found else value
+    return found
+
+
+def _unreadable(source: str, what: str) -> ConfigError:
+    return ConfigError(f"{source} {what}", source=source)

@@ -1,0 +1,122 @@
+"""The driver that blocks.
+
+The original's own search is performed in the caller's thread, everything beside it in daemon threads.
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from qtmiddleware.deadline import NEVER
+from qtmiddleware.drivers import threads
+from qtmiddleware.drivers.world import Flow, T, World
+from qtmiddleware.errors import ModelError
+from qtmiddleware.steps import Ask, Embed, Leaf, Outcome, Search, Together
+
+
+def _performed(step: Leaf, world: World) -> Any:
+    """The answer of one step, in this thread."""
+    if isinstance(step, Search):
+        return world.search(step)
+    if isinstance(step, Embed):
+        return world.embed(step.texts)
+    if world.model is None:
+        raise ModelError("unavailable", "no language model is configured")
+    return world.model.complete(step.prompt, step.deadline)
+
+
+def _outcome(step: Leaf, world: World) -> Outcome:
+    began = perf_counter()
+    try:
+        value = _performed(step, world)
+    except Exception as error:
+        return Outcome(error=error, seconds=perf_counter() - began)
+    return Outcome(value, seconds=perf_counter() - began)
+
+
+class _Batch:
+    """Steps performed by threads for one waiting caller."""
+
+    def __init__(self, together: Together, world: World) -> None:
+        self.steps = together.steps
+        self.deadline = together.deadline
+        self.outcomes: list[Outcome | None] = [None] * len(together.steps)
+        self._world = world
+        self._done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
+        self._waiting = iter(range(together.essential, len(together.steps)))
+        self._over = False
+        self._open = 0
+
+    def launch(self, count: int) -> None:
+        """Start *count* further steps, as far as there are any."""
+        for _ in range(count):
+            position = next(self._waiting, None)
+            if position is None:
+                return
+            self._open += 1
+            threads.start(partial(copy_context().run, self._perform, position))
+
+    def _perform(self, position: int) -> None:
+        if not self._over:
+            self._done.put((position, _outcome(self.steps[position], self._world)))
+
+    def here(self, position: int) -> None:
+        """Perform one step in the caller's own thread."""
+        self.outcomes[position] = _outcome(self.steps[position], self._world)
+
+    def wait(self) -> None:
+        """Collect what the threads bring until all is there or the deadline has passed."""
+        while self._open:
+            left = self.deadline.remaining()
+            try:
+                position, outcome = self._done.get(timeout=None if left == NEVER else left)
+            except Empty:
+                return
+            self.outcomes[position] = outcome
+            self._open -= 1
+            self.launch(1)
+
+    def give_up(self) -> None:
+        """Let go of everything that has not come back."""
+        self._over = True
+        for step, outcome in zip(self.steps, self.outcomes, strict=True):
+            if outcome is None and isinstance(step, Ask):
+                step.deadline.cancel()
+
+
+def _together(together: Together, world: World) -> list[Outcome]:
+    batch = _Batch(together, world)
+    try:
+        batch.launch(together.limit - 1 if together.essential else together.limit)
+        for position in range(together.essential):
+            batch.here(position)
+        if all(outcome is None or outcome.error is None for outcome in batch.outcomes[: together.essential]):
+            batch.launch(1 if together.essential else 0)
+            batch.wait()
+    finally:
+        batch.give_up()
+    return [outcome or Outcome(late=True) for outcome in batch.outcomes]
+
+
+def run(flow: Flow[T], world: World) -> T:
+    """Perform *flow* to its end, blocking."""
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Together):
+                step = flow.send(_together(step, world))
+                continue
+            try:
+                answer = _performed(step, world)
+            except Exception as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        flow.close()

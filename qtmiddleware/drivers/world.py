@@ -1,0 +1,40 @@
+"""What a driver performs a flow's steps with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from qtmiddleware.ports import LanguageModel
+from qtmiddleware.steps import Search, Step
+
+T = TypeVar("T")
+Flow = Generator[Step, Any, T]
+"""A flow: it yields what it wants done and is sent what came of it."""
+
+
+class World(Protocol):
+    """The wrapped function, the embedding and the model of one call.
+
+    *native_async* says that `asearch` and `aembed` may be awaited; otherwise the plain ones are called in threads.
+    """
+
+    @property
+    def native_async(self) -> bool:
+        """Whether the wrapped function is asynchronous."""
+
+    @property
+    def model(self) -> LanguageModel | None:
+        """The language model, if one is configured."""
+
+    def search(self, step: Search) -> Any:
+        """The wrapped function's response to one text."""
+
+    def asearch(self, step: Search) -> Awaitable[Any]:
+        """The wrapped function's response to one text."""
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """A vector a text."""
+
+    def aembed(self, texts: Sequence[str]) -> Awaitable[Any]:
+        """A vector a text."""

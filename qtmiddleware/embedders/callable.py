@@ -1,0 +1,94 @@
+"""Embeds with any function of the user's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from qtmiddleware.errors import EmbeddingError
+
+
+class CallableEmbedder:
+    """Turns a function from texts to vectors, plain or async, into an embedder.
+
+    *fn* takes a list of strings and returns one vector each: lists, tuples or numpy arrays (one array of two dimensions
+    too). *name* stands beside an index made with it; by default the function's own name. *dimension* is learned from
+    the first vectors where it is not given.
+
+    What *fn* raises passes through unchanged. A wrong number of vectors, vectors of unequal length or something that is
+    no number raise `EmbeddingError`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[list[str]], Sequence[Any] | Awaitable[Sequence[Any]]],
+        *,
+        name: str = "",
+        dimension: int | None = None,
+    ) -> None:
+        self._fn = fn
+        self._name = name or getattr(fn, "__qualname__", "") or type(fn).__qualname__
+        self._dimension = dimension
+
+    def __repr__(self) -> str:
+        return f"CallableEmbedder(name={self._name!r}, dimension={self._dimension})"
+
+    @property
+    def name(self) -> str:
+        """The name it was given, else that of the function."""
+        return self._name
+
+    @property
+    def dimension(self) -> int:
+        """The length of every vector; where it was not given, one word is embedded to learn it."""
+        if self._dimension is None:
+            self.embed(["dimension"])
+        assert self._dimension is not None
+        return self._dimension
+
+    @property
+    def can_async(self) -> bool:
+        """Whether the function is async, so that `aembed` is the way to call it."""
+        return inspect.iscoroutinefunction(self._fn) or inspect.iscoroutinefunction(type(self._fn).__call__)
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector a text, in the texts' order; raises `EmbeddingError` if the function is async."""
+        if not texts:
+            return []
+        if self.can_async:
+            raise EmbeddingError(f"{self._name} is async: await aembed(...) or give dimension= and a plain function")
+        made = self._fn(list(texts))
+        if inspect.isawaitable(made):
+            if inspect.iscoroutine(made):
+                made.close()
+            raise EmbeddingError(f"{self._name} returned an awaitable: await aembed(...)")
+        return self._checked(made, len(texts))
+
+    async def aembed(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector a text, in the texts' order; a plain function is called where it stands."""
+        if not texts:
+            return []
+        made = self._fn(list(texts))
+        return self._checked(await made if inspect.isawaitable(made) else made, len(texts))
+
+    def _checked(self, made: Sequence[Any], count: int) -> list[list[float]]:
+        """*made* as lists of floats, *count* of them, all of the one length."""
+        try:
+            vectors = [_numbers(vector) for vector in made]
+        except (TypeError, ValueError) as error:
+            raise EmbeddingError(f"{self._name} returned something else than lists of numbers: {error}") from error
+        if len(vectors) != count:
+            raise EmbeddingError(f"{self._name} returned {len(vectors)} vectors for {count} texts")
+        lengths = {len(vector) for vector in vectors} | ({self._dimension} if self._dimension is not None else set())
+        if len(lengths) != 1 or lengths == {0}:
+            raise EmbeddingError(f"{self._name} returned vectors of several lengths or none: {sorted(lengths)}")
+        self._dimension = lengths.pop()
+        return vectors
+
+
+def _numbers(vector: Any) -> list[float]:
+    """*vector* as a list of floats; an array is turned into one in a single step."""
+    if isinstance(vector, str | bytes):
+        raise TypeError("a text stands where a vector should")
+    return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]

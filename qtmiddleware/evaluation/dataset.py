@@ -1,0 +1,186 @@
+"""A judged collection in the layout of BEIR: passages, questions and which passage answers which question.
+
+Source: Thakur et al. 2021 (BEIR).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.ports import Passage
+from qtmiddleware.types import Message
+
+Qrels = Mapping[str, Mapping[str, int]]
+"""The judgements: for each question's id, the grade of each judged passage's id; above 0 is relevant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One judged question, with the *history* of its conversation where there is one."""
+
+    id: str
+    text: str = field(repr=False)
+    history: tuple[Message, ...] = field(default=(), repr=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Passages, the questions that are judged, and the judgements (*qrels*).
+
+    A passage's text is what is indexed: its title, a line break and its text, or its text alone where it has no title.
+    The title stands in its metadata too.
+    """
+
+    name: str
+    passages: tuple[Passage, ...] = field(repr=False)
+    questions: tuple[Question, ...] = field(repr=False)
+    qrels: Qrels = field(repr=False)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, split: str = "") -> Dataset:
+        """The data set in *folder*: ``corpus.jsonl``, ``queries.jsonl`` and the ``.tsv`` files in ``qrels/``.
+
+        *split* names one of those files (``test``); by default all are read. The files' own header lines are optional.
+        Questions without a judgement are left out. Raises `ConfigError` naming file and line if something is missing,
+        unreadable, there twice, or judged but not there.
+        """
+        root = Path(folder).expanduser()
+        passages = tuple(_passages(root / "corpus.jsonl"))
+        questions = tuple(_questions(root / "queries.jsonl"))
+        qrels = _qrels(root, split, {question.id for question in questions}, {passage.id for passage in passages})
+        return cls(root.resolve().name, passages, tuple(one for one in questions if one.id in qrels), qrels)
+
+    def first(self, count: int) -> Dataset:
+        """The same passages with the first *count* questions and their judgements."""
+        kept = self.questions[:count]
+        return Dataset(self.name, self.passages, kept, {question.id: self.qrels[question.id] for question in kept})
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Where something was read, for errors that can be found."""
+
+    file: Path
+    number: int
+
+    def wrong(self, what: str, allowed: str = "") -> NoReturn:
+        raise ConfigError(f"{self.file} line {self.number}: {what}", path=f"{self.file}:{self.number}", allowed=allowed)
+
+
+def _passages(file: Path) -> Iterator[Passage]:
+    for line, record in _records(file):
+        title, text = _text(line, record, "title", optional=True), _text(line, record, "text")
+        metadata = _mapping(line, record)
+        if title:
+            metadata = {**metadata, "title": title}
+        indexed = f"{title}\n{text}" if title else text
+        yield Passage(record["_id"], indexed, metadata)
+
+
+def _questions(file: Path) -> Iterator[Question]:
+    for line, record in _records(file):
+        metadata = dict(_mapping(line, record))
+        history = _history(line, metadata.pop("history", None))
+        yield Question(record["_id"], _text(line, record, "text"), history, metadata)
+
+
+def _history(line: _Line, found: Any) -> tuple[Message, ...]:
+    """The conversation before a question, out of its metadata."""
+    try:
+        turns = [(turn["role"], turn["content"]) for turn in found or ()]
+    except (TypeError, KeyError):
+        line.wrong('"history" is no list of {"role": ..., "content": ...}')
+    if not all(isinstance(part, str) for turn in turns for part in turn):
+        line.wrong('"history" holds a role or content that is no text')
+    return tuple(Message(role, content) for role, content in turns)
+
+
+def _lines(file: Path) -> Iterator[tuple[_Line, str]]:
+    """The lines of *file* that hold something, numbered from 1."""
+    try:
+        with file.open("rb") as lines:
+            for number, raw in enumerate(lines, 1):
+                line = _Line(file, number)
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
+                except UnicodeDecodeError:
+                    line.wrong("is not UTF-8")
+                if text.strip():
+                    yield line, text
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}; a data set is a folder with corpus.jsonl, queries.jsonl and "
+            "qrels/*.tsv",
+            path=str(file),
+        ) from error
+
+
+def _records(file: Path) -> Iterator[tuple[_Line, dict[str, Any]]]:
+    """The JSON objects of *file*, each with an ``_id`` that no other has."""
+    seen: set[str] = set()
+    for line, text in _lines(file):
+        try:
+            record = json.loads(text)
+        except ValueError as error:
+            line.wrong(f"is not JSON ({getattr(error, 'msg', 'unreadable')})")
+        if not isinstance(record, dict):
+            line.wrong("is no JSON object")
+        record["_id"] = _text(line, record, "_id")
+        if record["_id"] in seen:
+            line.wrong(f"the id {record['_id']!r} stands there a second time")
+        seen.add(record["_id"])
+        yield line, record
+
+
+def _text(line: _Line, record: Mapping[str, Any], key: str, *, optional: bool = False) -> str:
+    """The text under *key*; ids are often written as numbers, and are taken as such."""
+    value = record.get(key)
+    if isinstance(value, int) and not isinstance(value, bool) and key == "_id":
+        return str(value)
+    if value is None and optional:
+        return ""
+    if value is None or (key == "_id" and value == ""):
+        line.wrong(f'no "{key}"')
+    if not isinstance(value, str):
+        line.wrong(f'"{key}" is no text but {type(value).__name__}', "text")
+    return value
+
+
+def _mapping(line: _Line, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = record.get("metadata") or {}
+    if not isinstance(found, dict):
+        line.wrong(f'"metadata" is no object but {type(found).__name__}', "an object")
+    return found
+
+
+def _qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> dict[str, dict[str, int]]:
+    """The judgements of all files, or of the one of *split*."""
+    folder = root / "qrels"
+    files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
+    if not files:
+        raise ConfigError(f"{folder} holds no .tsv file with judgements", path=str(folder))
+    qrels: dict[str, dict[str, int]] = {}
+    for file in files:
+        for line, text in _lines(file):
+            columns = [column.strip() for column in text.split("\t")]
+            if line.number == 1 and not _is_grade(columns[-1]):
+                continue
+            if len(columns) not in (3, 4) or not _is_grade(columns[-1]):
+                line.wrong("is not a question's id, a passage's id and a whole number, separated by tabs")
+            # Four columns are the older layout of TREC, whose second says nothing.
+            question, passage = columns[0], columns[-2]
+            for id_, known, name in ((question, questions, "queries"), (passage, passages, "corpus")):
+                if id_ not in known:
+                    line.wrong(f"judges {id_!r}, which is not in {name}.jsonl")
+            qrels.setdefault(question, {})[passage] = int(columns[-1])
+    return qrels
+
+
+def _is_grade(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and text.isascii()

@@ -1,0 +1,66 @@
+"""Language models behind one port, `qtmiddleware.ports.LanguageModel`.
+
+`openai` speaks to OpenAI and everything compatible with it, `callable` makes a model of any function, and `recorded`
+replays and writes recordings. Beside the port every model here has *can_sync* and *can_async*: whether `complete`
+and `acomplete` can be called. Importing this package loads none of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.ports import LanguageModel
+from qtmiddleware.settings import Settings
+
+__all__ = ["as_language_model"]
+
+_ALLOWED = (
+    "an openai.OpenAI or openai.AsyncOpenAI client, a pair of both, an object with name, complete and acomplete, "
+    "or a function from messages to text"
+)
+
+
+def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
+    """*client_or_model* as a language model, with the model's name and options out of *settings*.
+
+    ``None`` is a client of our own, an object with ``name``, ``complete`` and ``acomplete`` is a model already, an
+    ``openai`` client (or a sync and an async one as a pair) is asked for ``transformationModel``, and any other
+    callable is taken for a function from ``[{"role", "content"}, ...]`` to text. Raises `ConfigError` for all else.
+    """
+    given = client_or_model
+    if isinstance(given, LanguageModel) and not isinstance(given, type):
+        return given
+    members = given if isinstance(given, tuple | list) and given else (given,)
+    if given is None or all(_is_client(member) for member in members):
+        return _openai_model(given, settings)
+    if callable(given) and not isinstance(given, type):
+        from qtmiddleware.llms.callable import CallableModel
+
+        return CallableModel(given)
+    hint = "; pass an instance, not the class" if isinstance(given, type) else ""
+    raise ConfigError(
+        f"{type(given).__name__} is no language model: client may be {_ALLOWED}{hint}", path="client", allowed=_ALLOWED
+    )
+
+
+def _is_client(given: Any) -> bool:
+    if given is None or isinstance(given, type | str):
+        return False
+    return hasattr(getattr(getattr(given, "chat", None), "completions", None), "create")
+
+
+def _openai_model(client: Any, settings: Settings) -> LanguageModel:
+    from qtmiddleware.llms.openai import OpenAIModel
+
+    llm = settings.llm
+    return OpenAIModel(
+        settings.transformation_model,
+        client=client,
+        base_url=llm.base_url,
+        temperature=llm.temperature,
+        max_tokens=llm.max_tokens,
+        structured_output=llm.structured_output,
+        input_price=llm.input_price,
+        output_price=llm.output_price,
+    )

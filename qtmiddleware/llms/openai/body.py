@@ -1,0 +1,144 @@
+"""What a provider sent back, read without trusting any of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.ports import Reply
+
+MOST_BYTES: Final = 1 << 20
+"""Largest body that is read: a transformation is a few kilobytes, so anything near this is no answer."""
+
+_CUT: Final = frozenset({"length", "max_tokens"})
+
+
+class Collector:
+    """Gathers the chunks of one body and stops where it grows too large or the time is over."""
+
+    __slots__ = ("_chunks", "_deadline", "_size")
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Keep *chunk*; raises `ModelError` (``too_long``, ``timeout``, ``cancelled``) where that was one too many."""
+        self._size += len(chunk)
+        if self._size > MOST_BYTES:
+            raise ModelError("too_long", f"the model's answer is larger than {MOST_BYTES} bytes and was not read on")
+        if self._deadline.passed:
+            # A deadline that was cancelled lies at the beginning of time.
+            raise ModelError("timeout" if self._deadline.at > 0 else "cancelled", "the model was still sending")
+        self._chunks.append(chunk)
+
+    def body(self) -> bytes:
+        """All of it."""
+        return b"".join(self._chunks)
+
+
+def read_reply(raw: Any) -> Reply:
+    """The reply that *raw* holds: the bytes of a body, a mapping, or a client's own response object.
+
+    Raises `ModelError`: ``unparsable`` where it is not a chat completion, ``empty`` where it says nothing,
+    ``refused`` where the model or a filter declined, ``truncated`` where the token limit left no text at all, and
+    the reason of the status where a gateway wraps a failure into a success.
+    """
+    completion = _decoded(raw) if isinstance(raw, bytes | bytearray | str) else raw
+    _raise_wrapped_error(completion)
+    choice = _first_choice(completion)
+    message = _get(choice, "message")
+    if message is None:
+        raise ModelError("unparsable", "the model's answer holds no message")
+    text = _text_of(message)
+    finish = str(_get(choice, "finish_reason") or "").lower()
+    _raise_refusal(message, finish)
+    cut = finish in _CUT
+    if not text.strip():
+        raise _nothing_said(message, cut=cut)
+    read = _tokens(completion, "prompt_tokens", "input_tokens")
+    written = _tokens(completion, "completion_tokens", "output_tokens")
+    return Reply(_clean(text), read, written, truncated=cut)
+
+
+def _decoded(raw: bytes | bytearray | str) -> Any:
+    if not raw.strip():
+        raise ModelError("empty", "the model's answer is empty")
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        # The decoder's error quotes what it read, so it does not become the cause.
+        raise ModelError("unparsable", "the model's answer is not JSON; is this the address of an API?") from None
+
+
+def _get(holder: Any, name: str) -> Any:
+    """The value *name* of a mapping or an object, ``None`` where there is none."""
+    if isinstance(holder, Mapping):
+        return holder.get(name)
+    return None if isinstance(holder, str | bytes) else getattr(holder, name, None)
+
+
+def _raise_wrapped_error(completion: Any) -> None:
+    error = _get(completion, "error")
+    if not error or not isinstance(error, Mapping | str):
+        return
+    code = _get(error, "code")
+    reasons = {401: "unauthorized", 403: "unauthorized", 429: "rate_limited", 400: "rejected", 404: "rejected"}
+    reason = reasons.get(code, "unavailable") if isinstance(code, int) else "unavailable"
+    raise ModelError(reason, "the provider answered with an error in place of a completion")
+
+
+def _first_choice(completion: Any) -> Any:
+    known = "choices" in completion if isinstance(completion, Mapping) else hasattr(completion, "choices")
+    choices = _get(completion, "choices")
+    if known and (choices is None or choices in ([], ())):
+        raise ModelError("empty", "the model gave no answer to choose from")
+    if not isinstance(choices, list | tuple):
+        raise ModelError("unparsable", "the model's answer is no chat completion")
+    return choices[0]
+
+
+def _raise_refusal(message: Any, finish: str) -> None:
+    refusal = _get(message, "refusal")
+    parts = _get(message, "content")
+    declined = isinstance(parts, list | tuple) and any(_get(part, "type") == "refusal" for part in parts)
+    if declined or (isinstance(refusal, str) and refusal.strip()):
+        raise ModelError("refused", "the model refused to answer")
+    if finish == "content_filter":
+        raise ModelError("refused", "the provider's content filter withheld the answer")
+    if finish == "error":
+        raise ModelError("unavailable", "the provider failed while the model was answering")
+
+
+def _text_of(message: Any) -> str:
+    content = _get(message, "content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        return ""
+    texts = (part if isinstance(part, str) else _get(part, "text") for part in content)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _nothing_said(message: Any, *, cut: bool) -> ModelError:
+    if cut:
+        return ModelError("truncated", "the token limit was reached before the answer began; raise llm.maxTokens")
+    if any(isinstance(_get(message, name), str) for name in ("reasoning_content", "reasoning")):
+        return ModelError("empty", "the model reasoned and answered nothing")
+    return ModelError("empty", "the model's answer is empty")
+
+
+def _tokens(completion: Any, *names: str) -> int:
+    """The first count of these *names*, 0 where none is a positive number."""
+    usage = _get(completion, "usage")
+    counts = (_get(usage, name) for name in names)
+    return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and n > 0), 0)
+
+
+def _clean(text: str) -> str:
+    """*text* without lone surrogates, which JSON can hold and no encoder can write."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

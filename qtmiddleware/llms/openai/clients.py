@@ -1,0 +1,156 @@
+"""Which client serves which call, and who closes it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from qtmiddleware.errors import ModelError
+
+KEY_VARIABLE: Final = "OPENAI_API_KEY"
+ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
+NO_KEY: Final = "none"
+"""Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
+
+
+class Clients:
+    """A sync and an async client: the user's own, or ours, made on first use.
+
+    Given clients are never closed. Ours are made once a process, since sockets do not survive a fork, and once an
+    event loop, since they do not survive its end either; when a loop shuts down, its client is closed in it.
+    """
+
+    def __init__(self, given: Any, base_url: str | None) -> None:
+        members = given if isinstance(given, tuple | list) else () if given is None else (given,)
+        self._base_url = base_url
+        self._own = not members
+        self._given_sync = next((member for member in members if not is_async_client(member)), None)
+        self._given_async = next((member for member in members if is_async_client(member)), None)
+        self._calm_sync: Any = None
+        # Plain dicts whose `setdefault` is atomic: a lock could be held by another thread at the moment of a fork. The
+        # client of a parent process stays in its place unused, for to close it here would be to wait for its locks.
+        self._by_process: dict[int, Any] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
+
+    @property
+    def can_sync(self) -> bool:
+        """Whether a synchronous call can be served."""
+        return self._own or self._given_sync is not None
+
+    @property
+    def can_async(self) -> bool:
+        """Whether an asynchronous call can be served."""
+        return self._own or self._given_async is not None
+
+    @property
+    def host(self) -> str:
+        """The host that is spoken to, without path, user or password."""
+        given = self._given_sync if self._given_sync is not None else self._given_async
+        return _host_of(str(getattr(given, "base_url", "")) if given is not None else _address(self._base_url) or "")
+
+    def sync(self) -> Any:
+        """The client for a synchronous call, without retries; raises `ModelError` where only an async one was given."""
+        if not self._own:
+            if self._given_sync is None:
+                raise ModelError("unavailable", "an async client cannot serve a synchronous call; pass openai.OpenAI()")
+            if self._calm_sync is None:
+                self._calm_sync = without_retries(self._given_sync)
+            return self._calm_sync
+        process = os.getpid()
+        client = self._by_process.get(process)
+        if client is None:
+            made = self._make("OpenAI", max_retries=0)
+            client = self._by_process.setdefault(process, made)
+            if client is not made:
+                made.close()
+        return client
+
+    async def asynchronous(self) -> Any:
+        """The client for a call in the running event loop; raises `ModelError` where only a sync one was given."""
+        if not self._own:
+            if self._given_async is None:
+                raise ModelError(
+                    "unavailable", "a sync client cannot serve an asynchronous call; pass openai.AsyncOpenAI()"
+                )
+            return self._given_async
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            for ended in [other for other in list(self._by_loop) if other.is_closed()]:
+                self._by_loop.pop(ended, None)
+            client = self._make("AsyncOpenAI")
+            lifetime = self._lifetime(loop, client)
+            self._by_loop[loop] = client, lifetime
+            await anext(lifetime)
+        return self._by_loop[loop][0]
+
+    async def _lifetime(self, loop: asyncio.AbstractEventLoop, client: Any) -> AsyncGenerator[None, None]:
+        """Lives as long as *loop*: a loop that shuts down closes the generators begun in it, and so the client."""
+        try:
+            yield
+        finally:
+            self._by_loop.pop(loop, None)
+            await client.close()
+
+    def close(self) -> None:
+        """Close our sync client of this process; the next call makes another."""
+        client = self._by_process.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """Close our clients of this process and of the running event loop."""
+        self.close()
+        _, lifetime = self._by_loop.get(asyncio.get_running_loop(), (None, None))
+        if lifetime is not None:
+            await lifetime.aclose()
+
+    def _make(self, kind: str, **options: Any) -> Any:
+        address = _address(self._base_url)
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not key and not address and not os.environ.get("OPENAI_BASE_URL"):
+            raise ModelError(
+                "unauthorized",
+                f"there is no key for the language model: set {KEY_VARIABLE}, or {ADDRESS_VARIABLE} (llm.baseUrl) for"
+                " a server that needs none",
+            )
+        import openai
+
+        return getattr(openai, kind)(api_key=key or NO_KEY, base_url=address, **options)
+
+
+def _address(base_url: str | None) -> str | None:
+    return base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
+
+
+def _host_of(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ("an address without a host" if address else "the default address")
+    except ValueError:
+        return "an address that cannot be read"
+
+
+def is_async_client(client: Any) -> bool:
+    """Whether *client* is an asynchronous one, told by the names of its classes."""
+    return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
+
+
+def can_stream(client: Any) -> bool:
+    """Whether the body of *client*'s answers can be read piece by piece.
+
+    True for the vendor's own classes. A wrapper, a double or a client whose ``create`` was replaced by a tracing
+    library is called in the plain way, so that what it adds is not bypassed.
+    """
+    vendor = sys.modules.get("openai")
+    # By its real type: a double or a proxy may answer `isinstance` as the class it stands for.
+    if vendor is None or not issubclass(type(client), (vendor.OpenAI, vendor.AsyncOpenAI)):
+        return False
+    return "create" not in vars(client.chat.completions)
+
+
+def without_retries(client: Any) -> Any:
+    """*client* with the retries of the SDK turned off, sharing its connections; one we cannot copy stays as it is."""
+    return client.with_options(max_retries=0) if can_stream(client) and client.max_retries else client

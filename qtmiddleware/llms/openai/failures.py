@@ -1,0 +1,78 @@
+"""What a client raised, as one word a program can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qtmiddleware.errors import ModelError
+
+_STATUS: Final = {
+    401: "unauthorized",
+    403: "unauthorized",
+    407: "unauthorized",
+    408: "timeout",
+    413: "too_long",
+    429: "rate_limited",
+}
+_CODE: Final = {
+    "content_filter": "refused",
+    "content_policy_violation": "refused",
+    "context_length_exceeded": "too_long",
+    "invalid_api_key": "unauthorized",
+}
+# Two generations of HTTP libraries may stand behind a client, so their classes are told by name and none is imported.
+_TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
+_UNREADABLE: Final = frozenset({"DecodingError", "JSONDecodeError", "APIResponseValidationError"})
+_IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
+
+_ADVICE: Final = {
+    "timeout": "did not answer in time; raise limits.llmTimeoutMs where that is usual",
+    "unauthorized": "refused the key; check OPENAI_API_KEY",
+    "rate_limited": "takes no more requests for now (rate limit or quota)",
+    "refused": "withheld the answer by its content filter",
+    "too_long": "says the request is too long for the model",
+    "unparsable": "sent an answer that cannot be read",
+}
+
+
+def as_model_error(error: Exception, where: str) -> ModelError:
+    """The `ModelError` for *error*, raised by a client while asking *where*.
+
+    Its message names the kind of failure and, for a rejected request, the provider's own error code where that is a
+    plain identifier; never a key, a query or a reply, which providers like to quote in theirs.
+    """
+    reason = _reason(error)
+    status = getattr(error, "status_code", None)
+    seen = f"HTTP {status}" if isinstance(status, int) else type(error).__name__
+    if reason == "rejected":
+        return ModelError(reason, f"{where} rejected the request ({seen}{_identifiers(error)}); check model and config")
+    if reason == "unavailable":
+        return ModelError(reason, f"{where} is not available ({seen}); check llm.baseUrl and the network")
+    return ModelError(reason, f"{where} {_ADVICE[reason]} ({seen})")
+
+
+def _reason(error: Exception) -> str:
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        if status in _STATUS:
+            return _STATUS[status]
+        if 400 <= status < 500:
+            return _CODE.get(_field(error, "code"), "rejected")
+        return "unavailable" if status >= 500 else "unparsable"
+    names = {ancestor.__name__ for ancestor in type(error).__mro__}
+    if names & _TIMEOUTS:
+        return "timeout"
+    return "unparsable" if names & _UNREADABLE else "unavailable"
+
+
+def _identifiers(error: Exception) -> str:
+    found = ((name, _field(error, name)) for name in ("code", "param"))
+    return "".join(f", {name} {value}" for name, value in found if _IDENTIFIER.fullmatch(value))
+
+
+def _field(error: Exception, name: str) -> str:
+    body: Any = getattr(error, "body", None)
+    value = body.get(name) if isinstance(body, Mapping) else None
+    return value if isinstance(value, str) else ""

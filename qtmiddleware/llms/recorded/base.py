@@ -1,0 +1,61 @@
+"""The lines of a recording, and what of a text, a history or a reply they hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.ports import ReplyField
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records at *path*; raises `ConfigError` where they cannot be read."""
+    try:
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _read_record(line, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the recording {path} cannot be read: {type(error).__name__}", path="recording") from error
+
+
+def _read_record(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise ConfigError(f"{where} is not a JSON object", path="recording")
+    return record
+
+
+def shaped(value: Any, wanted: ReplyField) -> Any:
+    """*value* where it has the shape of the field *wanted*, else ``None``."""
+    if wanted.shape != "list":
+        return value if isinstance(value, str) and value.strip() else None
+    items = [item for item in value if isinstance(item, str) and item.strip()] if isinstance(value, list) else []
+    return items[: wanted.max_items or None]
+
+
+def normal(text: Any) -> str:
+    """*text* with single blanks for its white space, empty where it is no text."""
+    return " ".join(text.split()) if isinstance(text, str) else ""
+
+
+def contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
+    """What the messages of a conversation say, white space aside.
+
+    Left out are blank messages, those of the system, and a last one that is *query* itself, as prompts leave them out.
+    """
+    turns = ((_part(message, "role"), normal(_part(message, "content"))) for message in history)
+    said = [text for role, text in turns if text and role != "system"]
+    if said and said[-1] == query:
+        said.pop()
+    return tuple(said)
+
+
+def _part(message: Any, name: str) -> Any:
+    return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)

@@ -1,0 +1,144 @@
+"""From the responses of several searches to one result in the wrapped function's own shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from qtmiddleware.fusion import Fused, fuse
+from qtmiddleware.keywords import keyword_scores, weighed
+from qtmiddleware.responses import Shape, keys_of, shape_of, text_of
+from qtmiddleware.settings import Settings
+from qtmiddleware.trace import Trace
+from qtmiddleware.types import Key, Match, Ranking, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One variant's response, read."""
+
+    ranking: Ranking
+    shape: Shape
+    response: Any = field(repr=False)
+
+
+def found(variant: Variant, response: Any, custom: Shape | None) -> Found:
+    """Read *response*; raises `ResponseShapeError` where it is of no known shape."""
+    shape = custom or shape_of(response)
+    items = shape.items(response)
+    keys = keys_of(shape, response, items)
+    return Found(Ranking(variant, keys, [shape.score(item) for item in items], items), shape, response)
+
+
+def with_evidence(fused: Fused, shape: Shape, keywords: str, settings: Settings, trace: Trace) -> Fused:
+    """The leading candidates of *fused*, weighed by the *keywords* over their text, if they have any."""
+    options = settings.keyword_evidence
+    count = min(len(fused.keys), options.candidates)
+    if count < 2:
+        return fused
+    texts = [text_of(shape, item, options.text_field) for item in fused.items[:count]]
+    if not any(texts):
+        trace.note("keyword_evidence", "no text in the metadata; order kept")
+        return fused
+    evidence = keyword_scores(keywords, texts)
+    if evidence is None:
+        trace.note("keyword_evidence", "no keyword in any candidate; order kept")
+        return fused
+    scores = weighed(fused.scores[:count], evidence, options.weight)
+    order = sorted(range(count), key=scores.__getitem__, reverse=True)
+    return Fused(
+        keys=[fused.keys[i] for i in order],
+        scores=[scores[i] for i in order],
+        items=[fused.items[i] for i in order],
+        sources=[fused.sources[i] for i in order],
+        method=fused.method,
+    )
+
+
+def voices(lists: Sequence[Found], settings: Settings) -> list[Ranking]:
+    """The rankings that take part in the fusion, with their final weights; the original's comes first."""
+    original, *others = [entry.ranking for entry in lists]
+    options = settings.fusion
+    weight = options.weights.original
+    if any(ranking.variant.kind == "standalone" and ranking.keys for ranking in others):
+        weight = options.weights.original_in_conversation
+    heard = [ranking for ranking in others if ranking.variant.weight > 0]
+    if any(ranking.keys for ranking in heard) and (weight <= 0 or not options.include_original):
+        return heard
+    variant = Variant(original.variant.kind, original.variant.text, weight or 1.0)
+    return [Ranking(variant, original.keys, original.scores, original.items), *heard]
+
+
+def final_count(top_k: int | None, lists: Sequence[Found]) -> int:
+    """How many passages to return: the caller's top_k, or as many as the longest single list where it is not known."""
+    return top_k if top_k is not None else max(len(entry.ranking.keys) for entry in lists)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result in both forms, with the lists it was made of and their keys as they stood after fusion."""
+
+    response: Any = field(repr=False)
+    matches: tuple[Match, ...]
+    rankings: tuple[Ranking, ...]
+    fused: tuple[Key, ...]
+    offsets: tuple[int, ...]
+
+
+def merged(
+    first: Found, others: Sequence[Found], *, keywords: str, count: int, settings: Settings, trace: Trace
+) -> Merged:
+    """The original's list and the *others* as one result of at most *count* passages.
+
+    *keywords* are the evidence the candidates are weighed by; ``""`` for none. The ``concat`` fusion keeps everything.
+    """
+    rankings = voices([first, *others], settings)
+    shape = next((entry.shape for entry in (first, *others) if entry.ranking.keys), first.shape)
+    began = trace.clock()
+    fused = fuse(rankings, settings.fusion.method, rrf_k=settings.fusion.rrf_k)
+    if fused.method != settings.fusion.method and others:
+        trace.note("fusion", f"scores are missing; {fused.method} instead")
+    fused_at = trace.clock()
+    trace.stage("fuse", fused_at - began)
+    ordered = fused
+    if keywords:
+        ordered = with_evidence(fused, shape, keywords, settings, trace)
+        trace.stage("keyword_evidence", trace.clock() - fused_at)
+    if fused.method == "concat":
+        count = len(fused.keys)
+    return Merged(
+        response=_rebuilt(first, ordered.items[:count]),
+        matches=_matches(ordered, count, rankings, shape, settings.keyword_evidence.text_field),
+        rankings=tuple(rankings),
+        fused=tuple(fused.keys),
+        offsets=fused.offsets,
+    )
+
+
+def _matches(
+    fused: Fused, count: int, rankings: Sequence[Ranking], shape: Shape, text_field: str | None
+) -> tuple[Match, ...]:
+    kinds = [ranking.variant.kind for ranking in rankings]
+    rows = zip(fused.keys[:count], fused.scores, fused.items, fused.sources, strict=False)
+    return tuple(
+        Match(
+            id=shape.id(item),
+            namespace=key[0],
+            score=shape.score(item),
+            fused_score=score,
+            text=text_of(shape, item, text_field),
+            metadata=shape.metadata(item),
+            found_by=tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)),
+            raw=item,
+        )
+        for key, score, item, sources in rows
+    )
+
+
+def _rebuilt(first: Found, items: Sequence[Any]) -> Any:
+    """The original's response with *items* in place of its own; the very object where they are the same ones."""
+    own = first.ranking.items
+    if len(items) == len(own) and all(a is b for a, b in zip(items, own, strict=True)):
+        return first.response
+    return first.shape.rebuild(first.response, items)

@@ -1,0 +1,256 @@
+"""The flow of one retrieval, written once.
+
+    query ─ preprocess ─┬─ search(original) ───────────────┐
+                        └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ Retrieval
+
+A generator of steps: it yields what it wants done and is sent what came of it, so that the same flow runs blocking and
+awaiting. Every fallback lives here, as an ordinary ``if``. The original's own search starts first and is the answer
+whenever the rest is late, wrong or down; only its own failure is raised, as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from qtmiddleware.asking import NOTHING, Question
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ResponseShapeError, is_outage
+from qtmiddleware.gate import nothing_to_transform
+from qtmiddleware.merging import Found, final_count, found, merged
+from qtmiddleware.preprocess import Span, protected_spans
+from qtmiddleware.request import Request, prepared
+from qtmiddleware.searching import search_variants
+from qtmiddleware.steps import Leaf, Outcome, Search, Step, Together
+from qtmiddleware.trace import Decision, Trace
+from qtmiddleware.types import Degradation, Retrieval, Transformation, Variant
+from qtmiddleware.variants import variants_of
+
+T = TypeVar("T")
+Flow = Generator[Step, Any, T]
+
+logger: Final = logging.getLogger("qtmiddleware")
+
+# The kinds of span that are searched best as they are written.
+_LITERAL: Final = frozenset({"identifier", "number", "url"})
+
+
+def retrieve(request: Request) -> Flow[Retrieval]:
+    """Answer *request*; raises what the original's own search raises, and nothing else."""
+    return _Retrieving(request).flow()
+
+
+def transform(request: Request) -> Flow[Transformation]:
+    """Ask the model alone; what could not be had is empty, and noted."""
+    return _Retrieving(request).transformation()
+
+
+class _Retrieving:
+    """One retrieval under way."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.settings = request.settings
+        self.trace = Trace()
+        self.trouble: list[Degradation] = []
+        self.budget = Deadline.after(self.settings.limits.deadline_ms / 1e3)
+        self.query = prepared(request.original, request.history, self.settings)
+        self.trace.stage("preprocess", self.trace.clock())
+        self._cache_key: Hashable = None
+        self._spans: Sequence[Span] | None = None
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """What the model may not lose of the question; found when first needed."""
+        if self._spans is None:
+            self._spans = protected_spans(self.request.original, language=self.query.language or "auto")
+        return self._spans
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the candidates are weighed by keywords."""
+        settings = self.settings
+        return (
+            settings.keyword_evidence.enabled
+            and settings.preprocess.apply_to != "text"
+            and settings.fusion.method != "concat"
+        )
+
+    def flow(self) -> Flow[Retrieval]:
+        """The whole flow."""
+        question, made = self._before()
+        waits_for_first = self.settings.escalation.mode == "auto" and not self.request.history
+        if question is not None and not waits_for_first:
+            response, made = yield from self._search_and_ask(question)
+        else:
+            response = yield from self._search_original()
+        try:
+            first = found(Variant("original", self.query.text), response, self.request.shape)
+        except ResponseShapeError as error:
+            return (yield from self._unread(response, error))
+        if question is not None and waits_for_first and self._escalates(first):
+            made = yield from self._ask(question)
+        variants = variants_of(made, self.query.text, self.settings.fusion.weights)
+        lists = yield from search_variants(
+            variants, self.request, width=self._width, budget=self.budget, trace=self.trace, trouble=self.trouble
+        )
+        return self._result(first, variants, lists, made)
+
+    def transformation(self) -> Flow[Transformation]:
+        """The model's part alone."""
+        question, made = self._before()
+        if question is not None:
+            made = yield from self._ask(question)
+        return replace(made, notes=made.notes + tuple((it.stage, it.reason) for it in self.trouble))
+
+    def _before(self) -> tuple[Question | None, Transformation]:
+        """What to ask the model, or what it is remembered to have said, or neither."""
+        reason = self._reason_not_to_ask()
+        if reason:
+            self.trace.decision = Decision(call=False, reason=reason)
+            return None, NOTHING
+        question = Question(self.request.original, self.request.history, self.settings)
+        if self.settings.cache.enabled:
+            self._cache_key = question.cache_key(self.request.model)
+            remembered = self.request.memory.cache.get(self._cache_key)
+            if remembered is not None:
+                self.trace.cache_hits += 1
+                self.trace.decision = Decision(call=False, reason="cached")
+                return None, remembered
+        self.trace.decision = Decision(call=True, reason="conversation" if self.request.history else "always")
+        return question, NOTHING
+
+    def _reason_not_to_ask(self) -> str:
+        escalation = self.settings.escalation
+        if self.settings.transformation_type == "none":
+            return "no_transformation"
+        if escalation.mode == "never" or escalation.max_llm_calls_per_query == 0:
+            return "never"
+        if self.request.history:
+            return ""
+        return nothing_to_transform(self.request.original, [it.text for it in self.spans if it.kind in _LITERAL])
+
+    def _escalates(self, first: Found) -> bool:
+        """The gate, once the first result is known."""
+        self.trace.decision = self.request.memory.gate.decide(
+            first.ranking.scores, target_call_rate=self.settings.escalation.target_call_rate
+        )
+        return self.trace.decision.call
+
+    @property
+    def _width(self) -> int | None:
+        """How many passages a search asks for; ``None`` leaves the caller's own number."""
+        top_k, wide = self.request.top_k, self.settings.keyword_evidence.candidates
+        if top_k is None or top_k >= wide or not self.weighs or self.request.memory.refuses_widening:
+            return None
+        return wide
+
+    def _search_original(self) -> Flow[Any]:
+        began = self.trace.clock()
+        width = self._width
+        outcome = Outcome()
+        try:
+            outcome.value = yield Search(self.query.text, width)
+        except Exception as error:
+            outcome.error = error
+        outcome.seconds = self.trace.clock() - began
+        return (yield from self._original(outcome, width))
+
+    def _original(self, outcome: Outcome, width: int | None) -> Flow[Any]:
+        """The original's response; a function that refuses so many passages is asked again as the caller asked."""
+        self.trace.searches += 1
+        self.trace.original_ms = outcome.seconds * 1e3
+        if outcome.error is None:
+            self.trace.stage("search.original", outcome.seconds)
+            return outcome.value
+        if width is None or is_outage(outcome.error):
+            raise outcome.error
+        self.trace.searches += 1
+        response = yield Search(self.query.text, None)
+        self.request.memory.refuses_widening = True
+        self.trace.stage("search.original", outcome.seconds)
+        self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
+        return response
+
+    def _patience(self) -> Deadline:
+        return self.budget.sooner(self.settings.limits.llm_timeout_ms / 1e3)
+
+    def _search_and_ask(self, question: Question) -> Flow[tuple[Any, Transformation]]:
+        patience, width = self._patience(), self._width
+        steps: list[Leaf] = [Search(self.query.text, width), *question.asks(patience)]
+        outcome, *replies = yield Together(steps, patience, self.settings.limits.max_concurrency, essential=1)
+        response = yield from self._original(outcome, width)
+        return response, (yield from self._understood(question, replies, patience))
+
+    def _ask(self, question: Question) -> Flow[Transformation]:
+        patience = self._patience()
+        replies = yield Together(question.asks(patience), patience, self.settings.limits.max_concurrency)
+        return (yield from self._understood(question, replies, patience))
+
+    def _understood(self, question: Question, replies: Sequence[Outcome], patience: Deadline) -> Flow[Transformation]:
+        while question.answered(replies, self.trace):
+            replies = yield Together(question.asks(patience), patience, self.settings.limits.max_concurrency)
+        self.trouble.extend(question.trouble)
+        made = question.understood(self.request.original, self.spans, self.query.language or "auto")
+        self.trace.notes.extend(made.notes)
+        if not made.is_empty and not question.trouble and self._cache_key is not None:
+            self.request.memory.cache.put(self._cache_key, made)
+        return made
+
+    def _unread(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
+        """The plain function's own answer, where we cannot read it."""
+        memory = self.request.memory
+        if not memory.warned_of_shape:
+            memory.warned_of_shape = True
+            logger.warning("nothing was improved: %s", error)
+        if self._width is not None:
+            memory.refuses_widening = True
+            response = yield Search(self.query.text, None)
+        self.trouble.append(Degradation("response", "unreadable", error.shape))
+        return self._retrieval(response, matches=())
+
+    def _result(
+        self, first: Found, variants: tuple[Variant, ...], came: Sequence[Found], made: Transformation
+    ) -> Retrieval:
+        """Everything that was found, as one."""
+        if len(came) < min(self.settings.fusion.min_successes, len(variants)):
+            self.trouble.append(Degradation("search", "too_few_successes", f"{len(came)} of {len(variants)} variants"))
+            came = []
+        keywords = self._keywords(made) if self.weighs else ""
+        count = final_count(self.request.top_k, [first, *came])
+        outcome = merged(first, came, keywords=keywords, count=count, settings=self.settings, trace=self.trace)
+        return self._retrieval(
+            outcome.response,
+            matches=outcome.matches,
+            variants=(first.ranking.variant, *variants),
+            transformation=made,
+            offsets=outcome.offsets,
+            rankings=outcome.rankings,
+            fused=outcome.fused,
+        )
+
+    def _keywords(self, made: Transformation) -> str:
+        """The words that count as evidence: the question's own, or its standalone form's, and the model's."""
+        own = self.query.keywords
+        if made.standalone:
+            own = prepared(made.standalone, (), self.settings).keywords
+        return " ".join((own, *made.keywords))
+
+    def _retrieval(self, response: Any, **parts: Any) -> Retrieval:
+        self.trace.finish()
+        if self.trouble:
+            logger.warning(
+                "retrieval %s degraded: %s",
+                self.trace.query_id,
+                "; ".join(f"{it.stage} {it.reason}" for it in self.trouble),
+            )
+        return Retrieval(
+            original_query=self.request.original,
+            response=response,
+            status="degraded" if self.trouble else "full",
+            degradations=tuple(self.trouble),
+            trace=self.trace,
+            **{"variants": (), **parts},
+        )

@@ -1,0 +1,125 @@
+"""The nouns of the rules: what is handed out, what a word list holds and what a query is read into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
+"""What a protected span is."""
+
+TokenKind = Literal["word", "acronym", "identifier", "number", "url", "quote"]
+"""What a piece of a query is; everything but a word is kept as it is written."""
+
+Phrase = tuple[tuple[frozenset[str], bool], ...]
+"""A phrase, place by place: the words that may stand there, and whether the place may be left out."""
+
+Phrases = Mapping[str, tuple[Phrase, ...]]
+"""Phrases by the word they begin with."""
+
+APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
+"""Every mark that is written for an apostrophe, and the straight one all of them become."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A query's *keywords*, and the code of the word list they were found with (``""`` where none was used)."""
+
+    keywords: str = field(repr=False)
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a query that a rewrite must not lose; ``query[start:end] == text``."""
+
+    kind: SpanKind
+    text: str = field(repr=False)
+    start: int
+    end: int
+
+
+class Token(NamedTuple):
+    """One piece of a query: ``query[start:end] == text``.
+
+    *opens* says that a sentence begins with it, *closed* that punctuation stands between it and the next one.
+    """
+
+    kind: TokenKind
+    text: str
+    start: int
+    end: int
+    opens: bool
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """The word list of one language, every word casefolded and with straight apostrophes.
+
+    *homographs* are stop words that are names too, *pronouns* what follows one where it is none, *strong* and *weak*
+    the words a language is told by, *starters* the first words that are enough alone. *lead_ins* and *kept* are
+    phrases: what goes as a whole at the start, and what stays as a whole anywhere.
+    """
+
+    language: str
+    stop: frozenset[str] = frozenset()
+    articles: frozenset[str] = frozenset()
+    verbs: frozenset[str] = frozenset()
+    elisions: frozenset[str] = frozenset()
+    negations: frozenset[str] = frozenset()
+    homographs: frozenset[str] = frozenset()
+    acronyms: frozenset[str] = frozenset()
+    pronouns: frozenset[str] = frozenset()
+    closings: frozenset[str] = frozenset()
+    strong: frozenset[str] = frozenset()
+    weak: frozenset[str] = frozenset()
+    starters: frozenset[str] = frozenset()
+    lead_ins: Phrases = field(default_factory=dict)
+    kept: Phrases = field(default_factory=dict)
+    nouns_are_capitalised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One word list as the plain way needs it.
+
+    *capitals* are the stop words as they stand at the start of a name, *wary* the rarest words of the kept phrases and
+    *pairs* their neighbours. *leads* holds, for the first word of a lead-in, what may come second. *moving* and
+    *moving_leads* say the same of all word lists: what another pass might still take away.
+    """
+
+    lexicon: Lexicon
+    stop: frozenset[str]
+    capitals: frozenset[str]
+    wary: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+    leads: Mapping[str, frozenset[str]]
+    moving: frozenset[str]
+    moving_leads: Mapping[str, frozenset[str]]
+
+
+Markers = Mapping[str, tuple[tuple[str, int], ...]]
+"""The languages a word speaks for, each with its weight."""
+
+
+def fold(word: str) -> str:
+    """*word* as word lists hold it: straight apostrophes, no case."""
+    return word.translate(APOSTROPHES).casefold()
+
+
+def longest(phrases: Phrases, keys: Sequence[str], start: int) -> int:
+    """How many of *keys* from *start* on are a phrase; the longest counts, 0 where none is."""
+    return max((_length(phrase, keys, start) for phrase in phrases.get(keys[start], ())), default=0)
+
+
+def _length(phrase: Phrase, keys: Sequence[str], start: int) -> int:
+    """How many keys *phrase* covers from *start* on; a place that may be left out takes its word wherever it can."""
+    at = start
+    for words, optional in phrase:
+        if at < len(keys) and keys[at] in words:
+            at += 1
+        elif not optional:
+            return 0
+    return at - start

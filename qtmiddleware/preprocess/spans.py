@@ -1,0 +1,103 @@
+"""Names what a rewrite of a query must not lose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from qtmiddleware.preprocess.base import Lexicon, Span, Token, fold
+
+SHORT = 4
+"""A text of at most so many words, all of them capitalised, is a name as a whole."""
+
+
+def spans(text: str, tokens: Sequence[Token], lexicon: Lexicon, loud: bool) -> tuple[Span, ...]:
+    """The protected parts of *text*, from left to right; where it is *loud*, in capitals throughout, no names."""
+    found = [span for token in tokens if (span := _span(token, lexicon))]
+    if not (loud or _is_title(tokens, lexicon)):
+        found += _names(text, tokens, lexicon)
+    return tuple(sorted(found, key=lambda span: span.start))
+
+
+def _span(token: Token, lexicon: Lexicon) -> Span | None:
+    """What *token* is protected as by itself."""
+    if token.kind == "quote":
+        inner = token.text[1:-1]
+        start = token.start + 1 + len(inner) - len(inner.lstrip())
+        return Span("quote", inner.strip(), start, start + len(inner.strip()))
+    if is_negation(fold(token.text), lexicon):
+        return Span("negation", token.text, token.start, token.end)
+    if token.kind in ("identifier", "number", "url"):
+        return Span(token.kind, token.text, token.start, token.end)
+    return None
+
+
+def is_negation(key: str, lexicon: Lexicon) -> bool:
+    """Whether *key* says no: a negation of the list, one shortened to n't, or an elided ne (n'est)."""
+    if key in lexicon.negations or key.endswith("n't"):
+        return True
+    return key.startswith("n'") and "ne" in lexicon.negations
+
+
+def _names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterator[Span]:
+    """The names among the words of *tokens*: acronyms, and runs of capitalised words inside a sentence."""
+    whole = 1 < len(tokens) <= SHORT and all(_is_capitalised(token) for token in tokens)
+    for is_name, group in groupby(_runs(tokens, lexicon, whole), key=lambda pair: pair[0] > 0):
+        if not is_name:
+            continue
+        for _, run in groupby(group, key=lambda pair: pair[0]):
+            yield from _name(text, [token for _, token in run], lexicon)
+
+
+def _runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool) -> Iterator[tuple[int, Token]]:
+    """Every token with the number of the run of capitalised words it stands in, 0 for none."""
+    number, inside = 0, False
+    for token in tokens:
+        belongs = _may_be_name(token, lexicon, whole)
+        number += belongs and not inside
+        yield (number if belongs else 0), token
+        inside = belongs and not token.closed
+
+
+def _may_be_name(token: Token, lexicon: Lexicon, whole: bool) -> bool:
+    """Whether *token* can be part of a name by its capitals and its place."""
+    key = fold(token.text)
+    if is_negation(key, lexicon) or not _is_capitalised(token):
+        return False
+    if token.kind == "acronym":
+        return key not in lexicon.stop or key in lexicon.acronyms
+    # The first word has its capital from the sentence, and I and A are no names alone.
+    return (whole or not token.opens) and len(key.partition("'")[0]) > 1
+
+
+def _is_capitalised(token: Token) -> bool:
+    """Whether *token* is a word that begins with a capital."""
+    return token.kind in ("word", "acronym") and token.text[0].isupper()
+
+
+def _name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
+    """The span of *run* without a leading article and a trailing 's; nothing where the capitals prove no name."""
+    while len(run) > 1 and fold(run[0].text) in lexicon.articles and not _all_small(run, lexicon):
+        run = run[1:]
+    acronym = any(token.kind == "acronym" for token in run)
+    if fold(run[0].text) in lexicon.articles and len(run) == 1:
+        return
+    if lexicon.nouns_are_capitalised and not acronym and len(run) < 2:
+        return
+    start, end = run[0].start, run[-1].end
+    if fold(run[-1].text).endswith("'s"):
+        end -= 2
+    yield Span("name", text[start:end], start, end)
+
+
+def _all_small(run: Sequence[Token], lexicon: Lexicon) -> bool:
+    """Whether all of *run* are stop words, so that the article is part of the name: The Who."""
+    return all(fold(token.text) in lexicon.stop for token in run)
+
+
+def _is_title(tokens: Sequence[Token], lexicon: Lexicon) -> bool:
+    """Whether The Words Are Capitalised Like This, so that a capital tells nothing."""
+    words = [token.text for token in tokens if token.kind == "word"]
+    if len(words) < 3 or any(word[0].islower() and (len(word) > 3 or fold(word) in lexicon.verbs) for word in words):
+        return False
+    return any(word[0].isupper() and fold(word) in lexicon.verbs - lexicon.homographs for word in words[1:])

@@ -1,0 +1,88 @@
+"""A JSON-lines record of every query, each line linking it with every step of its retrieval."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.types import Key, Match, Ranking, Retrieval
+
+# What tells a reader which passage it was without showing its text.
+_LABELS: Final = ("title", "url", "source")
+
+
+def _row(key: Key, score: float | None = None, metadata: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": key[1] if not key[1].startswith("\0") else None, "namespace": key[0]}
+    row.update({label: metadata[label] for label in _LABELS if metadata and isinstance(metadata.get(label), str)})
+    if score is not None:
+        row["score"] = round(score, 6)
+    return row
+
+
+def _listed(ranking: Ranking) -> list[dict[str, Any]]:
+    return [_row(key, score) for key, score in zip(ranking.keys, ranking.scores, strict=True)]
+
+
+def _final(matches: Iterable[Match]) -> list[dict[str, Any]]:
+    return [_row((match.namespace, match.id or "\0"), match.fused_score, match.metadata) for match in matches]
+
+
+def record(retrieval: Retrieval, *, query_text: bool = True) -> dict[str, Any]:
+    """One retrieval as a plain JSON-ready record.
+
+    ``retrieval_steps`` holds the list of every search, the fused list and the final one. Passage texts are never part
+    of it; query texts are replaced by the first 16 hex digits of their SHA-256 where *query_text* is false.
+    """
+
+    def shown(text: str) -> str:
+        return text if query_text else "sha256:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+    trace = retrieval.trace
+    return {
+        "query_id": trace.query_id,
+        "timestamp": datetime.fromtimestamp(trace.started_at, UTC).isoformat(),
+        "queries": [shown(retrieval.original_query)],
+        "variants": [
+            {"kind": variant.kind, "text": shown(variant.text), "weight": round(variant.weight, 4)}
+            for variant in retrieval.variants
+        ],
+        "retrieval_steps": {
+            "searches": [{"kind": it.variant.kind, "found": _listed(it)} for it in retrieval.rankings],
+            "fusion": [_row(key) for key in retrieval.fused],
+            "final": _final(retrieval.matches),
+        },
+        "status": retrieval.status,
+        "degradations": [[it.stage, it.reason, it.detail] for it in retrieval.degradations],
+        "trace": trace.to_dict(),
+    }
+
+
+class QueryLog:
+    """Appends records to a file only its owner may read; whole lines, also with many threads and processes."""
+
+    def __init__(self, path: str | os.PathLike[str], *, query_text: bool = True) -> None:
+        self._path = Path(path)
+        self._query_text = query_text
+
+    def write(self, retrieval: Retrieval) -> None:
+        """Append the record of *retrieval*; raises `OSError` where the file cannot be written."""
+        line = json.dumps(record(retrieval, query_text=self._query_text), ensure_ascii=False, default=str)
+        data = (line + "\n").encode("utf-8", "replace")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            # One write of the whole line: appends of several writers do not mix.
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+
+def read_log(path: str | os.PathLike[str]) -> Sequence[dict[str, Any]]:
+    """The records of a log file, oldest first."""
+    with Path(path).open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.strip()]

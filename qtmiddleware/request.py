@@ -1,0 +1,95 @@
+"""One query with everything that decides how it is retrieved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qtmiddleware.cache import TTLCache
+from qtmiddleware.errors import InvalidQuery
+from qtmiddleware.gate import Gate
+from qtmiddleware.preprocess import prepare
+from qtmiddleware.responses import Shape
+from qtmiddleware.settings import Settings
+from qtmiddleware.types import Message, Query, Transformation
+
+
+def transformation_cache(settings: Settings) -> TTLCache[Transformation]:
+    """An empty memory of transformations, of the configured size."""
+    return TTLCache(settings.cache.max_entries, settings.cache.ttl_seconds)
+
+
+class Memory:
+    """What one wrapped function remembers between calls; transformations are shared by all of a middleware."""
+
+    __slots__ = ("cache", "gate", "refuses_widening", "warned_of_shape")
+
+    def __init__(self, cache: TTLCache[Transformation]) -> None:
+        self.cache = cache
+        self.gate = Gate()
+        self.refuses_widening = False
+        self.warned_of_shape = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the flow is given.
+
+    *top_k* is what the caller's call asks for, ``None`` where that cannot be known. *model* names the language model,
+    ``""`` where there is none. *embeds* says that the wrapped function takes vectors.
+    """
+
+    original: str = field(repr=False)
+    history: tuple[Message, ...]
+    settings: Settings
+    memory: Memory
+    top_k: int | None = None
+    shape: Shape | None = None
+    model: str = ""
+    embeds: bool = False
+
+
+def validated(query: Any, argument: str, settings: Settings) -> str:
+    """*query* itself, if it can be searched; raises `InvalidQuery` that names *argument* otherwise."""
+    if not isinstance(query, str):
+        raise InvalidQuery(f"{argument} must be text, not {type(query).__name__}", argument=argument)
+    longest = settings.limits.max_query_chars
+    if len(query) > longest:
+        raise InvalidQuery(
+            f"{argument} has {len(query):,} characters; limits.maxQueryChars allows {longest:,}", argument=argument
+        )
+    if not query or query.isspace():
+        raise InvalidQuery(f"{argument} is blank", argument=argument)
+    return query
+
+
+def conversation(history: Iterable[Any] | None) -> tuple[Message, ...]:
+    """*history* as messages: mappings or objects with role and content, or (role, content) pairs; blank turns go."""
+    messages: list[Message] = []
+    for turn in history or ():
+        if isinstance(turn, Mapping):
+            role, content = turn.get("role", "user"), turn.get("content")
+        elif isinstance(turn, tuple | list) and len(turn) == 2:
+            role, content = turn
+        else:
+            role, content = getattr(turn, "role", None), getattr(turn, "content", None)
+        if not isinstance(role, str) or not isinstance(content, str | None):
+            raise InvalidQuery(
+                "history must hold messages with a role and a text content, such as "
+                f"{{'role': 'user', 'content': '...'}}, not {type(turn).__name__}",
+                argument="history",
+            )
+        if content and not content.isspace():
+            messages.append(Message(role, content))
+    return tuple(messages)
+
+
+def prepared(original: str, history: tuple[Message, ...], settings: Settings) -> Query:
+    """The question in its two faces."""
+    options = settings.preprocess
+    if not options.enabled:
+        return Query(original, original, original, "", history)
+    made = prepare(original, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words)
+    text = original if options.apply_to == "keywords" else made.keywords
+    return Query(original, text, made.keywords, made.language, history)

@@ -1,0 +1,199 @@
+"""Matches out of whatever a wrapped function returns, and back into the very same shape.
+
+Nothing here knows a vendor by name. A response is an envelope, a path of fields that ends in a list, around items.
+Envelopes are told apart by the fields they have, which takes about a microsecond; how an item is read is remembered
+for its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from qtmiddleware.responses.base import ABSENT, follow, is_list, rebuilt, step, unknown
+from qtmiddleware.responses.items import reader_of, usual_text
+from qtmiddleware.types import DEFAULT_NAMESPACE, Key
+
+__all__ = ["Shape", "custom_shape", "keys_of", "settled", "shape_of", "text_of"]
+
+_ENVELOPES: Final = (
+    ("query response", ("matches",)),
+    ("search response", ("result", "hits")),
+    ("documents", ("documents",)),
+    ("results", ("results",)),
+    ("search hits", ("hits", "hits")),
+    ("hits", ("hits",)),
+    ("points", ("points",)),
+)
+_COLUMNS: Final = ("ids", "metadatas")  # beside these, "documents" is one column of several and no list of items
+
+
+class Shape(Protocol):
+    """How to read one kind of response and write it back."""
+
+    name: str
+
+    def items(self, response: Any) -> Sequence[Any]:
+        """The items in the backend's order; the very objects."""
+
+    def namespace(self, response: Any) -> str:
+        """The namespace that was searched, `DEFAULT_NAMESPACE` where none is told."""
+
+    def id(self, item: Any) -> str | None:
+        """The item's id, ``None`` where it has none."""
+
+    def score(self, item: Any) -> float | None:
+        """The backend's number, ``None`` where it is absent, not finite or no number."""
+
+    def metadata(self, item: Any) -> Mapping[str, Any]:
+        """The item's metadata, empty where it has none; not to be written to."""
+
+    def rebuild(self, response: Any, items: Sequence[Any]) -> Any:
+        """A response of the same type with *items* in it and all else kept; *response* stays as it is."""
+
+
+def shape_of(response: Any) -> Shape:
+    """The shape of *response*; ``None`` is an empty response, and stays ``None`` as long as it has no items.
+
+    Raises `ResponseShapeError` naming the type where no list of matches can be read out of it.
+    """
+    if type(response) is list or type(response) is tuple:
+        return _list_shape(response)
+    for name, path in _ENVELOPES:
+        items = follow(response, path)
+        if items is ABSENT or not (items is None or is_list(items)) or _is_column(response, path):
+            continue
+        if items:
+            reader_of(items[0])
+        return _Shape(name, path)
+    if response is None:
+        return _Custom("nothing", _no_items, _items_or_none)
+    if not is_list(response):
+        raise unknown(response, "no list of matches was found in a response, a")
+    return _list_shape(response)
+
+
+def custom_shape(read: Callable[[Any], Sequence[Any]], write: Callable[[Any, Sequence[Any]], Any]) -> Shape:
+    """The shape of responses only the caller knows.
+
+    *read* returns the items of a response, each of a kind that is known in lists: a mapping, an ``(id, score)`` pair, a
+    document, an object with an id, a string. *write* returns a new response like the given one with these items.
+    """
+    return _Custom("custom response", read, write)
+
+
+def keys_of(shape: Shape, response: Any, items: Sequence[Any]) -> list[Key]:
+    """What makes each item a passage of its own: ``(namespace, id)``.
+
+    An item's own namespace goes before the response's. Where there is no id, NUL and the text stand in. An id that only
+    names the document is followed by NUL and the text, so that two chunks of one document stay two.
+    """
+    outer = shape.namespace(response)
+    keys: list[Key] = []
+    for item in items:
+        reader = reader_of(item)
+        key, own = shape.id(item), reader.namespace(item)
+        if key is None or reader.names_document(item):
+            key = f"{key or ''}\0{text_of(shape, item, None) or repr(item)}"
+        keys.append((outer if own is None else _namespace(own), key))
+    return keys
+
+
+def text_of(shape: Shape, item: Any, text_field: str | None) -> str | None:
+    """The item's passage, ``None`` where there is none.
+
+    *text_field* names the one field to look at, in the metadata first and then in the item itself; dots reach into
+    nested fields. Without it the usual names are tried, in the item first, and LlamaIndex's ``_node_content`` last.
+    """
+    if text_field is None:
+        return reader_of(item).text(item) or usual_text(shape.metadata(item))
+    for root in (shape.metadata(item), reader_of(item).holder(item)):
+        for path in ((text_field,), text_field.split(".")):
+            found = follow(root, path)
+            if isinstance(found, str) and found and not found.isspace():
+                return found
+    return None
+
+
+def settled(response: Any) -> Any:
+    """What *response* stands for: waits for a thread pool's result or future; anything else comes back unchanged.
+
+    What the call raised is raised here, as it is. An awaitable is left to those who can await it.
+    """
+    kind = type(response)
+    if hasattr(kind, "__await__"):
+        return response
+    if _has_methods(kind, ("result", "done", "add_done_callback")):
+        return response.result()
+    return response.get() if _has_methods(kind, ("get", "ready", "wait", "successful")) else response
+
+
+class _Shape:
+    """An envelope: the items lie at the end of *path*, or are the response itself where it is empty."""
+
+    def __init__(self, name: str, path: tuple[str, ...]) -> None:
+        self.name = name
+        self._path = path
+
+    def items(self, response: Any) -> Sequence[Any]:
+        found = follow(response, self._path)
+        return () if found is None or found is ABSENT else found
+
+    def namespace(self, response: Any) -> str:
+        return _namespace(step(response, "namespace")) if self._path else DEFAULT_NAMESPACE
+
+    def id(self, item: Any) -> str | None:
+        return reader_of(item).id(item)
+
+    def score(self, item: Any) -> float | None:
+        return reader_of(item).score(item)
+
+    def metadata(self, item: Any) -> Mapping[str, Any]:
+        return reader_of(item).metadata(item)
+
+    def rebuild(self, response: Any, items: Sequence[Any]) -> Any:
+        return rebuilt(response, self._path, items)
+
+
+class _Custom(_Shape):
+    """A response that is read and written by the caller's own two functions."""
+
+    def __init__(
+        self, name: str, read: Callable[[Any], Sequence[Any]], write: Callable[[Any, Sequence[Any]], Any]
+    ) -> None:
+        super().__init__(name, ("custom",))
+        self._read = read
+        self._write = write
+
+    def items(self, response: Any) -> Sequence[Any]:
+        found = self._read(response)
+        if not is_list(found):
+            raise unknown(found, "read= must return a list of items and gave a")
+        return found
+
+    def rebuild(self, response: Any, items: Sequence[Any]) -> Any:
+        return self._write(response, items)
+
+
+def _list_shape(response: Sequence[Any]) -> Shape:
+    return _Shape(f"list of {reader_of(response[0]).name}" if len(response) else "empty list", ())
+
+
+def _no_items(_response: None) -> Sequence[Any]:
+    return ()
+
+
+def _items_or_none(_response: None, items: Sequence[Any]) -> list[Any] | None:
+    return list(items) or None
+
+
+def _namespace(name: Any) -> str:
+    return DEFAULT_NAMESPACE if name is None or name is ABSENT or name == "" else str(name)
+
+
+def _is_column(response: Any, path: tuple[str, ...]) -> bool:
+    return path == ("documents",) and isinstance(response, Mapping) and any(name in response for name in _COLUMNS)
+
+
+def _has_methods(kind: type, names: tuple[str, ...]) -> bool:
+    return all(callable(getattr(kind, name, None)) for name in names)

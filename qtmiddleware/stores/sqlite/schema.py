@@ -1,0 +1,158 @@
+"""The layout of the store's file, and what a file must be to be opened as one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from qtmiddleware.errors import StoreError
+
+MEMORY: Final = ":memory:"
+APPLICATION_ID: Final = 0x71746D73
+"""Marks the file as ours: "qtms" in ASCII."""
+VERSION: Final = 1
+BUSY_SECONDS: Final = 30.0
+"""How long a writer waits for another process to finish writing."""
+_FTS_MODULE: Final = "fts5"
+
+# The full-text table keeps no copy of the texts; the triggers keep it in step within the very transaction that writes.
+# "changed" numbers the transaction that last wrote a row, so that a reader fetches only what is new to it.
+_SCHEMA: Final = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE passages (
+    row INTEGER PRIMARY KEY,
+    namespace TEXT NOT NULL DEFAULT '',
+    id TEXT NOT NULL,
+    changed INTEGER NOT NULL,
+    vector BLOB NOT NULL,
+    text TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    UNIQUE (namespace, id)
+);
+CREATE INDEX passages_changed ON passages (changed);
+CREATE VIRTUAL TABLE words USING fts5
+    (text, content='passages', content_rowid='row', tokenize="unicode61 remove_diacritics 2");
+CREATE TRIGGER words_insert AFTER INSERT ON passages BEGIN
+    INSERT INTO words (rowid, text) VALUES (new.row, new.text);
+END;
+CREATE TRIGGER words_delete AFTER DELETE ON passages BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.row, old.text);
+END;
+CREATE TRIGGER words_update AFTER UPDATE OF text ON passages BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.row, old.text);
+    INSERT INTO words (rowid, text) VALUES (new.row, new.text);
+END;
+INSERT INTO meta VALUES ('changes', 0), ('deletions', 0);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+"""
+
+
+def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3.Connection:
+    """A connection to the store's file, made with its folders where there is none, readable by its owner alone.
+
+    A file that is something else, or was made with another embedding model, is left as it is. Raises `StoreError`.
+    """
+    if path != MEMORY:
+        _make_file(Path(path))
+    try:
+        # Transactions are begun and ended by hand; the store's own lock lets one thread in at a time.
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StoreError(f"the store {path} cannot be opened: {error}") from error
+    try:
+        _prepare(connection, path, embedding_model, dimension)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(
+            f"{path} is not a store of this package or is damaged ({error}); "
+            "it was left as it is: name another path, or move it away and ingest again"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_file(path: Path) -> None:
+    """Create an empty file, for its owner alone, where there is none; what SQLite puts beside it follows its mode."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise StoreError(
+            f"the store {path} cannot be opened: {error.strerror}; name a file that can be written"
+        ) from error
+    if not path.is_file():
+        raise StoreError(f"the store {path} cannot be opened: it is not a file; name a file")
+
+
+def _prepare(connection: sqlite3.Connection, path: str, embedding_model: str, dimension: int) -> None:
+    """Lay out an empty database, or check one that is not empty without writing to it."""
+    if not connection.execute("SELECT 1 FROM pragma_module_list WHERE name = ?", (_FTS_MODULE,)).fetchone():
+        raise StoreError(
+            "the SQLite of this Python was built without FTS5, which the store needs for keyword search; use a Python "
+            "whose sqlite3 has it (those of python.org, Debian, Homebrew and conda do) or another store"
+        )
+    if _is_empty(connection):
+        _create(connection, embedding_model, dimension)
+    _check(connection, path, embedding_model, dimension)
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    """Whether nothing was ever put into the database."""
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return tables == 0 and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
+
+
+def _create(connection: sqlite3.Connection, embedding_model: str, dimension: int) -> None:
+    """Lay out the tables in one transaction; of two processes that come at once, the second finds them made."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_empty(connection):
+            for statement in _statements():
+                connection.execute(statement)
+            values = [("embedding_model", embedding_model), ("dimension", dimension)]
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _statements() -> list[str]:
+    """The schema's statements, one by one, as running a script at once would end the transaction."""
+    found: list[str] = []
+    held = ""
+    for line in _SCHEMA.splitlines(keepends=True):
+        held += line
+        if sqlite3.complete_statement(held):
+            found.append(held)
+            held = ""
+    return found
+
+
+def _check(connection: sqlite3.Connection, path: str, embedding_model: str, dimension: int) -> None:
+    """Raise `StoreError` unless the database is a store of this version, made with this model."""
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: name another path")
+    version = _pragma(connection, "user_version")
+    if version != VERSION:
+        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: ingest again into a new path")
+    held = dict(connection.execute("SELECT key, value FROM meta"))
+    model, length = held.get("embedding_model"), held.get("dimension")
+    if (model, length) != (embedding_model, dimension):
+        raise StoreError(
+            f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and cannot be used with "
+            f"{embedding_model!r} ({dimension}): their vectors mean different things. Use {model!r}, or ingest again "
+            "into another path"
+        )
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value

@@ -1,0 +1,73 @@
+"""Rewrite, step-back, sub-queries and hypothetical passage from one call."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtmiddleware.ports import ReplyField
+from qtmiddleware.settings import Settings
+from qtmiddleware.transforms.base import Transform
+
+PROMPT_VERSION: Final = "combined/1"
+
+INSTRUCTION: Final = (
+    "You prepare a user's query for a semantic search in documents by writing several texts to be searched beside it."
+)
+
+RULES: Final = (
+    "Write in the language of the query.",
+    (
+        "Keep every name, number, date, identifier, quoted phrase and negation of the query as it is written; only "
+        "step_back may leave special details out."
+    ),
+    "Outside of hyde add no facts, names or numbers of your own and do not answer the query.",
+)
+
+REWRITE: Final = ReplyField(
+    "rewrite",
+    "line",
+    "the query as one specific, self-contained question, with two or three synonyms or technical terms that the "
+    "documents would use; no possible answers",
+)
+STEP_BACK: Final = ReplyField(
+    "step_back", "line", "one broader question on the subject of the query, for the background; one level up, no more"
+)
+HYDE: Final = ReplyField(
+    "hyde",
+    "passage",
+    "60 to 100 words as they would stand in a document that answers the query: plain statements in its tone and "
+    "terms, no hedging; where you are not sure of a figure, date or name, write around it",
+)
+SUB_QUERIES: Final = (
+    "the questions to look up for it, one for each thing it compares, asks for or builds on; each makes sense on its "
+    'own (names instead of "it" or "that person"); an empty list where the query asks for one thing'
+)
+RESEARCH: Final = (
+    "full questions on its subject, in this order: 1. definition and background, 2. methods and approaches, "
+    "3. results and findings, 4. comparison with alternatives and limitations, 5. applications and implications"
+)
+
+
+def fields(settings: Settings) -> tuple[ReplyField, ...]:
+    """Rewrite, step-back and sub-queries, and the passage where the settings ask for it."""
+    sub_queries = ReplyField("sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries)
+    if settings.llm.sub_query_style == "research":
+        sub_queries = ReplyField("sub_queries", "list", RESEARCH, min_items=5, max_items=5)
+    passage = (HYDE,) if settings.llm.hyde_in_combined else ()
+    return (REWRITE, STEP_BACK, sub_queries, *passage)
+
+
+def _flavour(settings: Settings) -> str:
+    style = "research" if settings.llm.sub_query_style == "research" else ""
+    passage = "hyde" if settings.llm.hyde_in_combined else ""
+    return "+".join(filter(None, (style, passage)))
+
+
+TRANSFORM: Final = Transform(
+    mode="combined",
+    version=PROMPT_VERSION,
+    instruction=INSTRUCTION,
+    fields=fields,
+    rules=RULES,
+    flavour=_flavour,
+)

@@ -1,0 +1,59 @@
+"""A question with several parts, as the questions that have to be looked up for it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtmiddleware.ports import ReplyField
+from qtmiddleware.settings import Settings
+from qtmiddleware.transforms.base import FAITHFUL, Transform
+
+PROMPT_VERSION: Final = "decompose/1"
+
+INSTRUCTION: Final = (
+    "You split a user's query into the sub-queries that have to be looked up to answer it: one for each thing it "
+    "compares, each part it asks for, or each fact it builds on. All are searched at the same time, so none may wait "
+    "for the answer to another: where a name is not known yet, describe it in full in each. Do not split a simple "
+    "query that asks for one thing: give the one sub-query it is, or none."
+)
+
+RESEARCH_INSTRUCTION: Final = (
+    "You split a research question into exactly five sub-queries for a search in papers and reports, in this order: "
+    "1. definition and background, 2. methods and approaches, 3. results and findings, 4. comparison with "
+    "alternatives, trade-offs and limitations, 5. applications and implications."
+)
+
+RULES: Final = (
+    *FAITHFUL,
+    'Each sub-query makes sense on its own: names instead of "it", "that person" or "#1".',
+    "No two sub-queries ask for the same thing.",
+)
+
+
+def fields(settings: Settings) -> tuple[ReplyField, ...]:
+    """The one field: five sub-queries in research style, else at most *max_sub_queries*."""
+    if settings.llm.sub_query_style == "research":
+        return (ReplyField("sub_queries", "list", "the five sub-queries in their order", min_items=5, max_items=5),)
+    return (ReplyField("sub_queries", "list", "the sub-queries, each a full question", 0, settings.max_sub_queries),)
+
+
+def _instruction(settings: Settings) -> str:
+    return RESEARCH_INSTRUCTION if settings.llm.sub_query_style == "research" else INSTRUCTION
+
+
+def _flavour(settings: Settings) -> str:
+    return "research" if settings.llm.sub_query_style == "research" else ""
+
+
+TRANSFORM: Final = Transform(
+    mode="decompose",
+    version=PROMPT_VERSION,
+    instruction=_instruction,
+    fields=fields,
+    rules=RULES,
+    example=(
+        "Which has the longer warranty, the Brio 3 or the Tavo S?",
+        {"sub_queries": ["How long is the warranty of the Brio 3?", "How long is the warranty of the Tavo S?"]},
+    ),
+    flavour=_flavour,
+)

@@ -1,0 +1,37 @@
+"""The terms by which documents on the question would be known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtmiddleware.ports import ReplyField
+from qtmiddleware.transforms.base import Transform
+
+PROMPT_VERSION: Final = "keywords/1"
+
+MAX_KEYWORDS: Final = 12
+
+INSTRUCTION: Final = (
+    "You list the key terms for a keyword search on a user's query: first the terms of the query that matter most, "
+    "then the synonyms, technical terms, abbreviations and full forms that documents on it would use instead. Single "
+    "words or phrases of up to three words, as documents write them; no question words, no filler, no guessed answers."
+)
+
+RULES: Final = (
+    "Write in the language of the query; terms that documents in it use in another language stay as they are.",
+    "Copy names, numbers and identifiers as they are written.",
+)
+
+FIELD: Final = ReplyField("keywords", "list", "the terms, most important first", min_items=1, max_items=MAX_KEYWORDS)
+
+TRANSFORM: Final = Transform(
+    mode="keywords",
+    version=PROMPT_VERSION,
+    instruction=INSTRUCTION,
+    fields=(FIELD,),
+    rules=RULES,
+    example=(
+        "how do I get my deposit back when I move out",
+        {"keywords": ["deposit", "move out", "security deposit", "refund", "tenancy", "lease end", "landlord"]},
+    ),
+)

@@ -1,0 +1,96 @@
+"""Sentences that are about the task instead of doing it: preambles, remarks, error messages and empty forms.
+
+Only openings that nobody would search for are named. Where the user's own question uses the same words, they are no
+noise.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from qtmiddleware.transforms.wording import is_blank, opening_of, opens_with
+
+_QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
+_FAILURES: Final = (
+    r"(?:\d{3} )?(?:internal server error|bad gateway|service unavailable|gateway time-?out|too many requests|"
+    r"rate limit exceeded)[.!]?$"
+)
+_PREAMBLES: Final = (
+    r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it|understood)(?: thing)?[!.,]? ?$",
+    r"here(?:'s| is| are| you go)\b",
+    r"(?:the following|below) (?:is|are)\b",
+    r"these are\b.*:$",
+    r"(?:voici|hier ist|hier sind|hier zijn|aqui esta|aqui estan|aqui tienes|ecco|вот)\b.*[:!]$",
+    r"(?:以下是|以下は|好的|当然|もちろん|はい|다음은|물론).{0,60}[:：。!！]$",
+    r"i(?:'ve| have) (?:rewritten|rephrased|decomposed|broken|created|generated|made)\b",
+    r"i (?:will|'ll|would|can) (?:rewrite|rephrase|decompose|break|generate|provide|help)\b",
+    r"let me (?:rewrite|rephrase|break|think|know|help|try)\b",
+    r"let's (?:break|think|rewrite)\b",
+    rf"(?:to )?break(?:ing)? (?:this|it|the {_QUERY}) down\b",
+)
+_REMARKS: Final = (
+    (
+        rf"(?:the|your|this|user'?s?) (?:(?:user'?s?|original|given|input|provided|current) )*{_QUERY} "
+        r"(?:is|was|seems|appears|looks|does not|doesn't|already|needs no|can be|asks)\b"
+        r"(?=.*\b(?:clear|specific|self-contained|stands?[- ]?alone|simple|concise|good|complete|unambiguous|detailed|"
+        r"need|require|rewrit|decompos|change|about)\b)"
+    ),
+    (
+        rf"no (?:changes?|rewrit\w*|rephrasing|decomposition|modifications?|{_QUERY}|transformation|further) "
+        r"(?:\w+ )?(?:is |are |was |were )?(?:needed|required|necessary|made|applicable)"
+    ),
+    (
+        rf"(?:this|these|the) (?:(?:rewritten|rephrased|revised) )?(?:rewrite|paraphrases?|versions?|{_QUERY}) "
+        r"(?:adds?|makes?|covers?|is more|are more|helps?|should|will|aims?|expands?|maintains?|keeps?|preserves?|captures?|"
+        r"uses?|includes?|provides?)\b"
+    ),
+    r"i hope (?:this|that|these)|hope (?:this|that) helps|feel free to|(?:please )?let me know|would you like me to",
+    r"if you (?:have|need|want|would like) (?:any|more|me|further|to know)",
+    (
+        r"(?:please )?(?:provide|share|enter|give me) (?:me )?(?:with )?(?:the|your|a|more) "
+        r"(?:query|question|text|conversation|history|context)"
+    ),
+    r"(?:could|can) you (?:please )?(?:provide|clarify|share|specify|rephrase|tell me)\b",
+    r"(?:i need|i would need|there is no|there's no) (?:more |further |enough )?(?:context|history|query|question)\b",
+    r"what (?:is|are|would be) (?:the|your) (?:query|question)s?\??$",
+    r"(?:该|这个|此|原)?(?:查询|问题)(?:已经|已|本身)|无需(?:改写|重写|修改)|不需要(?:改写|重写)",
+    r"la (?:requete|question|consulta|pregunta|domanda) (?:est|esta|es|e) (?:deja|ya|gia)",
+    r"die (?:anfrage|frage) ist bereits",
+)
+_EMPTY_FORMS: Final = (
+    (
+        r"(?:null|none|n/?a|nil|nan|undefined|empty|unknown|not applicable|no change|unchanged|same|as above|string|text|"
+        r"your text here)[.!]?$"
+    ),
+    r"same as (?:the )?(?:original|query|above|input).{0,40}$",
+    r"[<\[{][^<>\[\]{}]{0,80}[>\]}]$",
+    rf"(?:first|second|third|fourth|fifth|another|next) {_QUERY}\)?$",
+    r"(?:the )?(?:rewritten|rephrased|broader|standalone|hypothetical|new) (?:query|question|passage|document)$",
+    rf"(?:{_QUERY}|paraphrase|version|keyword|term) ?#?\d{{1,2}}$",
+    r"error\**::|error\**:? ?$|error\*\*|traceback \(most recent",
+    _FAILURES,
+)
+_NOISE: Final = opening_of((*_PREAMBLES, *_REMARKS, *_EMPTY_FORMS))
+_LEAD_IN: Final = re.compile(
+    r"(?:(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+\s*)?"
+    r"(?:(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]\s*)?",
+    re.IGNORECASE,
+)
+
+
+def is_noise(text: str, query: str) -> bool:
+    """Whether *text* holds nothing, or opens as talk about the task does."""
+    return is_blank(text) or opens_with(_NOISE, text, query)
+
+
+def without_lead_in(text: str) -> str:
+    """*text* without a "Sure! Here is the rewritten query:" before it."""
+    match = _LEAD_IN.match(text)
+    return text[match.end() :] if match else text
+
+
+def is_markup(text: str) -> bool:
+    """Whether *text* is a page of HTML or XML, as gateways send when something failed."""
+    opening = text.lstrip()[:200].lower()
+    return opening.startswith(("<!doctype", "<html", "<?xml")) or "</body>" in text[-200:].lower()

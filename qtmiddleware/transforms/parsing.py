@@ -1,0 +1,224 @@
+"""A model's reply, turned into the transformation that was asked for, or into the reason why there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from qtmiddleware.errors import ModelError
+from qtmiddleware.ports import Prompt, Reply, ReplyField
+from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
+from qtmiddleware.transforms.noise import is_markup, is_noise, without_lead_in
+from qtmiddleware.transforms.picking import Picked, pick
+from qtmiddleware.transforms.references import points_elsewhere
+from qtmiddleware.transforms.refusals import is_refusal
+from qtmiddleware.transforms.salvage import Cut, json_string, json_values
+from qtmiddleware.transforms.thoughts import without_thoughts
+from qtmiddleware.transforms.wording import clean, normal, shorten
+from qtmiddleware.types import Transformation
+
+READ_CHARS: Final = 65_536
+"""How much of a reply is looked at."""
+MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
+"""The longest text of each shape."""
+_MAX_KEYWORD_CHARS: Final = 100
+_SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
+_JSON_OPENING: Final = re.compile(
+    r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
+)
+_MESSAGES: Final = {
+    "refused": "the model refused to transform the query",
+    "empty": "the model's reply holds nothing new to search for",
+    "truncated": "the model's reply broke off before anything usable; raise llm.maxTokens",
+    "unparsable": "the model's reply has none of the fields that were asked for",
+}
+
+
+def parse(prompt: Prompt, reply: Reply) -> Transformation:
+    """What *reply* gives for the fields of *prompt*.
+
+    Reads JSON, whole or broken, and plain text; keeps what is complete. No refusal, remark, blank, duplicate or copy
+    of the query becomes a text to search for. At most 65,536 characters are read, in linear time. A reply that says
+    there is nothing to split, or that the query stands alone already, gives an empty transformation with a note.
+
+    Raises `ModelError` with the reason ``refused``, ``empty``, ``truncated`` or ``unparsable``.
+    """
+    text, is_cut = _readable(reply)
+    return _Reading(prompt, text, is_cut=is_cut or reply.truncated).transformation()
+
+
+def _readable(reply: Reply) -> tuple[str, bool]:
+    """The part of a reply that is its answer, and whether its end is missing."""
+    # Clients of other making pass on a missing content as it is, whatever the type says.
+    given: object = reply.text
+    whole = given if isinstance(given, str) else ""
+    text, is_cut = without_thoughts(whole)
+    text = text[: READ_CHARS + 1]
+    decoded = json_string(text) if len(text) <= READ_CHARS else None
+    return (decoded if decoded is not None else text[:READ_CHARS]), is_cut or len(text) > READ_CHARS
+
+
+class _Reading:
+    """One reply being read for one prompt; keeps what was seen on the way to tell why something is missing."""
+
+    def __init__(self, prompt: Prompt, text: str, *, is_cut: bool) -> None:
+        self.prompt = prompt
+        self.text = text
+        self.is_cut = is_cut
+        self.refused = False
+        self.nothing_new = not text.strip()
+        self.notes: dict[tuple[str, str], None] = {}
+        self.original = normal(prompt.query)
+        self.instructions = normal(prompt.system)
+
+    def transformation(self) -> Transformation:
+        found = json_values(self.text)
+        picked = pick(found, self.text, self.prompt.fields)
+        self.is_cut |= any(one.cut for one in found)
+        self.refused |= picked.refusal
+        is_json = bool(_JSON_OPENING.match(self.text))
+        self.nothing_new |= is_json and not picked.named and not picked.unknown
+        if not picked.named and not picked.texts and not is_json and not is_markup(self.text):
+            picked = Picked(texts=self._plain_texts())
+        values = {field.name: self._usable(field, picked.texts.get(field.name, [])) for field in self.prompt.fields}
+        self._note_what_lacks(values, picked)
+        return self._result(values)
+
+    def _plain_texts(self) -> dict[str, list[str]]:
+        text = self.text
+        if self.is_cut and not _SENTENCE_END.search(text.rstrip()[-1:]):
+            text = text.rpartition("\n")[0] or self._whole_sentences(text)
+        opening = next((line for line in text.splitlines() if line.strip()), "")
+        self.refused |= is_refusal(opening, self.prompt.query)
+        self.nothing_new |= is_noise(bare(opening, self.prompt.query), self.prompt.query)
+        texts = texts_by_field(text, self.prompt.fields, self.prompt.query)
+        # One line of plain text that is longer than any query is an essay or debris.
+        fits = {field.name: MAX_CHARS[field.shape] for field in self.prompt.fields if field.shape != "passage"}
+        return {name: [one for one in found if len(one) <= fits.get(name, READ_CHARS)] for name, found in texts.items()}
+
+    def _whole_sentences(self, text: str) -> str:
+        return _whole_sentences(text) if any(field.shape == "passage" for field in self.prompt.fields) else ""
+
+    def _usable(self, field: ReplyField, texts: Sequence[str]) -> list[str]:
+        """The texts of one field that can be searched for, without repetition, at most as many as were asked for."""
+        most = field.max_items if field.shape == "list" else 1
+        kept: dict[str, str] = {}
+        for text in _apart(field, texts):
+            value = self._value(field, text)
+            if not value:
+                continue
+            key = normal(value)
+            if key in kept:
+                self._note(field, "dropped: duplicate")
+            elif len(kept) < most:
+                kept[key] = value
+            elif field.shape == "list":
+                self._note(field, "dropped: more than asked for")
+                break
+        return list(kept.values())
+
+    def _value(self, field: ReplyField, text: str) -> str:
+        """*text* as it is searched for, or nothing where it should not be."""
+        query = self.prompt.query
+        if field.shape == "passage":
+            value = unquoted(without_lead_in(clean(_whole_sentences(text) if isinstance(text, Cut) else text)), query)
+        else:
+            value = clean(bare(clean(text), query))
+        fault = self._fault(field, clean(text), value)
+        if fault:
+            self._note(field, fault)
+            return ""
+        limit = MAX_CHARS[field.shape]
+        if len(value) > limit:
+            self._note(field, "cut: too long")
+        return shorten(value, limit).rstrip()
+
+    def _fault(self, field: ReplyField, text: str, value: str) -> str:
+        query = self.prompt.query
+        if is_refusal(text, query) or is_refusal(value, query):
+            self.refused = True
+            return "dropped: refusal"
+        key = normal(value)
+        if not key or is_noise(value, query) or (text.endswith((":", "：")) and not query.endswith((":", "："))):
+            self.nothing_new = True
+            return "dropped: no query"
+        if key == self.original and field.name != "keywords":
+            self.nothing_new = True
+            return "dropped: same as the query"
+        if key.count(" ") >= 3 and key in self.instructions:
+            return "dropped: copy of the instructions"
+        if field.name == "keywords" and len(value) > _MAX_KEYWORD_CHARS:
+            return "dropped: no keyword"
+        if field.name == "sub_queries" and points_elsewhere(value, query):
+            return "dropped: unresolved reference"
+        return "dropped: no query" if _JSON_OPENING.match(value) and value[:1] != query[:1] else ""
+
+    def _note(self, field: ReplyField, what: str) -> None:
+        self.notes[field.name, what] = None
+
+    def _note_what_lacks(self, values: dict[str, list[str]], picked: Picked) -> None:
+        noted = {name for name, _ in self.notes}
+        for field in self.prompt.fields:
+            if values[field.name] or field.name in noted:
+                continue
+            is_settled = field.name == "sub_queries" and field.min_items == 0 and field.name in picked.named
+            self._note(field, "none needed" if is_settled and not picked.texts.get(field.name) else "missing")
+        if self.is_cut:
+            self.notes["reply", "truncated"] = None
+
+    def _result(self, values: dict[str, list[str]]) -> Transformation:
+        def one(name: str) -> str | None:
+            return next(iter(values.get(name, ())), None)
+
+        result = Transformation(
+            standalone=one("standalone"),
+            rewrite=one("rewrite"),
+            step_back=one("step_back"),
+            sub_queries=tuple(values.get("sub_queries", ())),
+            paraphrases=tuple(values.get("paraphrases", ())),
+            hyde=one("hyde"),
+            keywords=tuple(values.get("keywords", ())),
+            notes=tuple(self.notes),
+        )
+        if result.is_empty and not self._is_settled():
+            raise self._error()
+        return result
+
+    def _is_settled(self) -> bool:
+        """Whether nothing is the right answer: nothing to split, or nothing to resolve."""
+        names = {field.name for field in self.prompt.fields}
+        same = "dropped: same as the query"
+        if self.refused or self.is_cut:
+            return False
+        if names == {"standalone"}:
+            return ("standalone", same) in self.notes
+        settled = {("sub_queries", "none needed"), ("sub_queries", same)} & self.notes.keys()
+        return names <= {"standalone", "sub_queries"} and bool(settled)
+
+    def _error(self) -> ModelError:
+        if self.refused:
+            reason = "refused"
+        elif self.is_cut:
+            reason = "truncated"
+        else:
+            reason = "empty" if self.nothing_new else "unparsable"
+        return ModelError(reason, _MESSAGES[reason])
+
+
+def _apart(field: ReplyField, texts: Sequence[str]) -> list[str]:
+    """*texts* with a list that came as one text, or several lines that came for one, taken apart."""
+    if field.shape == "passage":
+        return list(texts)
+    if field.name == "keywords" and len(texts) == 1:
+        lines = items(texts[0])
+        return [part for line in lines for part in re.split(r"[,;|、，；\n]", line)]
+    if field.shape == "list" and len(texts) == 1:
+        return items(texts[0])
+    return [part for text in texts for part in (items(text) if re.search(r"\n\s*(?:\d|[-*•])", text) else [text])]
+
+
+def _whole_sentences(text: str) -> str:
+    """*text* up to the end of its last complete sentence."""
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    return text[: ends[-1]] if ends else ""

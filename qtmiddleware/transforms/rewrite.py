@@ -1,0 +1,33 @@
+"""The question in the specific words its documents are likely to use."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtmiddleware.ports import ReplyField
+from qtmiddleware.transforms.base import Transform
+
+PROMPT_VERSION: Final = "rewrite/1"
+
+INSTRUCTION: Final = (
+    "You rewrite a user's query so that a semantic search finds the passages that answer it. Make it one specific, "
+    "self-contained question: fix typos, spell out vague wording, and add two or three synonyms or technical terms "
+    "that such documents would use, with the full form beside an abbreviation you are sure of. Ask for the same thing "
+    "as the query, no more; name no possible answers."
+)
+
+FIELD: Final = ReplyField("rewrite", "line", "the rewritten query, one sentence")
+
+TRANSFORM: Final = Transform(
+    mode="rewrite",
+    version=PROMPT_VERSION,
+    instruction=INSTRUCTION,
+    fields=(FIELD,),
+    example=(
+        "sso login loop after update to v2.1?",
+        {
+            "rewrite": "Why does single sign-on (SSO) end in a login loop, with repeated redirects to the sign-in "
+            "page, after the update to v2.1?"
+        },
+    ),
+)

@@ -1,0 +1,220 @@
+"""JSON out of whatever a model wrote around it, into it, or left off its end.
+
+One reader for good and bad JSON. Every well-formed text is read as the standard says, because in it an unescaped quote
+always ends a string and is always followed by one of the marks looked for here; in a bad text the same rule tells a
+quote that ends a string from one that stands inside it. Time is linear in the text, nesting is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_DEPTH: Final = 16
+"""Deeper nesting is not read."""
+
+_START: Final = re.compile(r"[\[{]")
+_SPACE: Final = re.compile(r"(?:\s|//[^\n]*)*")
+_CLOSERS: Final = {'"': '"', "'": "'", "“": "”", "”": "”", "‘": "’"}
+_OPENERS: Final = "".join(_CLOSERS)
+_BARE_KEY: Final = re.compile(r"[^\W\d][\w-]{0,60}(?=\s*:)")
+_LITERAL: Final = re.compile(r"(-?\d[\d.eE+-]*|null|true|false|None|True|False|undefined|NaN)(?![\w])")
+_LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
+# What may follow the quote that ends a key, a member's value, an item and a text that is nothing but a string.
+_AFTER: Final = {
+    "key": r"(?=\s*:)",
+    "member": rf"(?=\s*(?:,\s*(?:[{_OPENERS}}}\]]|//|[\w-]+\s*:|\Z)|[}}\]]|//|\n\s*[{_OPENERS}]|\Z))",
+    "item": rf"(?=\s*(?:,\s*(?:[{_OPENERS}\[{{}}\]\d-]|//|null|true|false|None|True|False|\Z)|[}}\]]|//"
+    rf"|\n\s*[{_OPENERS}]|\Z))",
+    "alone": r"(?=\s*\Z)",
+}
+_ENDS: Final = {
+    (place, closer): re.compile(rf"\\.|{closer}{after}", re.DOTALL)
+    for place, after in _AFTER.items()
+    for closer in _CLOSERS.values()
+}
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_SHORT_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
+
+class Members(list[tuple[str, Any]]):
+    """A JSON object as its members in their order, repeated keys and all."""
+
+
+class Cut(str):
+    """A string whose end is missing."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A JSON *value* that stands in a text from *start* to *end*; *cut* says that its end is missing."""
+
+    value: Any
+    start: int
+    end: int
+    cut: bool
+
+
+class _NotJson(Exception):
+    """What was taken for JSON is something else."""
+
+
+def json_values(text: str) -> list[Found]:
+    """Every JSON object and list in *text*, outermost only, in their order."""
+    found = []
+    position = 0
+    while match := _START.search(text, position):
+        reader = _Reader(text, match.start())
+        try:
+            value = reader.value("alone", 0)
+            found.append(Found(value, match.start(), reader.position, reader.cut))
+        except _NotJson:
+            pass
+        position = max(reader.position, match.start() + 1)
+    return found
+
+
+def json_string(text: str) -> str | None:
+    """What *text* says if it is one JSON string and nothing else, else ``None``."""
+    stripped = text.strip()
+    if not stripped.startswith('"'):
+        return None
+    reader = _Reader(stripped, 0)
+    value = reader.string("alone")
+    return None if isinstance(value, Cut) else value
+
+
+class _Reader:
+    """Reads one value, from *position* on; *cut* tells afterwards whether its end was missing."""
+
+    def __init__(self, text: str, position: int) -> None:
+        self.text = text
+        self.position = position
+        self.cut = False
+
+    def value(self, place: str, depth: int) -> Any:
+        here = self.text[self.position : self.position + 1]
+        if depth >= MAX_DEPTH:
+            raise _NotJson
+        if here == "{":
+            return self.members(depth)
+        if here == "[":
+            return self.items(depth)
+        if here and here in _OPENERS:
+            return self.string(place)
+        return self.literal()
+
+    def members(self, depth: int) -> Members:
+        pairs = Members()
+        self.position += 1
+        while not self.closed("}"):
+            try:
+                key = self.key()
+                if self.cut:
+                    break
+                value = self.value("member", depth + 1)
+            except _NotJson:
+                # What was complete before the mistake is kept; a text that went wrong at once was no JSON.
+                if not pairs:
+                    raise
+                self.cut = True
+                break
+            pairs.append((key, value))
+        return pairs
+
+    def items(self, depth: int) -> list[Any]:
+        found: list[Any] = []
+        self.position += 1
+        while not self.closed("]"):
+            try:
+                found.append(self.value("item", depth + 1))
+            except _NotJson:
+                if not found:
+                    raise
+                self.cut = True
+        return found
+
+    def closed(self, bracket: str) -> bool:
+        """Step over spaces and commas, and over *bracket* if that is next; say whether the container ends here."""
+        self.space()
+        while not self.cut and self.text.startswith(",", self.position):
+            self.position += 1
+            self.space()
+        if self.position >= len(self.text):
+            self.cut = True
+        if self.cut:
+            return True
+        if self.text[self.position] == bracket:
+            self.position += 1
+            return True
+        return self.text[self.position] in "]}"
+
+    def key(self) -> str:
+        bare = _BARE_KEY.match(self.text, self.position)
+        if bare:
+            key = bare.group()
+            self.position = bare.end()
+        elif self.text[self.position] in _OPENERS:
+            key = self.string("key")
+        else:
+            raise _NotJson
+        if not self.cut:
+            self.colon()
+        return key
+
+    def colon(self) -> None:
+        self.space()
+        if self.text.startswith(":", self.position):
+            self.position += 1
+            self.space()
+        elif self.position < len(self.text):
+            raise _NotJson
+        if self.position >= len(self.text):
+            self.cut = True
+
+    def string(self, place: str) -> str:
+        """The string that begins here, of the mark that closes it and what may follow in this *place*."""
+        ends = _ENDS[place, _CLOSERS[self.text[self.position]]]
+        begin = position = self.position + 1
+        while match := ends.search(self.text, position):
+            position = match.end()
+            if not match.group().startswith("\\"):
+                self.position = position
+                return _unescaped(self.text[begin : position - 1])
+        self.position = len(self.text)
+        self.cut = True
+        return Cut(_unescaped(self.text[begin:]))
+
+    def literal(self) -> Any:
+        match = _LITERAL.match(self.text, self.position)
+        if not match:
+            raise _NotJson
+        self.position = match.end()
+        if self.position >= len(self.text):
+            self.cut = True
+            return None
+        word = match.group(1)
+        return _LITERALS.get(word, word if word[-1].isdigit() else None)
+
+    def space(self) -> None:
+        match = _SPACE.match(self.text, self.position)
+        if match:
+            self.position = match.end()
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    plain = _ESCAPE.sub(_escaped, text)
+    # Two escapes may be the halves of one character; a half on its own is dropped.
+    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = match.group(1)
+    if len(code) == 5:
+        return chr(int(code[1:], 16))
+    return _SHORT_ESCAPES.get(code, code)

@@ -1,0 +1,22 @@
+"""A question that leans on its conversation, made to stand alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtmiddleware.transforms.base import FAITHFUL, STANDALONE, Transform
+
+PROMPT_VERSION: Final = "standalone/1"
+
+INSTRUCTION: Final = (
+    "You make the last question of a conversation understandable for a search engine that has not read the "
+    "conversation. Take names and subjects from the history where the query points to them; add nothing else."
+)
+
+TRANSFORM: Final = Transform(
+    mode="standalone",
+    version=PROMPT_VERSION,
+    instruction=INSTRUCTION,
+    fields=(STANDALONE,),
+    rules=FAITHFUL,
+)

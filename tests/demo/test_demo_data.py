@@ -1,0 +1,179 @@
+"""The shipped data set keeps the promises of its README."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from importlib.resources import files
+from typing import Any, Final
+
+import pytest
+
+DATA: Final = files("qtmiddleware") / "demo" / "data"
+NUMBER_WORDS: Final = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+# What no rewrite may lose: tokens with a digit, quoted phrases, the names of models and plans, spelled-out numbers.
+IDENTIFIER: Final = re.compile(r"\w[\w.\-]*\w|\w")
+QUOTED: Final = re.compile(r'"[^"]+"')
+NAME: Final = re.compile(r"Harbor \d|Ridge \d|Drift F|Barge L|\b(?:Flex|Steady|Family|Business|Care)\b")
+NUMBER_WORD: Final = re.compile(rf"\b(?:{NUMBER_WORDS})\b", re.IGNORECASE)
+NEGATION: Final = re.compile(r"\b(?:not|no|never|without|cannot|cant|wont|\w+n't)\b", re.IGNORECASE)
+RECORDED_FIELDS: Final = {
+    *("_id", "query", "standalone", "rewrite", "step_back", "sub_queries", "hyde", "paraphrases", "keywords"),
+}
+
+
+def read_lines(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+
+
+def read_qrels() -> list[tuple[str, str, int]]:
+    header, *rows = (DATA / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    assert header == "query-id\tcorpus-id\tscore"
+    return [(query, passage, int(score)) for query, passage, score in (row.split("\t") for row in rows)]
+
+
+CORPUS: Final = {row["_id"]: row for row in read_lines("corpus.jsonl")}
+QUERIES: Final = {row["_id"]: row for row in read_lines("queries.jsonl")}
+RECORDINGS: Final = {row["_id"]: row for row in read_lines("recordings.jsonl")}
+QRELS: Final = read_qrels()
+README: Final = (DATA / "README.md").read_text(encoding="utf-8")
+
+
+def history(query_id: str) -> list[dict[str, str]]:
+    turns: list[dict[str, str]] = QUERIES[query_id]["metadata"].get("history", [])
+    return turns
+
+
+def tokens(text: str) -> list[str]:
+    return [token.lower() for token in IDENTIFIER.findall(text)]
+
+
+def numbers(text: str) -> set[str]:
+    return {token for token in tokens(text) if any(character.isdigit() for character in token)}
+
+
+def runs(text: str, length: int) -> set[tuple[str, ...]]:
+    words = tokens(text)
+    return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
+
+
+def known_before(query_id: str) -> str:
+    """All that a model may know when it transforms the question."""
+    return " ".join([*(turn["content"] for turn in history(query_id)), QUERIES[query_id]["text"]])
+
+
+def recorded_texts(query_id: str) -> str:
+    recording = RECORDINGS[query_id]
+    lists = [*recording["sub_queries"], *recording["paraphrases"], *recording["keywords"]]
+    single = [recording[name] or "" for name in ("standalone", "rewrite", "step_back", "hyde")]
+    return " . ".join([*single, *lists])
+
+
+def lost(question: str, variant: str) -> set[str]:
+    """What *variant* lost of the parts of *question* that must be kept."""
+    kept = numbers(variant)
+    phrases = [*QUOTED.findall(question), *NAME.findall(question), *NUMBER_WORD.findall(question)]
+    missing = {phrase for phrase in phrases if phrase.lower() not in variant.lower()}
+    return missing | {number for number in numbers(question) if number not in kept}
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "recordings.jsonl"])
+def test_ids_are_unique(name: str) -> None:
+    ids = [row["_id"] for row in read_lines(name)]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_passage_has_exactly_an_id_a_title_and_a_text() -> None:
+    assert all(set(row) == {"_id", "title", "text"} and all(row.values()) for row in CORPUS.values())
+
+
+def test_no_passage_is_shorter_than_30_or_longer_than_130_words() -> None:
+    assert {key for key, row in CORPUS.items() if not 30 <= len(row["text"].split()) <= 130} == set()
+
+
+@pytest.mark.parametrize("field", ["title", "text"])
+def test_no_passage_occurs_twice(field: str) -> None:
+    normalised = Counter(" ".join(tokens(row[field])) for row in CORPUS.values())
+    assert normalised.most_common(1)[0][1] == 1
+
+
+def test_no_question_is_asked_twice() -> None:
+    assert len({row["text"].lower() for row in QUERIES.values()}) == len(QUERIES)
+
+
+def test_judgements_name_existing_questions_and_passages_once_with_a_grade_of_1_or_2() -> None:
+    assert {query for query, _, _ in QRELS} == set(QUERIES)
+    assert {passage for _, passage, _ in QRELS} <= set(CORPUS)
+    assert {score for _, _, score in QRELS} == {1, 2}
+    assert len({(query, passage) for query, passage, _ in QRELS}) == len(QRELS)
+
+
+def test_every_question_has_a_passage_that_answers_it() -> None:
+    assert {query for query, _, score in QRELS if score == 2} == set(QUERIES)
+
+
+def test_the_readme_tells_the_true_counts() -> None:
+    told = {kind: int(count) for kind, count in re.findall(r"^\| (\w+) \| (\d+) \|", README, re.MULTILINE)}
+    assert told == Counter(row["metadata"]["type"] for row in QUERIES.values())
+    assert f"{len(CORPUS)} passages" in README
+    assert f"{len(QUERIES)} questions" in README
+    assert f"{len(QRELS)} graded judgements" in README
+
+
+def test_the_set_is_as_large_as_a_demonstration_needs() -> None:
+    assert 60 <= len(CORPUS) <= 100
+    assert len(QUERIES) >= 40
+
+
+def test_exactly_the_conversations_have_a_history() -> None:
+    kinds = {query_id: row["metadata"]["type"] for query_id, row in QUERIES.items()}
+    assert {key for key in QUERIES if history(key)} == {key for key, kind in kinds.items() if kind == "conversation"}
+
+
+@pytest.mark.parametrize("query_id", [key for key in QUERIES if history(key)])
+def test_turns_of_a_history_alternate_and_end_with_the_assistant(query_id: str) -> None:
+    turns = history(query_id)
+    assert [turn["role"] for turn in turns] == ["user", "assistant"] * (len(turns) // 2)
+    assert all(set(turn) == {"role", "content"} and turn["content"].strip() for turn in turns)
+
+
+def test_every_question_has_a_recording_of_its_own_text() -> None:
+    assert {key: row["query"] for key, row in RECORDINGS.items()} == {key: row["text"] for key, row in QUERIES.items()}
+
+
+@pytest.mark.parametrize("query_id", list(QUERIES))
+def test_a_recording_is_complete(query_id: str) -> None:
+    recording = RECORDINGS[query_id]
+    assert set(recording) == RECORDED_FIELDS
+    assert (recording["standalone"] is not None) == bool(history(query_id))
+    assert 1 <= len(recording["sub_queries"]) <= 4
+    assert len(recording["paraphrases"]) == 3
+    assert 3 <= len(recording["keywords"]) <= 8
+    for name in ("sub_queries", "paraphrases", "keywords"):
+        assert len(set(recording[name])) == len(recording[name])
+        assert all(text.strip() for text in recording[name])
+    assert all(recording[name].strip() for name in ("rewrite", "step_back", "hyde"))
+
+
+@pytest.mark.parametrize("query_id", list(QUERIES))
+def test_no_rewrite_or_paraphrase_loses_an_identifier_a_number_a_quote_or_a_name(query_id: str) -> None:
+    recording, question = RECORDINGS[query_id], QUERIES[query_id]["text"]
+    variants = [recording["rewrite"], recording["standalone"] or question, *recording["paraphrases"]]
+    assert {variant: lost(question, variant) for variant in variants if lost(question, variant)} == {}
+
+
+@pytest.mark.parametrize("query_id", [key for key, row in QUERIES.items() if NEGATION.search(row["text"])])
+def test_no_rewrite_loses_a_negation(query_id: str) -> None:
+    recording = RECORDINGS[query_id]
+    assert NEGATION.search(recording["rewrite"])
+    assert recording["standalone"] is None or NEGATION.search(recording["standalone"])
+
+
+@pytest.mark.parametrize("query_id", list(QUERIES))
+def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passages_hold(query_id: str) -> None:
+    judged = defaultdict(str, {passage: CORPUS[passage]["text"] for query, passage, _ in QRELS if query == query_id})
+    new_numbers = numbers(recorded_texts(query_id)) - numbers(known_before(query_id))
+    new_runs = runs(recorded_texts(query_id), 6) - runs(known_before(query_id), 6)
+    assert {key for key, text in judged.items() if new_numbers & numbers(text)} == set()
+    assert {key for key, text in judged.items() if new_runs & runs(text, 6)} == set()

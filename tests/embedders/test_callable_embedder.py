@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.embedders import CallableEmbedder, MiniLMEmbedder, embedder_named
+from qtmiddleware.errors import ConfigError, EmbeddingError
+from qtmiddleware.ports import Embedder
+
+
+def lengths(texts: list[str]) -> list[list[float]]:
+    return [[float(len(text)), 1.0] for text in texts]
+
+
+async def lengths_async(texts: list[str]) -> list[list[float]]:
+    return lengths(texts)
+
+
+def test_a_function_becomes_an_embedder() -> None:
+    embedder = CallableEmbedder(lengths)
+    assert isinstance(embedder, Embedder)
+    assert embedder.embed(("a", "abc")) == [[1.0, 1.0], [3.0, 1.0]]
+    assert (embedder.name, embedder.dimension, embedder.can_async) == ("lengths", 2, False)
+
+
+def test_the_dimension_is_learned_without_a_first_call_of_the_user() -> None:
+    assert CallableEmbedder(lengths).dimension == 2
+    assert CallableEmbedder(lengths_async, dimension=2, name="mine").dimension == 2
+
+
+@pytest.mark.parametrize(
+    "made",
+    [np.ones((2, 3), dtype=np.float32), [np.ones(3), np.ones(3)], ((1, 1, 1), (1, 1, 1)), [[np.float64(1)] * 3] * 2],
+    ids=["one array", "arrays", "tuples", "numpy numbers"],
+)
+def test_any_kind_of_numbers_comes_out_as_floats(made: Any) -> None:
+    found = CallableEmbedder(lambda texts: made).embed(["a", "b"])
+    assert found == [[1.0] * 3] * 2
+    assert all(type(number) is float for vector in found for number in vector)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [[[1.0]], [[1.0]] * 3, [[1.0], [1.0, 2.0]], [[], []], None, [1.0, 2.0], ["12", "34"], [["a"], ["b"]], "ab"],
+    ids=["too few", "too many", "ragged", "empty", "None", "flat", "texts", "no numbers", "a text"],
+)
+def test_anything_else_is_an_embedding_error(made: Any) -> None:
+    with pytest.raises(EmbeddingError):
+        CallableEmbedder(lambda texts: made, name="mine").embed(["a", "b"])
+
+
+def test_a_length_other_than_before_is_an_embedding_error() -> None:
+    embedder = CallableEmbedder(lambda texts: [[1.0] * len(texts[0])])
+    embedder.embed(["four"])
+    with pytest.raises(EmbeddingError, match=r"\[4, 5\]"):
+        embedder.embed(["fifth"])
+
+
+def test_what_the_function_raises_passes_through() -> None:
+    def broken(texts: list[str]) -> list[list[float]]:
+        raise TimeoutError("theirs")
+
+    with pytest.raises(TimeoutError, match="theirs"):
+        CallableEmbedder(broken).embed(["a"])
+
+
+def test_the_callers_list_is_not_handed_out() -> None:
+    given_texts = ["a"]
+    CallableEmbedder(lambda texts: (texts.append("more"), [[1.0]])[1]).embed(given_texts)
+    assert given_texts == ["a"]
+
+
+async def test_an_async_function_is_awaited() -> None:
+    class Client:
+        async def __call__(self, texts: list[str]) -> list[list[float]]:
+            return lengths(texts)
+
+    for fn in (lengths_async, Client()):
+        embedder = CallableEmbedder(fn)
+        assert embedder.can_async
+        assert await embedder.aembed(["abc"]) == [[3.0, 1.0]]
+        with pytest.raises(EmbeddingError, match="async"):
+            embedder.embed(["abc"])
+
+
+async def test_a_plain_function_may_be_called_the_async_way() -> None:
+    assert await CallableEmbedder(lengths).aembed(["abc"]) == [[3.0, 1.0]]
+    assert await CallableEmbedder(lengths).aembed([]) == []
+
+
+def test_a_coroutine_in_disguise_is_named() -> None:
+    with pytest.raises(EmbeddingError, match="aembed"):
+        CallableEmbedder(lambda texts: lengths_async(texts)).embed(["a"])
+
+
+def test_no_texts_call_nothing() -> None:
+    assert CallableEmbedder(lambda texts: pytest.fail("was called")).embed([]) == []
+
+
+@given(st.lists(st.text(), max_size=5))
+def test_texts_arrive_unchanged(texts: list[str]) -> None:
+    seen: list[str] = []
+    CallableEmbedder(lambda given_texts: (seen.extend(given_texts), lengths(given_texts))[1]).embed(texts)
+    assert seen == texts
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
+def test_both_names_of_the_built_in_model_are_known(name: str) -> None:
+    embedder = embedder_named(name)
+    assert isinstance(embedder, MiniLMEmbedder)
+
+
+def test_an_unknown_name_says_what_is_known_and_what_else_can_be_done() -> None:
+    with pytest.raises(ConfigError, match=r"'gpt-9'.*all-MiniLM-L6-v2.*CallableEmbedder") as caught:
+        embedder_named("gpt-9")
+    assert (caught.value.path, caught.value.value) == ("embeddingModel", "gpt-9")

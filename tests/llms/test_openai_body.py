@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.openai.body import MOST_BYTES, Collector, read_reply
+from qtmiddleware.ports import Reply
+
+KEYS = [
+    *("choices", "message", "content", "refusal", "finish_reason", "usage", "prompt_tokens", "completion_tokens"),
+    *("error", "code", "text", "type", "reasoning_content"),
+]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["length", "refusal"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner),
+    max_leaves=20,
+)
+completions = st.fixed_dictionaries(
+    {"choices": st.lists(st.fixed_dictionaries({"message": st.dictionaries(st.sampled_from(KEYS), json_values)}))},
+    optional={"usage": json_values, "error": json_values},
+)
+
+
+def read(raw: Any) -> Reply | None:
+    try:
+        return read_reply(raw)
+    except ModelError:
+        return None
+
+
+@given(json_values | completions)
+def test_any_json_is_a_reply_or_a_model_error(value: Any) -> None:
+    reply = read(json.dumps(value).encode())
+    assert (reply is None) == (read(value) is None)
+    if reply is not None:
+        assert reply.text.strip()
+        reply.text.encode()
+        assert reply.input_tokens >= 0
+        assert reply.output_tokens >= 0
+
+
+@given(st.binary() | st.text())
+@example(b"\xef\xbb\xbf{}")
+@example(b"{" * 100_000)
+@example(b"\x00")
+def test_any_bytes_are_a_reply_or_a_model_error(raw: bytes | str) -> None:
+    read(raw)
+
+
+@given(st.text(st.characters()))
+def test_a_text_comes_through_as_it_was_sent(text: str) -> None:
+    reply = read(json.dumps({"choices": [{"message": {"content": text}}]}).encode())
+    assert (reply.text if reply else "") == (text if text.strip() else "")
+
+
+def test_the_client_s_own_object_is_read_like_its_bytes() -> None:
+    body = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": "{"}}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+    }
+    expected = Reply("{", 3, 2, truncated=True)
+    assert read_reply(ChatCompletion.model_validate(body)) == expected
+    assert read_reply(json.dumps(body).encode()) == expected
+    assert read_reply(SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content="x"))])).text == "x"
+
+
+@pytest.mark.parametrize("raw", [None, 7, object(), "text", SimpleNamespace(), SimpleNamespace(choices=None)])
+def test_what_a_wrapped_client_might_return_is_a_model_error(raw: Any) -> None:
+    with pytest.raises(ModelError):
+        read_reply(raw)
+
+
+def test_a_body_is_collected_up_to_its_limit() -> None:
+    collector = Collector(Deadline())
+    collector.add(b"x" * MOST_BYTES)
+    assert len(collector.body()) == MOST_BYTES
+    with pytest.raises(ModelError) as caught:
+        collector.add(b"x")
+    assert caught.value.reason == "too_long"
+
+
+def test_collecting_stops_at_the_deadline_and_when_it_is_cancelled() -> None:
+    deadline = Deadline.after(60)
+    collector = Collector(deadline)
+    collector.add(b"x")
+    deadline.cancel()
+    with pytest.raises(ModelError) as caught:
+        collector.add(b"x")
+    assert caught.value.reason == "cancelled"
+    with pytest.raises(ModelError) as caught:
+        Collector(Deadline.after(0)).add(b"x")
+    assert caught.value.reason == "timeout"

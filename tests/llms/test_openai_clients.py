@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import openai
+import pytest
+from pytest_httpserver import HTTPServer
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.openai.prices import Prices
+
+PATH = "/v1/chat/completions"
+BODY = {"choices": [{"message": {"content": '{"rewrite": "x"}'}, "finish_reason": "stop"}]}
+
+
+@pytest.fixture
+def url(httpserver: HTTPServer) -> str:
+    httpserver.expect_request(PATH).respond_with_json(BODY)
+    return httpserver.url_for("/v1")
+
+
+def keep_alive(server: Any, connection: socket.socket) -> None:
+    """Answers one request after the other on one connection, as production servers do."""
+    data = json.dumps(BODY).encode()
+    while True:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
+        connection.sendall(head + data)
+        if not server.read_request(connection):
+            return
+
+
+def test_three_event_loops_in_a_row_share_one_model_and_leave_nothing_open(prompt, wire) -> None:
+    server = wire(keep_alive)
+    model = OpenAIModel("m", base_url=server.url())
+
+    async def twice() -> list[str]:
+        return [(await model.acomplete(prompt, Deadline.after(30))).text for _ in range(2)]
+
+    for _ in range(3):
+        assert asyncio.run(twice()) == ['{"rewrite": "x"}'] * 2
+    gc.collect()
+    assert server.connections == 3
+    assert model._clients._by_loop == {}
+
+
+def test_many_tasks_of_one_loop_share_one_client(prompt, wire) -> None:
+    server = wire(keep_alive)
+    model = OpenAIModel("m", base_url=server.url())
+
+    async def many() -> int:
+        replies = await asyncio.gather(*(model.acomplete(prompt, Deadline.after(30)) for _ in range(12)))
+        assert len(model._clients._by_loop) == 1
+        return len(replies)
+
+    assert asyncio.run(many()) == 12
+
+
+def test_loops_of_several_threads_do_not_share_a_client(prompt, wire) -> None:
+    server = wire(keep_alive)
+    model = OpenAIModel("m", base_url=server.url())
+
+    def run(_: int) -> str:
+        return asyncio.run(model.acomplete(prompt, Deadline.after(50))).text
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(run, range(12))) == {'{"rewrite": "x"}'}
+    assert model._clients._by_loop == {}
+
+
+def test_a_cancelled_call_is_cancelled_and_the_next_one_works(prompt, wire) -> None:
+    def talk(server: Any, connection: socket.socket) -> None:
+        if server.connections == 1:
+            asked.set_result(None) if asked.done() else loop.call_soon_threadsafe(asked.set_result, None)
+            server.ended.wait()
+        else:
+            keep_alive(server, connection)
+
+    async def main() -> str:
+        nonlocal loop, asked
+        loop, asked = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+        model = OpenAIModel("m", base_url=wire(talk).url())
+        task = asyncio.create_task(model.acomplete(prompt, Deadline.after(50)))
+        await asked
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return (await model.acomplete(prompt, Deadline.after(50))).text
+
+    loop: Any = None
+    asked: Any = None
+    assert asyncio.run(main()) == '{"rewrite": "x"}'
+
+
+def test_sixteen_threads_share_one_client(prompt, wire) -> None:
+    server = wire(keep_alive)
+    model = OpenAIModel("m", base_url=server.url())
+    with ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)), range(64)))
+    assert len(replies) == 64
+    assert len(model._clients._by_process) == 1
+    model.close()
+
+
+def test_a_closed_model_opens_again(prompt, url: str) -> None:
+    model = OpenAIModel("m", base_url=url)
+
+    async def main() -> None:
+        await model.acomplete(prompt, Deadline.after(30))
+        await model.aclose()
+        await model.acomplete(prompt, Deadline.after(30))
+
+    for _ in range(2):
+        model.complete(prompt, Deadline.after(30))
+        model.close()
+    asyncio.run(main())
+
+
+def test_a_given_client_is_used_and_never_closed(prompt, url: str) -> None:
+    with openai.OpenAI(api_key="k", base_url=url) as client:
+        model = OpenAIModel("m", client=client)
+        assert (model.can_sync, model.can_async) == (True, False)
+        model.complete(prompt, Deadline.after(30))
+        model.close()
+        assert not client.is_closed()
+        assert client.max_retries == 2
+        with pytest.raises(ModelError) as caught:
+            asyncio.run(model.acomplete(prompt, Deadline.after(30)))
+        assert caught.value.reason == "unavailable"
+
+
+async def test_a_given_async_client_is_used_and_never_closed(prompt, url: str) -> None:
+    async with openai.AsyncOpenAI(api_key="k", base_url=url) as client:
+        model = OpenAIModel("m", client=client)
+        assert (model.can_sync, model.can_async) == (False, True)
+        await model.acomplete(prompt, Deadline.after(30))
+        await model.aclose()
+        assert not client.is_closed()
+        with pytest.raises(ModelError, match=r"pass openai\.OpenAI\(\)"):
+            model.complete(prompt, Deadline.after(30))
+
+
+def test_a_closed_client_of_the_user_is_unavailable(prompt, url: str) -> None:
+    client = openai.OpenAI(api_key="k", base_url=url)
+    client.close()
+    with pytest.raises(ModelError) as caught:
+        OpenAIModel("m", client=client).complete(prompt, Deadline.after(30))
+    assert caught.value.reason == "unavailable"
+
+
+def test_an_azure_client_is_asked_at_its_deployment(prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_request("/openai/deployments/rewriter/chat/completions").respond_with_json(BODY)
+    endpoint = httpserver.url_for("/").rstrip("/")
+    with openai.AzureOpenAI(api_key="k", azure_endpoint=endpoint, api_version="2024-10-21") as client:
+        assert OpenAIModel("rewriter", client=client).complete(prompt, Deadline.after(30)).text == '{"rewrite": "x"}'
+
+
+class Traced(openai.OpenAI):
+    """A client whose `create` a tracing library replaced on the object."""
+
+
+def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(prompt, url: str) -> None:
+    seen = []
+    with Traced(api_key="k", base_url=url) as client:
+        inner = client.chat.completions.create
+
+        def create(**kwargs: Any) -> Any:
+            seen.append(kwargs)
+            return inner(**kwargs)
+
+        client.chat.completions.create = create  # type: ignore[method-assign]
+        reply = OpenAIModel("m", client=client).complete(prompt, Deadline.after(30))
+    assert reply.text == '{"rewrite": "x"}'
+    assert seen[0]["timeout"] <= 30
+
+
+@pytest.mark.parametrize("double", [MagicMock(), MagicMock(spec=openai.OpenAI), SimpleNamespace(chat=MagicMock())])
+def test_a_double_in_place_of_a_client_is_called_plainly(prompt, double: Any) -> None:
+    double.chat = MagicMock()
+    double.chat.completions.create.return_value = BODY
+    assert OpenAIModel("m", client=double).complete(prompt, Deadline.after(30)).text == '{"rewrite": "x"}'
+    double.chat.completions.create.side_effect = ValueError("any")
+    with pytest.raises(ModelError) as caught:
+        OpenAIModel("m", client=double).complete(prompt, Deadline.after(30))
+    assert caught.value.reason == "unavailable"
+
+
+def test_interrupts_pass_through(prompt) -> None:
+    double = MagicMock()
+    double.chat.completions.create.side_effect = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        OpenAIModel("m", client=double).complete(prompt, Deadline.after(30))
+
+
+def test_no_key_is_told_at_the_call_and_not_before(ask, prompt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    model = OpenAIModel("gpt-4o-mini")
+    assert repr(model) == "OpenAIModel('gpt-4o-mini', host='the default address')"
+    with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
+        ask(model, prompt)
+    assert caught.value.reason == "unauthorized"
+
+
+def test_a_server_of_one_s_own_needs_no_key(ask, prompt, monkeypatch: pytest.MonkeyPatch, url: str, httpserver) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.setenv("QTM_LLM_BASE_URL", url)
+    model = OpenAIModel("m")
+    ask(model, prompt)
+    assert httpserver.log[0][0].headers["Authorization"] == "Bearer none"
+    assert repr(model) == "OpenAIModel('m', host='localhost')"
+
+
+def test_a_key_with_a_line_end_is_a_key(prompt, monkeypatch: pytest.MonkeyPatch, url: str, httpserver) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1\n")
+    OpenAIModel("m", base_url=url).complete(prompt, Deadline.after(30))
+    assert httpserver.log[0][0].headers["Authorization"] == "Bearer sk-1"
+
+
+FORKING = """
+import os, sys
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.ports import Prompt
+prompt = Prompt("m", "1", "s", "u", (), "q")
+model = OpenAIModel("m", base_url=sys.argv[1])
+model.complete(prompt, Deadline.after(50))
+child = os.fork()
+print(model.complete(prompt, Deadline.after(50)).text, len(model._clients._by_process), flush=True)
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_makes_a_client_of_its_own(wire) -> None:
+    server = wire(keep_alive)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, server.url()], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")) == ["", '{"rewrite": "x"} 1', '{"rewrite": "x"} 2']
+    assert server.connections == 2
+
+
+def test_nothing_heavy_is_loaded_before_the_first_call() -> None:
+    code = (
+        "import sys, qtmiddleware.llms, qtmiddleware.llms.callable, qtmiddleware.llms.recorded\n"
+        "from qtmiddleware.settings import Settings\n"
+        "qtmiddleware.llms.as_language_model(None, Settings())\n"
+        "print({'openai', 'pydantic', 'httpx', 'httpx2', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout == "set()\n"
+
+
+PRICES = [
+    (Prices.of("gpt-4o-mini"), 0.15 + 0.60),
+    (Prices.of("gpt-4o-mini-2024-07-18"), 0.15 + 0.60),
+    (Prices.of("gpt-4o-2024-05-13"), 5.0 + 15.0),
+    (Prices.of("my-model"), None),
+    (Prices.of("my-model", 1.0, 2.0), 3.0),
+    (Prices.of("my-model", 1.0), None),
+    (Prices.of("gpt-4o-mini", 0.0, 0.0), 0.0),
+    (Prices.of("gpt-4o-mini", output_price=1.0), 1.15),
+]
+
+
+@pytest.mark.parametrize(("prices", "cost"), PRICES)
+def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float | None) -> None:
+    assert prices.cost(1_000_000, 1_000_000) == (None if cost is None else pytest.approx(cost))
+    assert prices.cost(0, 0) is None

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.openai.dialect import FORMATS, Dialect, Memory, read_refusal
+
+PATH = "/v1/chat/completions"
+
+
+def format_of(sent: dict[str, Any]) -> str:
+    return sent.get("response_format", {"type": "text"})["type"]
+
+
+class Provider:
+    """Refuses what it does not understand and keeps what it was sent."""
+
+    def __init__(self, httpserver: HTTPServer, *rules: tuple[Any, int, Any]) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.rules = rules
+        self.url = httpserver.url_for("/v1")
+        httpserver.expect_request(PATH).respond_with_handler(self.answer)
+
+    def answer(self, request: Request) -> Response:
+        sent = request.get_json()
+        self.sent.append(sent)
+        for refuses, status, body in self.rules:
+            if refuses(sent):
+                return Response(json.dumps(body), status, {"x-should-retry": "false"}, content_type="application/json")
+        body = {"choices": [{"message": {"content": '{"rewrite": "x"}'}, "finish_reason": "stop"}]}
+        return Response(json.dumps(body), 200, content_type="application/json")
+
+    @property
+    def formats(self) -> list[str]:
+        return [format_of(sent) for sent in self.sent]
+
+
+def error(message: str, **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", **more}}
+
+
+def schema(sent: dict[str, Any]) -> bool:
+    return format_of(sent) == "json_schema"
+
+
+def structured(sent: dict[str, Any]) -> bool:
+    return format_of(sent) != "text"
+
+
+REFUSALS = [
+    (400, error("This response_format type is unavailable now")),
+    (400, error("no", param="response_format")),
+    (400, {"error": "json_schema is not supported"}),
+    (400, {"message": "Bad request"}),
+    (400, {}),
+    (404, error("No endpoints found that support structured outputs")),
+    (415, error("response format")),
+    (
+        422,
+        {
+            "detail": [
+                {"loc": ["body", "response_format", "type"], "msg": "Input should be 'text'", "input": "temperature"}
+            ]
+        },
+    ),
+    (500, error("Unsupported response_format: json_schema")),
+    (501, error("structured output is not implemented")),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), REFUSALS)
+def test_a_refused_schema_becomes_json_mode_and_is_remembered(
+    ask, prompt, httpserver: HTTPServer, status: int, body: Any
+) -> None:
+    provider = Provider(httpserver, (schema, status, body))
+    model = OpenAIModel("m", base_url=provider.url)
+    assert ask(model, prompt).calls == 2
+    assert ask(model, prompt).calls == 1
+    assert provider.formats == ["json_schema", "json_object", "json_object"]
+    assert provider.sent[1]["temperature"] == 0.0
+    assert provider.sent[1]["max_tokens"] == 800
+
+
+def test_where_every_format_is_refused_plain_text_is_asked_for(ask, prompt, httpserver: HTTPServer) -> None:
+    provider = Provider(httpserver, (structured, 400, error("response_format is not supported")))
+    model = OpenAIModel("m", base_url=provider.url)
+    assert ask(model, prompt).calls == 3
+    assert ask(model, prompt).calls == 1
+    assert provider.formats == ["json_schema", "json_object", "text", "text"]
+
+
+def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(ask, prompt, httpserver: HTTPServer) -> None:
+    provider = Provider(httpserver, (lambda sent: True, 400, error("Bad request")))
+    model = OpenAIModel("m", base_url=provider.url)
+    with pytest.raises(ModelError) as caught:
+        ask(model, prompt)
+    assert caught.value.reason == "rejected"
+    assert provider.formats == ["json_schema", "json_object", "text"]
+    provider.rules = ()
+    assert ask(model, prompt).calls == 1
+    assert provider.formats[-1] == "json_schema"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        error("Unsupported value: 'temperature' does not support 0 with this model.", param="temperature"),
+        error("temperature must be 1"),
+    ],
+)
+def test_a_refused_temperature_is_left_out_and_remembered(ask, prompt, httpserver: HTTPServer, body: Any) -> None:
+    provider = Provider(httpserver, (lambda sent: "temperature" in sent, 400, body))
+    model = OpenAIModel("m", base_url=provider.url)
+    assert ask(model, prompt).calls == 2
+    assert ask(model, prompt).calls == 1
+    assert provider.formats == ["json_schema"] * 3
+
+
+def test_max_tokens_becomes_max_completion_tokens_and_then_nothing(ask, prompt, httpserver: HTTPServer) -> None:
+    words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    provider = Provider(
+        httpserver,
+        (lambda sent: "max_tokens" in sent, 400, error(words, param="max_tokens", code="unsupported_parameter")),
+    )
+    model = OpenAIModel("m", base_url=provider.url, max_tokens=500)
+    assert ask(model, prompt).calls == 2
+    assert provider.sent[1]["max_completion_tokens"] == 500
+    refuses_both = (lambda sent: "max_completion_tokens" in sent, 400, error("unknown: max_completion_tokens"))
+    provider.rules = (*provider.rules, refuses_both)
+    assert ask(model, prompt).calls == 2
+    assert not {"max_tokens", "max_completion_tokens"} & provider.sent[-1].keys()
+
+
+def test_one_prompt_costs_at_most_four_requests_and_the_next_goes_on_from_there(
+    ask, prompt, httpserver: HTTPServer
+) -> None:
+    provider = Provider(
+        httpserver,
+        (lambda sent: "max_tokens" in sent, 400, error("max_tokens")),
+        (lambda sent: "max_completion_tokens" in sent, 400, error("max_completion_tokens")),
+        (lambda sent: "temperature" in sent, 400, error("temperature")),
+        (structured, 400, error("response_format")),
+    )
+    model = OpenAIModel("m", base_url=provider.url)
+    with pytest.raises(ModelError) as caught:
+        ask(model, prompt)
+    assert caught.value.reason == "rejected"
+    assert len(provider.sent) == 4
+    assert ask(model, prompt).calls == 2
+    assert ask(model, prompt).calls == 1
+
+
+def test_a_fixed_format_is_not_stepped_down(ask, prompt, httpserver: HTTPServer) -> None:
+    provider = Provider(httpserver, (structured, 400, error("response_format")))
+    with pytest.raises(ModelError):
+        ask(OpenAIModel("m", base_url=provider.url, structured_output="json_schema"), prompt)
+    assert provider.formats == ["json_schema"]
+    assert ask(OpenAIModel("m", base_url=provider.url, structured_output="text"), prompt).calls == 1
+
+
+def test_a_parameter_that_was_never_sent_is_not_stepped_down(ask, prompt, httpserver: HTTPServer) -> None:
+    provider = Provider(httpserver, (lambda sent: True, 400, error("temperature", param="temperature")))
+    model = OpenAIModel("m", base_url=provider.url, temperature=None, max_tokens=None)
+    with pytest.raises(ModelError):
+        ask(model, prompt)
+    assert len(provider.sent) == 1
+    assert not {"temperature", "max_tokens"} & provider.sent[0].keys()
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 502])
+def test_a_failure_that_is_no_refusal_of_a_parameter_is_not_asked_again(
+    ask, prompt, httpserver: HTTPServer, status: int
+) -> None:
+    provider = Provider(httpserver, (lambda sent: True, status, error("temperature is fine, we are not")))
+    with pytest.raises(ModelError):
+        ask(OpenAIModel("m", base_url=provider.url), prompt)
+    assert len(provider.sent) == 1
+
+
+def test_json_mode_always_has_the_word_json_in_its_messages(ask, make_prompt, httpserver: HTTPServer) -> None:
+    from dataclasses import replace
+
+    provider = Provider(httpserver)
+    bare = replace(make_prompt(), system="Rewrite the query.")
+    ask(OpenAIModel("m", base_url=provider.url, structured_output="json_object"), bare)
+    system = provider.sent[0]["messages"][0]["content"]
+    assert system.startswith("Rewrite the query.")
+    assert "JSON" in system
+    assert "standalone, rewrite, sub_queries" in system
+
+
+def test_a_prompt_without_fields_is_asked_in_plain_text(ask, make_prompt, httpserver: HTTPServer) -> None:
+    provider = Provider(httpserver)
+    ask(OpenAIModel("m", base_url=provider.url), make_prompt(fields=()))
+    assert provider.formats == ["text"]
+
+
+def test_sixteen_threads_learn_at_once_and_nothing_is_lost(prompt, httpserver: HTTPServer) -> None:
+    provider = Provider(
+        httpserver,
+        (lambda sent: "temperature" in sent, 400, error("temperature")),
+        (schema, 400, error("response_format")),
+        (lambda sent: "max_tokens" in sent, 400, error("max_tokens")),
+    )
+    model = OpenAIModel("m", base_url=provider.url)
+    with ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)), range(16)))
+    assert {reply.text for reply in replies} == {'{"rewrite": "x"}'}
+    assert all(1 <= reply.calls <= 4 for reply in replies)
+    assert model.complete(prompt, Deadline.after(50)).calls == 1
+    model.close()
+
+
+levels = st.builds(Dialect, st.integers(0, 2), st.integers(0, 2), st.integers(0, 1))
+
+
+@given(st.lists(levels))
+def test_learning_does_not_depend_on_the_order_and_never_goes_back(dialects: list[Dialect]) -> None:
+    there, back = Memory(), Memory()
+    for dialect in dialects:
+        before = there.dialect
+        there.learn(dialect)
+        assert there.dialect.joined(before) == there.dialect
+        assert there.dialect.joined(dialect) == there.dialect
+    for dialect in reversed(dialects):
+        back.learn(dialect)
+    assert there.dialect == back.dialect
+
+
+@given(levels, st.sampled_from(["response_format", "tokens", "temperature"]))
+def test_every_stair_has_an_end(dialect: Dialect, part: Any) -> None:
+    steps = 0
+    while (lower := dialect.without(part)) is not None:
+        dialect, steps = lower, steps + 1
+    assert steps < len(FORMATS)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.sampled_from(["message", "code", "param", "detail", "loc"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from([400, 404, 422, 429, 500, None]), json_values)
+def test_any_error_body_can_be_read(status: int | None, body: Any) -> None:
+    failure = Exception()
+    failure.status_code, failure.body = status, body  # type: ignore[attr-defined]
+    refusal = read_refusal(failure)
+    assert refusal is None or status in {400, 404, 422, 500}
+
+
+def test_an_error_body_without_a_floor_can_be_read() -> None:
+    body: Any = "temperature"
+    for _ in range(5_000):
+        body = [body]
+    failure = Exception()
+    failure.status_code, failure.body = 404, body  # type: ignore[attr-defined]
+    assert read_refusal(failure) is None

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import socket
+import struct
+import traceback
+from typing import Any
+
+import openai
+import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.openai.body import MOST_BYTES
+
+PATH = "/v1/chat/completions"
+SECRET = "sk-verysecret0123456789"
+QUERY = "Does Jaco have any health concerns?"
+ANSWER = '{"rewrite": "Jaco health concerns"}'
+
+
+def completion(content: Any = ANSWER, finish: str = "stop", **message: Any) -> dict[str, Any]:
+    return {
+        "id": "c1",
+        "object": "chat.completion",
+        "choices": [
+            {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}
+        ],
+        "usage": {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150},
+    }
+
+
+def without(name: str) -> dict[str, Any]:
+    body = completion()
+    del body[name]
+    return body
+
+
+def reset(connection: socket.socket) -> None:
+    """Close with a reset, as a crashed server does."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+def test_an_answer_is_read_with_its_tokens_and_its_cost(ask, prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_request(PATH).respond_with_json(completion())
+    reply = ask(OpenAIModel("gpt-4o-mini", base_url=httpserver.url_for("/v1")), prompt)
+    assert reply.text == ANSWER
+    assert (reply.input_tokens, reply.output_tokens, reply.calls) == (120, 30, 1)
+    assert reply.cost_usd == pytest.approx((120 * 0.15 + 30 * 0.60) / 1e6)
+    assert not reply.truncated
+
+
+def test_the_request_holds_the_strict_schema_of_the_fields_and_an_explicit_timeout(ask, prompt, httpserver) -> None:
+    httpserver.expect_request(PATH).respond_with_json(completion())
+    ask(OpenAIModel("gpt-4o-mini", base_url=httpserver.url_for("/v1")), prompt, 30.0)
+    request = httpserver.log[0][0]
+    sent = request.get_json()
+    assert [message["role"] for message in sent["messages"]] == ["system", "user"]
+    assert QUERY in sent["messages"][1]["content"]
+    assert QUERY not in sent["messages"][0]["content"]
+    assert sent["temperature"] == 0.0
+    assert sent["max_tokens"] == 800
+    assert sent["response_format"]["type"] == "json_schema"
+    schema = sent["response_format"]["json_schema"]["schema"]
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["standalone", "rewrite", "sub_queries"]
+    assert schema["properties"]["sub_queries"]["items"] == {"type": "string"}
+    assert "1 to 4" in schema["properties"]["sub_queries"]["description"]
+    assert 0 < float(request.headers["x-stainless-read-timeout"]) <= 30.0
+
+
+def test_a_call_without_a_deadline_still_has_a_timeout(prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_request(PATH).respond_with_json(completion())
+    OpenAIModel("m", base_url=httpserver.url_for("/v1")).complete(prompt, Deadline())
+    assert float(httpserver.log[0][0].headers["x-stainless-read-timeout"]) == 600.0
+
+
+def test_a_deadline_that_is_over_sends_nothing(ask, prompt, httpserver: HTTPServer) -> None:
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt, 0.0)
+    assert caught.value.reason == "timeout"
+    assert httpserver.log == []
+
+
+def test_a_cancelled_deadline_is_told_apart_from_a_late_one(prompt, httpserver: HTTPServer) -> None:
+    deadline = Deadline.after(30)
+    deadline.cancel()
+    with pytest.raises(ModelError) as caught:
+        OpenAIModel("m", base_url=httpserver.url_for("/v1")).complete(prompt, deadline)
+    assert caught.value.reason == "cancelled"
+
+
+STATUSES = [
+    (401, "unauthorized"),
+    (403, "unauthorized"),
+    (404, "rejected"),
+    (408, "timeout"),
+    (409, "rejected"),
+    (413, "too_long"),
+    (429, "rate_limited"),
+    (500, "unavailable"),
+    (503, "unavailable"),
+]
+
+
+@pytest.mark.parametrize(("status", "reason"), STATUSES)
+def test_a_refusing_status_has_its_reason(ask, prompt, httpserver: HTTPServer, status: int, reason: str) -> None:
+    body = {"error": {"message": f"no {QUERY} {SECRET}", "type": "invalid_request_error", "code": None}}
+    headers = {"Retry-After": "0", "x-should-retry": "false"}
+    httpserver.expect_request(PATH).respond_with_json(body, status=status, headers=headers)
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+    assert caught.value.reason == reason
+    assert caught.value.__cause__ is not None
+    assert len(httpserver.log) == 1
+
+
+CODES = [
+    ({"code": "content_filter"}, "refused"),
+    ({"code": "context_length_exceeded", "param": "messages"}, "too_long"),
+    ({"code": "invalid_api_key"}, "unauthorized"),
+    ({"code": "model_not_found", "param": "model"}, "rejected"),
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), CODES)
+def test_a_400_with_another_cause_is_not_taken_for_a_refused_format(
+    ask, prompt, httpserver: HTTPServer, error: dict[str, str], reason: str
+) -> None:
+    httpserver.expect_request(PATH).respond_with_json({"error": {"message": "no", **error}}, status=400)
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+    assert caught.value.reason == reason
+    assert len(httpserver.log) == 1
+
+
+def test_a_rate_limit_is_retried_by_the_sdk_only_where_it_can_be_cancelled(prompt, httpserver: HTTPServer) -> None:
+    import asyncio
+
+    headers = {"Retry-After-Ms": "1"}
+    httpserver.expect_ordered_request(PATH).respond_with_data("", status=429, headers=headers)
+    httpserver.expect_ordered_request(PATH).respond_with_json(completion())
+    httpserver.expect_ordered_request(PATH).respond_with_data("", status=429, headers=headers)
+    model = OpenAIModel("m", base_url=httpserver.url_for("/v1"))
+    assert asyncio.run(model.acomplete(prompt, Deadline.after(30))).calls == 2
+    with pytest.raises(ModelError, match="429"):
+        model.complete(prompt, Deadline.after(30))
+    assert len(httpserver.log) == 3
+
+
+BODIES: list[tuple[str, Any, str]] = [
+    ("truncated JSON", json.dumps(completion())[:60], "unparsable"),
+    ("HTML", "<!doctype html><title>Sign in</title>", "unparsable"),
+    ("nothing", "", "empty"),
+    ("white space", "  \n", "empty"),
+    ("a JSON string", '"hello"', "unparsable"),
+    ("a JSON list", "[]", "unparsable"),
+    ("null", "null", "unparsable"),
+    ("deep nesting", "[" * 100_000, "unparsable"),
+    ("a huge number", '{"choices": 1' + "0" * 5_000 + "}", "unparsable"),
+    ("invalid UTF-8", b'{"choices": [{"message": {"content": "\xff\xfe"}}]}', "unparsable"),
+    ("no choices", without("choices"), "unparsable"),
+    ("choices null", {"choices": None}, "empty"),
+    ("choices []", {"choices": []}, "empty"),
+    ("choices of another type", {"choices": {"0": 1}}, "unparsable"),
+    ("a choice of another type", {"choices": ["x"]}, "unparsable"),
+    ("choices [null]", {"choices": [None]}, "unparsable"),
+    ("no message", {"choices": [{"finish_reason": "stop"}]}, "unparsable"),
+    ("content null", completion(None), "empty"),
+    ("content blank", completion(" \n"), "empty"),
+    ("content of another type", completion({"a": 1}), "empty"),
+    ("reasoning alone", completion(None, reasoning_content="Let me think"), "empty"),
+    ("reasoning that ate the budget", completion(None, "length", reasoning_content="Let me"), "truncated"),
+    ("a refusal", completion(None, refusal="I can't help with that."), "refused"),
+    ("a refusal among parts", completion([{"type": "refusal", "refusal": "No."}]), "refused"),
+    ("a content filter", completion("", "content_filter"), "refused"),
+    ("a content filter in mid-answer", completion('{"rewrite": "Ja', "content_filter"), "refused"),
+    ("an error in a success", {"error": {"message": "slow down", "code": 429}}, "rate_limited"),
+    ("an error text in a success", {"error": "backend gone"}, "unavailable"),
+    ("2 MB", completion("x" * (2 * MOST_BYTES)), "too_long"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), [b[1:] for b in BODIES], ids=[b[0] for b in BODIES])
+def test_an_odd_body_has_its_reason(ask, prompt, httpserver: HTTPServer, body: Any, reason: str) -> None:
+    data = body if isinstance(body, str | bytes) else json.dumps(body)
+    httpserver.expect_request(PATH).respond_with_data(data, content_type="application/json")
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+    assert caught.value.reason == reason
+    assert len(httpserver.log) == 1
+
+
+def test_a_web_page_is_no_answer_whatever_its_type_says(ask, prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_request(PATH).respond_with_data("<html></html>", content_type="text/html")
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+    assert caught.value.reason == "unparsable"
+
+
+GOOD = [
+    (
+        "parts",
+        completion([{"type": "text", "text": '{"rewrite":'}, {"type": "text", "text": ' "x"}'}]),
+        '{"rewrite": "x"}',
+    ),
+    ("plain strings as parts", completion(["a", "b"]), "ab"),
+    ("no usage", without("usage"), ANSWER),
+    ("usage of another type", completion() | {"usage": [1]}, ANSWER),
+    ("lone surrogates", completion("a\ud800b"), "a\ufffdb"),
+    ("emoji", completion("😀"), "😀"),
+    ("no finish reason", completion(finish=None), ANSWER),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("body", "text"), [g[1:] for g in GOOD], ids=[g[0] for g in GOOD])
+def test_a_usable_body_of_another_shape_is_read(ask, prompt, httpserver: HTTPServer, body: Any, text: str) -> None:
+    httpserver.expect_request(PATH).respond_with_data(json.dumps(body), content_type="application/json")
+    assert ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt).text == text
+
+
+def test_an_answer_cut_at_the_token_limit_is_handed_on_as_truncated(ask, prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_request(PATH).respond_with_json(completion('{"rewrite": "Jaco he', "length"))
+    reply = ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+    assert reply.truncated
+    assert reply.text == '{"rewrite": "Jaco he'
+
+
+def test_missing_usage_counts_no_tokens_and_no_cost(ask, prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_request(PATH).respond_with_json(without("usage"))
+    reply = ask(OpenAIModel("gpt-4o-mini", base_url=httpserver.url_for("/v1")), prompt)
+    assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, None)
+
+
+def test_nobody_listening_is_unavailable(ask, prompt) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    client_options = {"api_key": SECRET, "base_url": f"http://127.0.0.1:{port}/v1", "max_retries": 0}
+    pair = openai.OpenAI(**client_options), openai.AsyncOpenAI(**client_options)
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", client=pair), prompt)
+    assert caught.value.reason == "unavailable"
+    pair[0].close()
+
+
+@pytest.mark.parametrize("address", ["http://name.invalid/v1", "name-without-scheme/v1", "http://[bad/v1", "ftp://x/"])
+def test_an_address_that_leads_nowhere_is_unavailable(ask, prompt, address: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=address), prompt)
+    assert caught.value.reason == "unavailable"
+
+
+def test_tls_to_a_plain_port_is_unavailable(ask, prompt, httpserver: HTTPServer) -> None:
+    address = httpserver.url_for("/v1").replace("http:", "https:")
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=address), prompt)
+    assert caught.value.reason == "unavailable"
+
+
+def test_a_reset_in_the_middle_of_the_body_is_unavailable(ask, prompt, wire) -> None:
+    def talk(self, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b'content-length: 500\r\n\r\n{"choices": [')
+        reset(connection)
+
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=wire(talk).url()), prompt)
+    assert caught.value.reason == "unavailable"
+
+
+def test_a_body_shorter_than_promised_is_unavailable(ask, prompt, wire) -> None:
+    server = wire(lambda self, connection: connection.sendall(HEAD + b'content-length: 500\r\n\r\n{"choices": ['))
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=server.url()), prompt)
+    assert caught.value.reason == "unavailable"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_silent_server_is_given_up_at_the_deadline(ask, prompt, wire, scheme: str) -> None:
+    server = wire(lambda self, connection: self.ended.wait())
+    model = OpenAIModel("m", base_url=server.url(scheme))
+    with pytest.raises(ModelError) as caught:
+        ask(model, prompt, 0.5)
+    model.close()
+    gc.collect()
+    assert caught.value.reason == "timeout"
+
+
+def test_a_server_that_falls_silent_after_its_headers_is_given_up(ask, prompt, wire) -> None:
+    def talk(self, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 500\r\n\r\n")
+        self.ended.wait()
+
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=wire(talk).url()), prompt, 0.2)
+    assert caught.value.reason == "timeout"
+
+
+def test_a_server_that_trickles_its_body_cannot_hold_a_thread(ask, prompt, wire) -> None:
+    def talk(self, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 500000\r\n\r\n")
+        while not self.ended.wait(0.02):
+            connection.sendall(b" ")
+
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=wire(talk).url()), prompt, 0.3)
+    assert caught.value.reason == "timeout"
+
+
+def test_a_body_without_end_is_not_read_to_its_end(ask, prompt, wire) -> None:
+    def talk(self, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+        while not self.ended.is_set():
+            connection.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=wire(talk).url()), prompt)
+    assert caught.value.reason == "too_long"
+
+
+def test_a_body_that_is_not_compressed_as_it_says_is_unparsable(ask, prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_request(PATH).respond_with_data("not gzip", headers={"Content-Encoding": "gzip"})
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+    assert caught.value.reason == "unparsable"
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500])
+def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
+    ask, prompt, httpserver: HTTPServer, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    def tell_all(request: Request) -> Response:
+        seen = f"{request.headers['Authorization']} {request.get_data(as_text=True)}"
+        error = {"message": seen, "code": QUERY, "param": QUERY, "type": SECRET}
+        return Response(json.dumps({"error": error}), status, {"x-should-retry": "false"})
+
+    caplog.set_level(logging.DEBUG, logger="qtmiddleware")
+    caplog.set_level(logging.WARNING, logger="openai")
+    httpserver.expect_request(PATH).respond_with_handler(tell_all)
+    model = OpenAIModel("m", base_url=httpserver.url_for("/v1").replace("://", "://user:hunter2@"))
+    with pytest.raises(ModelError) as caught:
+        ask(model, prompt)
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("qtmiddleware")]
+    shown = " ".join([str(caught.value), repr(caught.value), *traceback.format_exception_only(caught.value)])
+    for text in (shown, repr(model), repr(model._clients), *ours):
+        assert "secret" not in text
+        assert "hunter2" not in text
+        assert "Jaco" not in text
+
+
+def test_a_provider_s_plain_error_code_is_told(ask, prompt, httpserver: HTTPServer) -> None:
+    error = {"message": "no", "code": "model_not_found", "param": "model"}
+    httpserver.expect_request(PATH).respond_with_json({"error": error}, status=404)
+    with pytest.raises(ModelError, match=r"HTTP 404, code model_not_found, param model"):
+        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)

@@ -1,0 +1,416 @@
+"""Where the query sits in a call, whatever kind of callable is called."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pinecone import Pinecone, SearchQuery
+
+from qtmiddleware.calls import CallShape, is_async
+from qtmiddleware.errors import WrapError
+
+VECTOR = [0.1, 0.2]
+
+
+def called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What *fn* receives once the query was replaced by "new" and top_k by 50."""
+    shape = CallShape.of(fn)
+    assert shape.query(args, kwargs) == "old"
+    new_args, new_kwargs = shape.replaced(args, kwargs, query="new", top_k=50)
+    return fn(*new_args, **new_kwargs)
+
+
+def plain(query: str, top_k: int = 4, namespace: str = "") -> Any:
+    return query, top_k, namespace
+
+
+def middle(namespace: str, question: str, *, k: int = 3) -> Any:
+    return question, k, namespace
+
+
+def unnamed(namespace_id: int, what: str, limit: int = 3) -> Any:
+    return what, limit, namespace_id
+
+
+def positional_only(query: str = "old", top_k: int = 4, /, namespace: str = "") -> Any:
+    return query, top_k, namespace
+
+
+def keyword_only(*, query: str, top_k: int = 4, namespace: str = "") -> Any:
+    return query, top_k, namespace
+
+
+def open_ended(query: str, **kwargs: Any) -> Any:
+    return query, kwargs.get("top_k"), kwargs.get("namespace", "")
+
+
+def loose(*args: Any, **kwargs: Any) -> Any:
+    return plain(*args, **kwargs)
+
+
+class Retriever:
+    def search(self, query: str, top_k: int = 4, namespace: str = "") -> Any:
+        return query, top_k, namespace
+
+    def keyworded(self, *, query: str, top_k: int = 4, namespace: str = "") -> Any:
+        return query, top_k, namespace
+
+    def loosely(self, *args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    @classmethod
+    def of_class(cls, query: str, top_k: int = 4, namespace: str = "") -> Any:
+        return query, top_k, namespace
+
+    @staticmethod
+    def of_nobody(query: str, top_k: int = 4, namespace: str = "") -> Any:
+        return query, top_k, namespace
+
+    def __call__(self, query: str, top_k: int = 4, namespace: str = "") -> Any:
+        return query, top_k, namespace
+
+
+@functools.wraps(plain)
+def wrapped(*args: Any, **kwargs: Any) -> Any:
+    return plain(*args, **kwargs)
+
+
+def nested() -> Callable[..., Any]:
+    def inner(q: str, size: int = 4, namespace: str = "") -> Any:
+        return q, size, namespace
+
+    return inner
+
+
+me = Retriever()
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "kwargs", "expected"),
+    [
+        (plain, ("old",), {}, ("new", 50, "")),
+        (plain, ("old", 7, "ns"), {}, ("new", 50, "ns")),
+        (plain, (), {"query": "old", "namespace": "ns"}, ("new", 50, "ns")),
+        (middle, ("ns", "old"), {}, ("new", 50, "ns")),
+        (middle, ("ns",), {"question": "old", "k": 9}, ("new", 50, "ns")),
+        (unnamed, (7, "old"), {}, ("new", 50, 7)),
+        (positional_only, ("old",), {"namespace": "ns"}, ("new", 50, "ns")),
+        (positional_only, (), {}, ("new", 50, "")),
+        (keyword_only, (), {"query": "old"}, ("new", 50, "")),
+        (keyword_only, ("old",), {"namespace": "ns"}, ("new", 50, "ns")),
+        (open_ended, ("old",), {"top_k": 3, "namespace": "ns"}, ("new", 50, "ns")),
+        (open_ended, ("old",), {}, ("new", None, "")),
+        (loose, ("old",), {"top_k": 3}, ("new", 50, "")),
+        (loose, (), {"query": "old", "top_k": 3, "namespace": "ns"}, ("new", 50, "ns")),
+        (me.search, ("old",), {}, ("new", 50, "")),
+        (me.loosely, ("old",), {"top_k": 1}, ("new", 50, "")),
+        (Retriever.search, (me, "old"), {}, ("new", 50, "")),
+        (Retriever.search, (me,), {"query": "old"}, ("new", 50, "")),
+        (Retriever.keyworded, (me, "old"), {}, ("new", 50, "")),
+        (Retriever.loosely, (me, "old"), {"top_k": 1}, ("new", 50, "")),
+        (Retriever.of_class, ("old",), {}, ("new", 50, "")),
+        (Retriever.of_nobody, ("old", 3), {}, ("new", 50, "")),
+        (me, ("old",), {"namespace": "ns"}, ("new", 50, "ns")),
+        (wrapped, ("old", 9), {}, ("new", 50, "")),
+        (nested(), ("old",), {"size": 2}, ("new", 50, "")),
+        (lambda text, n=2: (text, n, ""), ("old",), {}, ("new", 50, "")),
+        (functools.partial(plain, namespace="ns"), ("old",), {}, ("new", 50, "ns")),
+        (functools.partial(plain, top_k=9), ("old",), {}, ("new", 50, "")),
+        (functools.partial(middle, "ns"), ("old",), {}, ("new", 50, "ns")),
+        (functools.partial(functools.partial(middle, "ns"), k=8), ("old",), {}, ("new", 50, "ns")),
+        (functools.partial(Retriever.search, me), ("old",), {}, ("new", 50, "")),
+        (functools.partial(me.search, top_k=2), (), {"query": "old"}, ("new", 50, "")),
+        (functools.partial(me, namespace="ns"), ("old", 3), {}, ("new", 50, "ns")),
+    ],
+)
+def test_the_query_and_top_k_are_replaced_wherever_they_are_passed(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any
+) -> None:
+    assert called(fn, args, kwargs) == expected
+
+
+@pytest.mark.parametrize("name", ["of_class", "of_nobody"])
+def test_a_classmethod_or_staticmethod_object_is_seen_through(name: str) -> None:
+    descriptor = Retriever.__dict__[name]
+    args: tuple[Any, ...] = (Retriever, "old") if name == "of_class" else ("old",)
+    new_args, _ = CallShape.of(descriptor).replaced(args, {}, query="new", top_k=None)
+    assert new_args == (*args[:-1], "new")
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "kwargs", "expected"),
+    [
+        (plain, ("x",), {}, 4),
+        (plain, ("x", 9), {}, 9),
+        (plain, ("x",), {"top_k": 2}, 2),
+        (plain, ("x",), {"top_k": "2"}, None),
+        (plain, ("x",), {"top_k": True}, None),
+        (plain, ("x",), {"top_k": None}, None),
+        (functools.partial(plain, top_k=11), ("x",), {}, 11),
+        (loose, ("x",), {"n_results": 6}, 6),
+        (loose, ("x",), {}, None),
+        (lambda query: query, ("x",), {}, None),
+    ],
+)
+def test_top_k_is_the_one_in_effect(fn: Any, args: Any, kwargs: Any, expected: int | None) -> None:
+    assert CallShape.of(fn).top_k(args, kwargs) == expected
+
+
+def test_top_k_may_have_any_name_that_is_told() -> None:
+    def fn(query: str, how_many: int = 3) -> Any:
+        return query, how_many
+
+    shape = CallShape.of(fn, top_k_arg="how_many")
+    assert shape.top_k(("x",), {}) == 3
+    assert shape.replaced(("x",), {}, query="x", top_k=8) == (("x",), {"how_many": 8})
+
+
+def test_a_function_without_top_k_is_never_given_one() -> None:
+    assert CallShape.of(lambda query: query).replaced(("x",), {}, query="y", top_k=8) == (("y",), {})
+
+
+def test_the_told_parameter_goes_before_the_usual_names() -> None:
+    def fn(query: str, real: str) -> Any:
+        return query, real
+
+    shape = CallShape.of(fn, query_arg="real")
+    assert shape.argument == "real"
+    assert shape.replaced(("a", "b"), {}, query="c", top_k=None) == (("a", "c"), {})
+
+
+def test_a_builtin_without_a_signature_takes_its_first_text() -> None:
+    assert CallShape.of(dict.fromkeys).query(("ab",), {}) == "ab"
+    assert CallShape.of(getattr).replaced((me, "search"), {}, query="keyworded", top_k=3) == ((me, "keyworded"), {})
+
+
+def test_a_query_that_is_none_or_no_text_is_handed_on_to_be_refused() -> None:
+    assert CallShape.of(plain).query((), {"query": None}) is None
+    assert CallShape.of(plain).query((7,), {}) == 7
+    assert CallShape.of(loose).query((7,), {}) == 7
+
+
+INDEX = Pinecone(api_key="k").Index(host="http://127.0.0.1:9")
+INPUTS = {"text": "old", "extra": 1}
+NEW = {"text": "new", "extra": 1}
+
+
+@pytest.mark.parametrize("query_arg", [None, "query", "inputs.text"])
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        ((), {"inputs": INPUTS, "top_k": 3}, {"inputs": NEW, "top_k": 50}),
+        (
+            (),
+            {"inputs": INPUTS, "query": None, "top_k": 3},
+            {"inputs": {"text": "new", "extra": 1}, "query": None, "top_k": 50},
+        ),
+        (
+            (),
+            {"query": {"inputs": INPUTS, "top_k": 3, "filter": {"a": 1}}},
+            {"query": {"inputs": {"text": "new", "extra": 1}, "top_k": 50, "filter": {"a": 1}}},
+        ),
+        (("old",), {"top_k": 3}, {"inputs": {"text": "new"}, "top_k": 50}),
+        ((), {"query": "old", "top_k": 3}, {"inputs": {"text": "new"}, "top_k": 50}),
+    ],
+)
+def test_pinecones_search_is_read_and_rewritten_in_every_form(
+    args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any], query_arg: str | None
+) -> None:
+    before = copy.deepcopy(kwargs)
+    shape = CallShape.of(INDEX.search, query_arg=query_arg)
+    kwargs = {"namespace": "ns", **kwargs}
+    assert shape.query(args, kwargs) == "old"
+    assert shape.top_k(args, kwargs) == 3
+    assert shape.replaced(args, kwargs, query="new", top_k=50) == ((), {"namespace": "ns", **expected})
+    assert kwargs == {"namespace": "ns", **before}
+
+
+@pytest.mark.parametrize("query_arg", [None, "query.inputs.text"])
+def test_a_search_query_object_is_copied_before_it_is_changed(query_arg: str | None) -> None:
+    query = SearchQuery(inputs={"text": "old"}, top_k=3, filter={"a": 1})
+    shape = CallShape.of(INDEX.search, query_arg=query_arg)
+    assert (shape.query((), {"query": query}), shape.top_k((), {"query": query})) == ("old", 3)
+    _, kwargs = shape.replaced((), {"query": query}, query="new", top_k=50)
+    assert kwargs["query"].to_dict() == {"inputs": {"text": "new"}, "top_k": 50, "filter": {"a": 1}}
+    assert query.to_dict() == {"inputs": {"text": "old"}, "top_k": 3, "filter": {"a": 1}}
+
+
+@dataclass(frozen=True)
+class Frozen:
+    inputs: dict[str, Any]
+    top_k: int
+
+
+def older_search(namespace: str, query: Any, rerank: Any = None, fields: Any = None) -> Any:
+    """The signature of SDK 6 to 8."""
+
+
+@pytest.mark.parametrize("make", [dict, Frozen])
+def test_the_nested_query_of_older_versions_is_read_by_position_and_by_name(make: Callable[..., Any]) -> None:
+    query = make(inputs={"text": "old"}, top_k=3)
+    new = make(inputs={"text": "new"}, top_k=50)
+    for fn in (older_search, loose):
+        shape = CallShape.of(fn)
+        assert shape.query((), {"namespace": "n", "query": query}) == "old"
+        assert shape.replaced((), {"namespace": "n", "query": query}, query="new", top_k=50) == (
+            (),
+            {"namespace": "n", "query": new},
+        )
+    assert CallShape.of(older_search).replaced(("n", query), {}, query="new", top_k=50) == (("n", new), {})
+
+
+def older_query(*args: Any, top_k: int, vector: Any = None, namespace: Any = None, **kwargs: Any) -> Any:
+    """The signature of SDK 5 to 8."""
+
+
+def by_vector(vector: list[float], top_k: int = 4) -> Any: ...
+def by_both(query: str, vector: list[float] | None = None) -> Any: ...
+def under_query(query: Any, top_k: int = 4) -> Any: ...
+def by_odd_name(numbers: list[float]) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "kwargs", "expected"),
+    [
+        (INDEX.query, ("t",), {"top_k": 3}, ((), {"vector": VECTOR, "top_k": 3})),
+        (INDEX.query, (), {"query": "t", "top_k": 3}, ((), {"vector": VECTOR, "top_k": 3})),
+        (INDEX.query, (), {"vector": "t", "top_k": 3}, ((), {"vector": VECTOR, "top_k": 3})),
+        (older_query, ("t",), {"top_k": 3}, ((), {"vector": VECTOR, "top_k": 3})),
+        (older_query, (), {"vector": "t", "top_k": 3}, ((), {"vector": VECTOR, "top_k": 3})),
+        (INDEX.search, ("t",), {"namespace": "n"}, ((), {"vector": VECTOR, "namespace": "n"})),
+        (INDEX.search, (), {"namespace": "n", "inputs": {"text": "t"}}, ((), {"vector": VECTOR, "namespace": "n"})),
+        (INDEX.query_namespaces, ("t",), {"namespaces": ["n"]}, ((), {"vector": VECTOR, "namespaces": ["n"]})),
+        (by_vector, ("t", 3), {}, ((VECTOR, 3), {})),
+        (by_vector, (), {"vector": "t"}, ((), {"vector": VECTOR})),
+        (by_vector, (), {"query": "t"}, ((), {"vector": VECTOR})),
+        (by_both, ("t",), {}, (("t",), {"vector": VECTOR})),
+        (under_query, ("t",), {"top_k": 3}, ((VECTOR,), {"top_k": 3})),
+        (by_odd_name, ("t",), {}, ((VECTOR,), {})),
+        (loose, ("t", 3), {}, ((VECTOR, 3), {})),
+        (functools.partial(by_vector, top_k=2), ("t",), {}, ((VECTOR,), {})),
+    ],
+)
+def test_a_vector_goes_where_the_function_wants_it_however_the_text_came(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any
+) -> None:
+    shape = CallShape.of(fn, takes_vector=True)
+    assert shape.query(args, kwargs) == "t"
+    assert shape.replaced(args, kwargs, query=VECTOR, top_k=None) == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (lambda: CallShape.of(by_vector), "embed="),
+        (lambda: CallShape.of(older_query), "embed="),
+        (lambda: CallShape.of(plain, query_arg="querry"), "did you mean 'query'"),
+        (lambda: CallShape.of(plain, top_k_arg="depth"), "query, top_k, namespace"),
+        (lambda: CallShape.of(lambda: None), "query_arg="),
+        (lambda: CallShape.of(lambda *, foo: foo), "its parameters are: foo"),
+        (lambda: CallShape.of(functools.partial(plain, "x")), "already fixes 'query'"),
+        (lambda: CallShape.of(functools.partial(plain, query="x")), "already fixes 'query'"),
+        (lambda: CallShape.of(functools.partial(plain, "x"), query_arg="query"), "already fixes 'query'"),
+        (lambda: CallShape.of(functools.partial(INDEX.search, inputs={"text": "x"})), "already fixes 'inputs'"),
+        (lambda: CallShape.of(lambda *, namespace, top_k, score_by: None), "score_by"),
+        (lambda: CallShape.of("not callable"), "cannot be called"),  # type: ignore[arg-type]
+        (lambda: CallShape.of(plain).query((), {}), "without a query"),
+        (lambda: CallShape.of(loose).query((), {"namespace": "n"}), "query_arg="),
+        (lambda: CallShape.of(INDEX.search).query((), {"inputs": {"image": "x"}}), "inputs.text"),
+        (lambda: CallShape.of(INDEX.search).query((), {"query": {"id": "x"}, "namespace": "n"}), "inputs.text"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_refused_with_advice(make: Callable[[], Any], advice: str) -> None:
+    with pytest.raises(WrapError) as caught:
+        make()
+    assert advice in str(caught.value)
+
+
+@given(
+    query=st.text(),
+    new=st.text(),
+    top_k=st.none() | st.integers(1, 10_000),
+    rest=st.dictionaries(st.sampled_from(["namespace", "filter", "fields"]), st.recursive(st.integers(), st.lists)),
+    form=st.sampled_from(["inputs", "query", "positional"]),
+)
+def test_only_the_query_and_top_k_change_and_nothing_is_mutated(
+    query: str, new: str, top_k: int | None, rest: dict[str, Any], form: str
+) -> None:
+    args: tuple[Any, ...] = (query,) if form == "positional" else ()
+    kwargs = dict(rest)
+    if form == "inputs":
+        kwargs["inputs"] = {"text": query}
+    elif form == "query":
+        kwargs["query"] = {"inputs": {"text": query}, "top_k": 3}
+    before = copy.deepcopy((args, kwargs))
+    shape = CallShape.of(INDEX.search)
+    new_args, new_kwargs = shape.replaced(args, kwargs, query=new, top_k=top_k)
+    assert (args, kwargs) == before
+    assert shape.query(new_args, new_kwargs) == new
+    assert shape.top_k(new_args, new_kwargs) == (top_k or (3 if form == "query" else None))
+    assert {name: new_kwargs[name] for name in rest} == rest
+    assert new_kwargs.keys() - {"inputs", "query", "top_k"} == rest.keys()
+
+
+async def coroutine(query: str) -> Any: ...
+
+
+class Async:
+    async def search(self, query: str) -> Any: ...
+
+    async def __call__(self, query: str) -> Any: ...
+
+    @classmethod
+    async def of_class(cls, query: str) -> Any: ...
+
+    @staticmethod
+    async def of_nobody(query: str) -> Any: ...
+
+
+@functools.wraps(coroutine)
+def logged(*args: Any, **kwargs: Any) -> Any:
+    return coroutine(*args, **kwargs)
+
+
+class Holder:
+    """Keeps the function it calls, as many decorators do."""
+
+    def __init__(self, fn: Any) -> None:
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        coroutine,
+        logged,
+        Holder(coroutine),
+        Async(),
+        Async().search,
+        Async.search,
+        Async.of_class,
+        Async.of_nobody,
+        Async.__dict__["of_class"],
+        Async.__dict__["of_nobody"],
+        functools.partial(coroutine, "x"),
+        functools.partial(functools.partial(Async().search)),
+        functools.partial(Async()),
+    ],
+)
+def test_every_kind_of_async_callable_is_told(fn: Any) -> None:
+    assert is_async(fn)
+
+
+@pytest.mark.parametrize(
+    "fn", [plain, me, me.search, Async, functools.partial(plain), wrapped, Holder(plain), len, loose, lambda q: q, None]
+)
+def test_a_sync_callable_is_no_async_one(fn: Any) -> None:
+    assert not is_async(fn)
