@@ -19,6 +19,7 @@ EscalationMode = Literal["always", "never", "auto"]
 FusionMethod = Literal["anchored", "rrf", "weighted_rrf", "max", "concat"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 SubQueryStyle = Literal["simple", "research"]
+Language = Literal["auto", "de", "en", "es", "fr", "it", "nl", "pt"]
 
 META: Final = "option"
 """The metadata key under which a field keeps its meaning and limits."""
@@ -43,7 +44,7 @@ class PreprocessSettings:
     """The rules that turn a question into keywords."""
 
     enabled: bool = option(True, "Whether the rules run at all.")
-    language: str = option("auto", "Code of the word list (en, es, de, fr, it, pt, nl), or auto to detect it.")
+    language: Language = option("auto", "Which word list is used; auto detects the query's language.")
     apply_to: ApplyTo = option(
         "keywords",
         "What the stripped query is used for: keyword evidence, the searched text itself, or both.",

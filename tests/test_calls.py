@@ -55,6 +55,26 @@ def loose(*args: Any, **kwargs: Any) -> Any:
     return plain(*args, **kwargs)
 
 
+def indexed(index: object, what: str, n: int = 3) -> Any:
+    return what, n, index
+
+
+def untyped(index, what, size=3):  # type: ignore[no-untyped-def]
+    return index, size, what
+
+
+def kwargs_only(**kwargs: Any) -> Any:
+    return plain(**kwargs)
+
+
+def rest_by_keyword(*args: Any, top_k: int = 4, namespace: str = "") -> Any:
+    return args[0], top_k, namespace
+
+
+def half_open(index_name: str, **kwargs: Any) -> Any:
+    return kwargs.get("question"), kwargs.get("k"), index_name
+
+
 class Retriever:
     def search(self, query: str, top_k: int = 4, namespace: str = "") -> Any:
         return query, top_k, namespace
@@ -109,6 +129,11 @@ me = Retriever()
         (open_ended, ("old",), {}, ("new", None, "")),
         (loose, ("old",), {"top_k": 3}, ("new", 50, "")),
         (loose, (), {"query": "old", "top_k": 3, "namespace": "ns"}, ("new", 50, "ns")),
+        (indexed, (7, "old"), {}, ("new", 50, 7)),
+        (untyped, ("old", "ns"), {}, ("new", 50, "ns")),
+        (kwargs_only, (), {"query": "old", "top_k": 3}, ("new", 50, "")),
+        (rest_by_keyword, ("old",), {"namespace": "ns"}, ("new", 50, "ns")),
+        (half_open, ("ix",), {"question": "old", "k": 2}, ("new", 50, "ix")),
         (me.search, ("old",), {}, ("new", 50, "")),
         (me.loosely, ("old",), {"top_k": 1}, ("new", 50, "")),
         (Retriever.search, (me, "old"), {}, ("new", 50, "")),

@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.config import Config, environment_names, json_schema, known_keys, markdown_table
-from qtmiddleware.config_keys import PROMPT_NAMES, Key, all_keys, camel
-from qtmiddleware.config_tree import built, nested
+from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, camel
+from qtmiddleware.config.tree import built, nested
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
 from qtmiddleware.settings import FusionSettings, LlmSettings, Settings
 

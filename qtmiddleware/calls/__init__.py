@@ -36,7 +36,7 @@ class CallShape:
         self._loose = function.is_loose
         home = function.keyword_home(name, takes_vector=takes_vector, named=named)
         self._home = "inputs" if self._searches else home
-        self._sources = function.sources(name, searches=self._searches, takes_vector=takes_vector)
+        self._sources = function.sources(name, searches=self._searches, takes_vector=takes_vector, named=named)
 
     @classmethod
     def of(
@@ -108,7 +108,7 @@ class CallShape:
         if self._loose and args:
             where = next((i for i, value in enumerate(args) if isinstance(value, str)), len(args) - 1)
             return where, args[where]
-        name = self._sources[0][0]
+        name = self.argument.partition(".")[0]
         if blank is None and (value := self._function.default(name)) is not None:
             return name, value
         if blank is None:

@@ -22,7 +22,7 @@ Place = tuple[str, int | None]
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _MANY: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ANYTHING: Final = inspect.signature(lambda *args, **kwargs: None).parameters  # noqa: ARG005
-_TEXT_TYPES: Final = (inspect.Parameter.empty, str, str | None, "str", "str | None", "Optional[str]")
+_TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
 
 
 def is_async(fn: object) -> bool:
@@ -50,7 +50,7 @@ class Function:
     def __init__(self, fn: Callable[..., Any]) -> None:
         fn = fn.__func__ if isinstance(fn, (staticmethod, classmethod)) else fn
         if not callable(fn):
-            raise WrapError(f"a {type(fn).__qualname__} cannot be wrapped, because it cannot be called")
+            raise WrapError(f"a {type(fn).__qualname__} cannot be called; wrap its method that searches")
         inner = fn.func if isinstance(fn, functools.partial) else fn
         every = _parameters(fn)
         self.name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
@@ -67,8 +67,9 @@ class Function:
 
     @property
     def is_loose(self) -> bool:
-        """Whether the signature shows nothing but ``*args`` and ``**kwargs``."""
-        return self._any_position and not self._unfixed
+        """Whether only ``*args`` or ``**kwargs`` can hold the query."""
+        named = not self._unfixed.isdisjoint((*self._positional, *QUERIES, *VECTORS))
+        return (self._any_position or self.any_keyword) and not named
 
     @property
     def searches(self) -> bool:
@@ -98,8 +99,8 @@ class Function:
             return top_k_arg
         return next((name for name in TOP_KS if name in self.parameters), None)
 
-    def sources(self, name: str, *, searches: bool, takes_vector: bool) -> tuple[Place, ...]:
-        """Where a call may hold the query, in the order they are looked at."""
+    def sources(self, name: str, *, searches: bool, takes_vector: bool, named: bool) -> tuple[Place, ...]:
+        """Where a call may hold the query, in the order they are looked at; *named* where the caller named it."""
         own = (name, self.place(name))
         nested: tuple[Place, ...] = (("query", None), ("inputs", None))
         if searches:
@@ -109,6 +110,8 @@ class Function:
             return (*texts, own, *nested, *((("", self._first),) if own[1] is None and not self.is_loose else ()))
         if self.is_loose:
             return (own, *((text, None) for text in QUERIES), nested[1])
+        if self.any_keyword and not named and name not in QUERIES:  # only guessed, and **kwargs may hold a better one
+            return (*((text, None) for text in QUERIES), own)
         return (own, ("", self._first)) if not self._positional and not self._any_position else (own,)
 
     def keyword_home(self, name: str, *, takes_vector: bool, named: bool) -> str:
@@ -160,17 +163,25 @@ class Function:
 
     def _first_positional(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
-        texts = [name for name in free if takes_vector or self.parameters[name].annotation in _TEXT_TYPES]
-        chosen = next(iter(texts or free), None)
+        chosen = next(iter(free if takes_vector else sorted(free, key=self._unlike_text)), None)
         if not takes_vector and (
             chosen in VECTORS or (chosen is None and not self.parameters.keys().isdisjoint(VECTORS))
         ):
             raise self._refused("takes a vector and no text; pass embed=, a function that turns a text into its vector")
         if chosen is not None:
             return chosen
-        if self._any_position:
+        if self.is_loose:
             return "vector" if takes_vector else "query"
         raise self._refused(f"has no parameter that could be the query; name it with query_arg= ({self._listed()})")
+
+    def _unlike_text(self, name: str) -> int:
+        """0 for a parameter that must be given and is annotated as text, 1 where nothing speaks against it, else 2."""
+        parameter = self.parameters[name]
+        if parameter.annotation is parameter.empty:
+            return 1
+        if parameter.annotation not in _TEXT_TYPES:
+            return 2
+        return 0 if parameter.default is parameter.empty else 1
 
     def _free(self, argument: str) -> str:
         """*argument*, unless a partial holds it already."""

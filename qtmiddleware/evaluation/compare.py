@@ -84,7 +84,7 @@ class Comparison:
 
     def __getitem__(self, name: str) -> SystemScore:
         """The score of the system called *name*."""
-        return next(system for system in self.systems if system.name == name)
+        return {system.name: system for system in self.systems}[name]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data, ready for JSON."""

@@ -7,6 +7,7 @@ and `acomplete` can be called. Importing this package loads none of them.
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from qtmiddleware.errors import ConfigError
@@ -34,7 +35,8 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     members = given if isinstance(given, tuple | list) and given else (given,)
     if given is None or all(_is_client(member) for member in members):
         return _openai_model(given, settings)
-    if callable(given) and not isinstance(given, type):
+    # The bare name is that of a module of this package as soon as it was imported.
+    if builtins.callable(given) and not isinstance(given, type):
         from qtmiddleware.llms.callable import CallableModel
 
         return CallableModel(given)

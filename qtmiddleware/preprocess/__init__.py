@@ -140,14 +140,15 @@ def _prepared(text: str, language: str, keep_words: Collection[str], extra_words
 
 def _once(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool]:
     """One pass of the rules: its result, the language and whether another pass would surely change nothing."""
-    words = plain.words_of(text)
-    if words:
+    read = plain.words_of(text)
+    if read is not None and read[0]:
+        words, cased, acronyms = read
         capital = words[0]
-        words[0] = capital.lower()
-        used = code or shelf.starters.get(words[0]) or shelf.guess(list(map(str.lower, words)))
-        quick = plain.strip(words, shelf.rules[used], capital)
+        words[0] = first = capital.lower()
+        used = code or shelf.starters.get(first) or shelf.guess(plain.keys_of(words, cased))
+        quick = plain.strip(words, shelf.rules[used], capital, cased, acronyms)
         if quick is not None:
-            return (quick[0] or text, used, quick[1])
+            return quick[0] or text, used, quick[1]
     return _once_carefully(text, code, shelf)
 
 
@@ -180,7 +181,7 @@ def _own_shelf(keep_words: Collection[str], extra_words: Collection[str]) -> _Sh
 
 def _code(language: str) -> str:
     """The code of a known *language*, ``""`` for ``auto``; a region is of no matter."""
-    code = language.replace("_", "-").partition("-")[0].casefold() if isinstance(language, str) else ""
+    code = str(language).replace("_", "-").partition("-")[0].casefold()
     if code == AUTO:
         return ""
     if code not in LANGUAGES:
@@ -194,7 +195,7 @@ def _code(language: str) -> str:
     return code
 
 
-def _check(text: str) -> None:
+def _check(text: object) -> None:
     """Raise `InvalidQuery` unless *text* is a string."""
     if not isinstance(text, str):
         raise InvalidQuery(f"the query must be a string, not {type(text).__name__}", argument="text")

@@ -81,12 +81,17 @@ class Lexicon:
     nouns_are_capitalised: bool = False
 
 
+Leads = Mapping[str, Mapping[str, frozenset[str] | None]]
+"""How lead-ins may begin: first word, second word, third words (``None`` where a lead-in may end before)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """One word list as the plain way needs it.
 
-    *capitals* are the stop words as they stand at the start of a name, *wary* the rarest words of the kept phrases and
-    *pairs* their neighbours. *leads* holds, for the first word of a lead-in, what may come second. *moving* and
+    *capitals* are the stop words as they stand at the start of a name, *wary* the telling words of the kept phrases,
+    *wary_later* those of phrases of stop words alone, looked for behind the first word, and *pairs* all neighbours in
+    them. *leads* are the first words of the lead-ins. *moving* and
     *moving_leads* say the same of all word lists: what another pass might still take away.
     """
 
@@ -94,10 +99,11 @@ class Rules:
     stop: frozenset[str]
     capitals: frozenset[str]
     wary: frozenset[str]
+    wary_later: frozenset[str]
     pairs: frozenset[tuple[str, str]]
-    leads: Mapping[str, frozenset[str]]
+    leads: Leads
     moving: frozenset[str]
-    moving_leads: Mapping[str, frozenset[str]]
+    moving_leads: Leads
 
 
 Markers = Mapping[str, tuple[tuple[str, int], ...]]
@@ -111,7 +117,8 @@ def fold(word: str) -> str:
 
 def longest(phrases: Phrases, keys: Sequence[str], start: int) -> int:
     """How many of *keys* from *start* on are a phrase; the longest counts, 0 where none is."""
-    return max((_length(phrase, keys, start) for phrase in phrases.get(keys[start], ())), default=0)
+    found = phrases.get(keys[start])
+    return max(_length(phrase, keys, start) for phrase in found) if found else 0
 
 
 def _length(phrase: Phrase, keys: Sequence[str], start: int) -> int:

@@ -75,7 +75,9 @@ def _goes(key: str, lexicon: Lexicon) -> bool:
 
 def _without_elision(word: str, key: str, lexicon: Lexicon, loud: bool) -> str:
     """*word* in the form it is searched in, without an elided article (l'homme: homme); ``""`` if nothing is left."""
-    shown = _normal(word)
+    shown = word if word.isascii() else _normal(word)
+    if not lexicon.elisions or "'" not in key:
+        return shown.lower()
     elided, _, rest = key.partition("'")
     while rest and elided in lexicon.elisions and key not in lexicon.negations:
         key, shown = rest, shown.partition("'")[2]
@@ -89,12 +91,12 @@ def _without_elision(word: str, key: str, lexicon: Lexicon, loud: bool) -> str:
 
 def _normal(word: str) -> str:
     """*word* in composed form with straight apostrophes, its case untouched."""
-    return word if word.isascii() else unicodedata.normalize("NFC", word).translate(APOSTROPHES)
+    return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
 
 
 def _key(word: str) -> str:
     """*word* as word lists hold it."""
-    return _normal(word).casefold()
+    return word.lower() if word.isascii() else _normal(word).casefold()
 
 
 def _kept(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, loud: bool) -> set[int]:

@@ -6,16 +6,18 @@ start of words alone. Everything else it hands back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import filterfalse, pairwise, product
 
-from qtmiddleware.preprocess.base import Lexicon, Phrase, Rules, longest
+from qtmiddleware.preprocess.base import Leads, Lexicon, Phrase, Rules, longest
 
 PUNCTUATION = b"?!,;:."
 
+NOTHING: frozenset[str] = frozenset()
+
 
 def _shape_table() -> bytes:
-    """One letter for every kind of byte: a capital A, a small a, a blank, a dot, an apostrophe or hyphen, and X."""
+    """One letter for every kind of byte: A and a for letters, 0, a blank, a dot, an apostrophe or hyphen, X."""
     table = bytearray(b"X" * 256)
     for code in range(128):
         letter = chr(code)
@@ -25,6 +27,8 @@ def _shape_table() -> bytes:
             table[code] = ord(" ")
         elif code in PUNCTUATION:
             table[code] = ord(".")
+        elif letter.isdigit():
+            table[code] = ord("0")
         elif letter in "'-":
             table[code] = code
     return bytes(table)
@@ -34,88 +38,130 @@ SHAPE = _shape_table()
 BLANKED = bytes(ord(" ") if code in PUNCTUATION else code for code in range(256))
 
 
-def words_of(text: str) -> list[str] | None:
-    """The words of *text* with their capitals, or ``None`` where it needs the careful way."""
+def words_of(text: str) -> tuple[list[str], bool, bool] | None:
+    """The words of *text*, whether any has a capital and whether acronyms may be among them.
+
+    ``None`` where the careful way is needed.
+    """
     if not text.isascii():
         return None
     raw = text.encode()
-    shape = raw.translate(SHAPE)
-    if b"X" in shape or b"AA" in shape or b"aA" in shape:
+    shape = raw.translate(SHAPE).decode()
+    if "X" in shape or "aA" in shape or ("0" in shape and not _plain_numbers(text, shape)):
         return None
-    if b"'" in shape and shape.count(b"'") != shape.count(b"a'a"):
+    if "'" in shape and shape.count("'") != shape.count("a'a") + shape.count("0'a"):
         return None
-    if b"-" in shape and shape.count(b"-") != shape.count(b"a-a") + shape.count(b"A-a") + shape.count(b"a-A"):
+    if "-" in shape and not _plain_hyphens(text, shape):
         return None
-    dot = shape.find(b".")
-    if -1 < dot < len(shape) - 1 and (b".a" in shape or b".A" in shape or b"..." in shape or b"-." in shape):
+    if -1 < shape.find(".") < len(shape) - 1 and (".a" in shape or ".A" in shape or ".0" in shape):
         return None
-    return raw.translate(BLANKED).decode().split()
+    return raw.translate(BLANKED).decode().split(), "A" in shape, "AA" in shape
+
+
+def _plain_numbers(text: str, shape: str) -> bool:
+    """Whether the digits of *text* stand in numbers and words that lower case leaves as they are."""
+    if "A0" in shape or "0A" in shape or "may" in text:
+        return False
+    return "a0" not in shape or text.islower()
+
+
+def _plain_hyphens(text: str, shape: str) -> bool:
+    """Whether the hyphens of *text* stand between letters, or between the digits of a number."""
+    count = shape.count("-")
+    if "0" in shape and not text.islower():
+        return count == shape.count("0-0")
+    joined = ("a-a", "A-a", "a-A", "0-0", "0-a", "a-0")
+    return count == sum(map(shape.count, joined))
 
 
 def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
     """What the plain way needs of *lexicon*; *all_lists* are those another pass might choose from."""
     kept = [phrase for phrases in lexicon.kept.values() for phrase in phrases]
-    stop = lexicon.stop - lexicon.negations
-    leads: dict[str, frozenset[str]] = {}
-    for other in all_lists:
-        for first, seconds in _leads(other).items():
-            leads[first] = leads.get(first, frozenset()) | seconds
+    stop = frozenset(word for word in lexicon.stop - lexicon.negations if not any(map(str.isdigit, word)))
+    moving = frozenset(word for other in all_lists for word in (other.stop - stop) | other.closings)
     return Rules(
         lexicon=lexicon,
         stop=stop,
         capitals=frozenset(word.capitalize() for word in stop),
         wary=frozenset(word for phrase in kept for word in _rarest(phrase, lexicon)),
+        wary_later=frozenset(word for phrase in kept if not _rarest(phrase, lexicon) for word in phrase[-1][0]),
         pairs=frozenset(pair for phrase in kept for pair in _pairs(phrase)),
-        leads=_leads(lexicon),
-        moving=frozenset(word for other in all_lists for word in (other.stop - stop) | other.closings),
-        moving_leads=leads,
+        leads=_leads([lexicon]),
+        moving=moving | frozenset(map(str.capitalize, moving)),
+        moving_leads=_leads(all_lists),
     )
 
 
-def strip(words: list[str], chosen: Rules, capital: str) -> tuple[str, bool] | None:
+def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: bool) -> tuple[str, bool] | None:
     """The keywords of *words*, the first in lower case, and whether another pass would surely leave them alone.
 
-    ``None`` where they need the careful way. *capital* is the first word as it was written.
+    ``None`` where they need the careful way. *capital* is the first word as it was written; *acronyms* says that words
+    in capitals may be among the others.
     """
-    if capital != words[0] and words[0] in chosen.lexicon.homographs:
+    first = words[0]
+    if capital != first and first in chosen.lexicon.homographs:
         return None
-    seconds = chosen.leads.get(words[0])
-    if seconds is not None and (len(words) < 2 or words[1].lower() in seconds):
+    if acronyms and not _are_acronyms(words, chosen, capital):
+        return None
+    if _begins(words, chosen.leads):
         words = _after_lead_in(words, chosen.lexicon)
     if chosen.lexicon.elisions and any("'" in word for word in words):
         return None
-    if not chosen.wary.isdisjoint(words) and _has_pair(words, chosen):
-        return None
+    if not (chosen.wary.isdisjoint(words) and chosen.wary_later.isdisjoint(words[1:])):
+        keys = _keys(words) if cased else words
+        if not chosen.pairs.isdisjoint(pairwise(keys)):
+            return None
     kept = list(filterfalse(chosen.stop.__contains__, words))
     if not kept:
         return "", True
-    if not chosen.capitals.isdisjoint(kept) or kept[-1] in chosen.lexicon.closings:
+    if kept[-1] in chosen.lexicon.closings or (cased and not chosen.capitals.isdisjoint(kept)):
         return None
-    first = kept[0]
-    settled = chosen.moving.isdisjoint(kept) and first not in chosen.moving_leads
-    return " ".join(kept).lower(), settled
+    if acronyms:
+        return " ".join(word if _is_acronym(word) else word.lower() for word in kept), False
+    kept[0] = kept[0].lower()
+    settled = chosen.moving.isdisjoint(kept) and not _begins(kept, chosen.moving_leads)
+    result = " ".join(kept)
+    return result.lower() if cased else result, settled
+
+
+def _is_acronym(word: str) -> bool:
+    """Whether *word* is in capitals."""
+    return len(word) > 1 and word.isupper()
+
+
+def _are_acronyms(words: list[str], chosen: Rules, capital: str) -> bool:
+    """Whether all double capitals of *words* are acronyms in an otherwise calm text."""
+    if not (capital.islower() or capital.istitle()):
+        return False
+    loud = [word for word in words if not (word.islower() or word.istitle() or word.isdigit())]
+    if (len(words) - len(loud)) < 2 * len(loud):
+        return False
+    return all(word.isalpha() and word.isupper() and word.lower() not in chosen.lexicon.stop for word in loud)
+
+
+def _keys(words: list[str]) -> list[str]:
+    """*words* as word lists hold them, acronyms as nothing."""
+    return ["" if _is_acronym(word) else word.lower() for word in words]
+
+
+def keys_of(words: list[str], cased: bool) -> list[str]:
+    """*words* as word lists hold them: what tells the language."""
+    return _keys(words) if cased else words
 
 
 def _after_lead_in(words: list[str], lexicon: Lexicon) -> list[str]:
     """*words* without the lead-ins at their start."""
-    keys = list(map(str.lower, words))
+    keys = _keys(words)
     start = 0
     while start < len(keys) and (length := longest(lexicon.lead_ins, keys, start)):
         start += length
     return words[start:]
 
 
-def _has_pair(words: list[str], chosen: Rules) -> bool:
-    """Whether two neighbours among *words* may belong to a phrase that is kept."""
-    keys = list(map(str.lower, words))
-    return not chosen.pairs.isdisjoint(pairwise(keys))
-
-
 def _rarest(phrase: Phrase, lexicon: Lexicon) -> frozenset[str]:
-    """The words of *phrase* to look for first: its stop words that are no articles, or else those that are none."""
-    words = [places for places, _ in phrase]
-    common = frozenset[str]().union(*words) & (lexicon.stop - lexicon.articles)
-    return common or frozenset[str]().union(*words) - lexicon.stop
+    """The words of *phrase* at a place without stop words; none where every place may hold one."""
+    places = (words for words, optional in phrase if not optional and lexicon.stop.isdisjoint(words))
+    return next(places, frozenset())
 
 
 def _pairs(phrase: Phrase) -> Iterator[tuple[str, str]]:
@@ -124,9 +170,33 @@ def _pairs(phrase: Phrase) -> Iterator[tuple[str, str]]:
         yield from product(left, right)
 
 
-def _leads(lexicon: Lexicon) -> dict[str, frozenset[str]]:
-    """What may come second in a lead-in, by its first word."""
-    table: dict[str, frozenset[str]] = {}
-    for first, phrases in lexicon.lead_ins.items():
-        table[first] = frozenset(word for phrase in phrases for place, _ in phrase for word in place)
+def _leads(lists: Iterable[Lexicon]) -> Leads:
+    """How the lead-ins of *lists* may begin."""
+    table: dict[str, dict[str, frozenset[str] | None]] = {}
+    phrases = {phrase for lexicon in lists for found in lexicon.lead_ins.values() for phrase in found}
+    for start in {start for phrase in phrases for start in _starts(phrase)}:
+        first, second, third = (*start, "", "")[:3]
+        seconds = table.setdefault(first, {})
+        known = seconds.get(second, frozenset())
+        seconds[second] = None if known is None or not third else known | {third}
     return table
+
+
+def _starts(phrase: Phrase) -> set[tuple[str, ...]]:
+    """The first three words of *phrase* in all its forms; fewer where it is shorter."""
+    starts: set[tuple[str, ...]] = {()}
+    for words, optional in phrase:
+        longer = {(*start, word) if len(start) < 3 else start for start in starts for word in words}
+        starts = longer | starts if optional else longer
+    return starts
+
+
+def _begins(words: Sequence[str], leads: Leads) -> bool:
+    """Whether *words* may begin with a lead-in."""
+    seconds = leads.get(words[0])
+    if seconds is None:
+        return False
+    if "" in seconds or len(words) < 2:
+        return True
+    thirds = seconds.get(words[1].lower(), NOTHING)
+    return thirds is None or (len(words) > 2 and words[2].lower() in thirds)

@@ -19,9 +19,8 @@ TRAILING = "?!.,;:…)]}>\"'“”‘’„«»‹›—–―-*~|`=&/\\^\u200b\
 ENDS = frozenset(".?!…:。？！：")
 
 OPERATORS = frozenset(
-    ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">="]
-    + ["<<", ">>", "++", "?.", "|>", "<>", ":=", "+="]
-)
+    ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++", "?.", "|>", ":=", "+="]
+)  # fmt: skip
 
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
 EMAIL = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)++")
@@ -36,7 +35,10 @@ FLAG = re.compile(r"--?[^\W\d_][\w-]*+(?:=\S++)?+")
 PATH = re.compile(r"(?:~|\.{1,2})?+(?:/[\w.@+%-]++)++/?+|(?:[A-Za-z]:)?(?:\\[\w.@+%-]++)++\\?+|(?:\*|\*\*/\*)\.\w++")
 TAG = re.compile(r"</?[A-Za-z][\w-]*+/?>")
 DOTTED = re.compile(r"(?:[^\W\d_]\.){2,}+")
-PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s)?+")
+PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s|')?+")
+
+SHIFTED = 6
+"""A word with two capitals at its start is a code from this length on, and a slip of the shift key below it."""
 
 SIGNS = frozenset("0123456789_.:#@+\\=>()~%?$")
 """What makes a piece of letters a code; the hyphen, the slash and the ampersand alone do not."""
@@ -48,7 +50,7 @@ def read(text: str, quotes: Sequence[tuple[int, int]]) -> list[Token]:
     start, opens = 0, True
     for left, right in quotes:
         opens = _read_between(text, start, left, opens, tokens)
-        tokens.append(Token("quote", text[left:right], left, right, opens, closed=True))
+        tokens.append(Token("quote", text[left:right], left, right, opens, True))
         start, opens = right, False
     _read_between(text, start, len(text), opens, tokens)
     return tokens
@@ -59,7 +61,7 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
     for match in BLANKS.finditer(text, start, end):
         chunk = match.group()
         if chunk.isalpha():
-            tokens.append(Token(_letters(chunk), chunk, match.start(), match.end(), opens, closed=False))
+            tokens.append(Token(_letters(chunk), chunk, match.start(), match.end(), opens, False))
             opens = False
             continue
         found = list(_read_chunk(chunk, match.start(), opens))
@@ -74,7 +76,7 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
 def _read_chunk(chunk: str, offset: int, opens: bool) -> Iterator[Token]:
     """The pieces of *chunk*, which stands at *offset* and holds more than letters."""
     if chunk in OPERATORS or TAG.fullmatch(chunk):
-        yield Token("identifier", chunk, offset, offset + len(chunk), opens, closed=False)
+        yield Token("identifier", chunk, offset, offset + len(chunk), opens, False)
         return
     left, right = _core(chunk)
     core = chunk[left:right]
@@ -86,7 +88,7 @@ def _read_chunk(chunk: str, offset: int, opens: bool) -> Iterator[Token]:
     for match in _pieces(core.isascii()).finditer(core):
         kind = kind_of(match.group()) or "word"
         start = offset + left
-        yield Token(kind, match.group(), start + match.start(), start + match.end(), opens, closed=True)
+        yield Token(kind, match.group(), start + match.start(), start + match.end(), opens, True)
         opens = False
 
 
@@ -146,13 +148,17 @@ def _is_code(core: str) -> bool:
 
 def _letters(core: str) -> TokenKind:
     """What a run of letters is by its capitals."""
+    if core.islower():
+        return "word"
     rest = core[1:]
     if not rest or rest.islower() or rest == rest.lower():
         return "word"
     if core.isupper():
         return "acronym"
-    # WHat and THe are slips of the shift key, not names of classes.
-    return "word" if core[:2].isupper() and rest[1:].islower() and len(core) > 2 else "identifier"
+    if PLURAL.fullmatch(core):
+        return "acronym"
+    # WHat is a slip of the shift key; CamelCase and DECnet are names, and the word lists tell HOw from PhD.
+    return "word" if core[:2].isupper() and core[2:].islower() and len(core) < SHIFTED else "identifier"
 
 
 def _compound(plain: str) -> TokenKind:

@@ -46,6 +46,16 @@ def follow(holder: Any, path: Sequence[str]) -> Any:
     return holder
 
 
+def own_fields(holder: Any) -> Mapping[str, Any]:
+    """All fields of an object, by name."""
+    kind = type(holder)
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+    names = names or getattr(kind, "__dataclass_fields__", None) or getattr(holder, "__dict__", None)
+    if names is None:
+        return holder.to_dict() if callable(getattr(kind, "to_dict", None)) else {}
+    return {name: getattr(holder, name, None) for name in names}
+
+
 def is_list(value: Any) -> bool:
     """Whether *value* is a sequence of items and not a text."""
     return isinstance(value, (list, tuple)) or (

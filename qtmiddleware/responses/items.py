@@ -12,7 +12,7 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any, Final
 
-from qtmiddleware.responses.base import has, unknown
+from qtmiddleware.responses.base import has, own_fields, unknown
 
 _IDS: Final = ("id", "_id", "id_", "chunk_id", "node_id", "uuid", "pk")
 _DOCUMENT_IDS: Final = ("document_id", "doc_id")  # often shared by all chunks of one document
@@ -26,6 +26,7 @@ _TEXT_NAMES: Final = frozenset(_TEXTS)
 _NOT_METADATA: Final = frozenset(
     (*_IDS[:3], *_SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
 )
+_DECLARING: Final = ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__", "attribute_map", "_fields")
 _MOST_TYPES: Final = 512
 
 
@@ -72,26 +73,24 @@ def usual_text(fields: Mapping[str, Any]) -> str | None:
 
 def _inspected(item: Any) -> Reader:
     if isinstance(item, (tuple, list)) and not hasattr(item, "_fields"):
-        if _is_pair(item):  # a matter of what it holds, so never remembered for the type
-            return _PAIRS
-        raise unknown(item, "neither (id, score) nor (document, score) was found in an item, a")
-    if len(_readers) >= _MOST_TYPES:
-        _readers.clear()
-    reader = _STRINGS if isinstance(item, str) else _DICTS if isinstance(item, Mapping) else _object_reader(item)
-    _readers[type(item)] = reader
+        if not _is_pair(item):
+            raise unknown(item, "neither (id, score) nor (document, score) was found in an item, a")
+        _front(item)
+        return _PAIRS  # a matter of what the item holds, so never remembered for its type
+    # Where the class does not say which attributes its objects have, the attributes of the object are part of the key.
+    attributes = getattr(item, "__dict__", None)
+    declared = attributes is None or any(hasattr(type(item), name) for name in _DECLARING)
+    key = type(item) if declared else (type(item), *(attributes or ()))
+    if (reader := _readers.get(key)) is None:
+        if len(_readers) >= _MOST_TYPES:
+            _readers.clear()
+        reader = _STRINGS if isinstance(item, str) else _DICTS if isinstance(item, Mapping) else _object_reader(item)
+        _readers[key] = reader
     return reader
 
 
 def _nothing(_item: Any) -> None:
     return None
-
-
-def _no_fields(_item: Any) -> Mapping[str, Any]:
-    return {}
-
-
-def _never(_item: Any) -> bool:
-    return False
 
 
 def _itself(item: Any) -> Any:
@@ -156,10 +155,10 @@ _STRINGS: Final = Reader(
     name="strings",
     id=_nothing,
     score=_nothing,
-    metadata=_no_fields,
+    metadata=lambda _: {},
     text=_passage,
     namespace=_nothing,
-    names_document=_never,
+    names_document=lambda _: False,
     holder=_itself,
 )
 _IDENTIFIERS: Final = replace(_STRINGS, name="ids", id=_identifier, text=_nothing)
@@ -183,7 +182,7 @@ _PAIRS: Final = Reader(
     names_document=lambda item: _front(item).names_document(item[0]),
     holder=lambda item: item[0],
 )
-_readers: Final[dict[type, Reader]] = {}
+_readers: Final[dict[Any, Reader]] = {}
 
 
 def _object_reader(item: Any) -> Reader:
@@ -195,13 +194,12 @@ def _object_reader(item: Any) -> Reader:
     if own_id is None and document_id is None and not texts:
         raise unknown(item, "neither an id nor a text was found in an item, a")
     id_, score = _getter(inside + (own_id or document_id or "id")), _getter(_declared(item, _SCORES) or "score")
-    weak = own_id is None and document_id is not None
-    metadata = _declared(root, _METADATA)
+    weak, metadata = own_id is None and document_id is not None, _declared(root, _METADATA)
     return Reader(
         name="documents" if has(root, "page_content") else "objects",
         id=lambda item: _identifier(id_(item)),
         score=lambda item: _number(score(item)),
-        metadata=_mapping_in(_getter(inside + metadata)) if metadata else _own_fields,
+        metadata=_mapping_in(_getter(inside + metadata)) if metadata else _own_metadata,
         text=_first_passage(texts) if texts else _nothing,
         namespace=_getter("namespace") if has(item, "namespace") else _nothing,
         names_document=(lambda _: weak),
@@ -222,6 +220,10 @@ def _getter(path: str) -> Callable[[Any], Any]:
     return read
 
 
+def _own_metadata(item: Any) -> Mapping[str, Any]:
+    return {name: value for name, value in own_fields(item).items() if name not in _NOT_METADATA}
+
+
 def _mapping_in(get: Callable[[Any], Any]) -> Callable[[Any], Mapping[str, Any]]:
     def read(item: Any) -> Mapping[str, Any]:
         found = get(item)
@@ -239,15 +241,3 @@ def _first_passage(getters: Sequence[Callable[[Any], Any]]) -> Callable[[Any], s
 
 def _declared(holder: Any, names: Sequence[str]) -> str | None:
     return next((name for name in names if has(holder, name)), None)
-
-
-def _own_fields(item: Any) -> dict[str, Any]:
-    """The fields of an item that keeps no metadata apart, without those that are no metadata."""
-    kind = type(item)
-    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
-    names = names or getattr(kind, "__dataclass_fields__", None) or getattr(item, "__dict__", None)
-    if names is None and callable(getattr(kind, "to_dict", None)):
-        fields = item.to_dict()
-    else:
-        fields = {name: getattr(item, name, None) for name in names or ()}
-    return {name: value for name, value in fields.items() if name not in _NOT_METADATA}

@@ -69,7 +69,7 @@ class Transform:
         return Prompt(
             mode=self.mode,
             version=self._version(flavour, own),
-            system=self._system(own or built_in, fields, has_example=not (own or flavour or turns), has_history=bool(turns)),
+            system=self._system(own or built_in, fields, has_example=not (own or flavour), has_history=bool(turns)),
             user=_as_data(query, turns),
             fields=fields,
             query=query,
@@ -81,9 +81,7 @@ class Transform:
         mark = f"#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}" if own else ""
         return f"{self.version}{'+' if flavour else ''}{flavour}{mark}"
 
-    def _system(
-        self, instruction: str, fields: tuple[ReplyField, ...], *, has_example: bool, has_history: bool
-    ) -> str:
+    def _system(self, instruction: str, fields: tuple[ReplyField, ...], *, has_example: bool, has_history: bool) -> str:
         parts = [instruction, _DATA.format(history=_HISTORY if has_history else "")]
         parts.append("\n".join(f"- {rule}" for rule in self.rules))
         if has_history and len(fields) > 1:
@@ -93,7 +91,7 @@ class Transform:
             + "\n".join(f"- {field.name} ({_shape(field)}): {field.description}" for field in fields)
         )
         # The example is one of the plain built-in instruction, without a conversation.
-        if self.example and has_example:
+        if self.example and has_example and not has_history:
             query, reply = self.example
             parts.append(f"Example for the query {json.dumps(query)}:\n{json.dumps(reply, ensure_ascii=False)}")
         return "\n\n".join(parts)

@@ -42,8 +42,8 @@ _ONLY_LABEL_WORDS: Final = re.compile(
     r"umformulierung|pregunta|domanda|riscritta|pergunta|reformulee?|\d{1,2})"
 )
 _LABEL: Final = re.compile(r"^([^\W\d_][^:：?？!.\n]{0,50}?)\s*#?\s*(\d{0,2})\s*[:：]\s*(.*)$", re.DOTALL)
-_CJK_LABEL: Final = re.compile(
-    "改写|重写|改寫|重寫|查询|查詢|问题|問題|子问题|子查询|クエリ|質問|書き換え|重述|释义|段落|关键词|キーワード|질문|쿼리|запрос|вопрос"
+_OTHER_LABEL: Final = re.compile(
+    "改写|重写|改寫|重寫|查询|查詢|问题|問題|子问题|子查询|クエリ|質問|書き換え|重述|释义|段落|关键词|キーワード|질문|쿼리|запрос|вопрос|السؤال|الاستعلام"
 )
 ASIDE: Final = "aside"
 GENERIC: Final = "generic"
@@ -78,7 +78,7 @@ def split_label(line: str, query: str) -> tuple[str, str]:
 def is_label(text: str) -> bool:
     """Whether *text* has only words that name fields of a reply."""
     plain = text.casefold().replace("é", "e").replace("ê", "e").replace("_", " ")
-    if _CJK_LABEL.search(plain) and len(plain) <= 20:
+    if _OTHER_LABEL.search(plain) and len(plain) <= 30:
         return True
     parts = [part for word in plain.split() for part in word.strip("*#()-,'\"").split("/") if part]
     return bool(parts) and all(_ONLY_LABEL_WORDS.fullmatch(part) for part in parts)

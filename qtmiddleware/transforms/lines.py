@@ -15,11 +15,11 @@ _MARK: Final = re.compile(
     r"^(?:[-*+•‣▪◦·–—]\s+|\(?\d{1,2}[.)]\)?\s+|\(?\d{1,2}[.)](?=[\"“A-ZÀ-Þ])|\d{1,2}\s*[、．）]\s*|\d{1,2}:\s+|"
     r"\(?[a-h]\)\s+|[①-⑳]\s*|Q\d{1,2}[.:)]\s+)"
 )
-_BOLD: Final = re.compile(r"^(\*\*|__)(?=\S)(.{1,400}?)(?<=\S)\1")
+_BOLD: Final = re.compile(r"^\*\*(?=\S)(.{1,400}?)(?<=\S)\*\*")
 _TAG: Final = re.compile(r"<(/?)([A-Za-z][\w -]{1,30})>")
 _DEBRIS: Final = re.compile(r"^\s*(?:```.*|~~~.*|[{}\[\]\s,]+|\"[\w -]{1,40}\"\s*:.*|[{\[]\s*[\"'{\[].*|</?[\w-]+>)$")
 _NUMBERED: Final = re.compile(r"(?:(?<=\s)|^)\(?(\d{1,2})[.)]\s+")
-_QUOTES: Final = {'"': '"', "“": "”", "'": "'", "«": "»", "„": "“", "`": "`", "「": "」", "‘": "’"}
+_QUOTES: Final = {'"': '"', "“": "”", "'": "'", "«": "»", "„": "“", "`": "`", "*": "*", "「": "」", "‘": "’"}
 
 
 def texts_by_field(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
@@ -55,11 +55,11 @@ def bare(text: str, query: str) -> str:
     mark = _MARK.match(text)
     if mark and text[: mark.end() + 2].casefold() not in query.casefold():
         text = text[mark.end() :]
-    text = _BOLD.sub(r"\2", text.strip())
+    text = _BOLD.sub(r"\1", text.strip())
     label, rest = split_label(text, query)
     if label:
         text = rest.lstrip("* ")
-    return unquoted(without_lead_in(_BOLD.sub(r"\2", text)).strip(), query)
+    return unquoted(without_lead_in(_BOLD.sub(r"\1", text)).strip(), query)
 
 
 def unquoted(text: str, query: str) -> str:
@@ -93,8 +93,8 @@ def _sections(text: str, fields: Sequence[ReplyField], query: str) -> tuple[dict
 
 def _label(line: str, query: str) -> tuple[str, str]:
     """The label of *line* and what follows it: behind a colon, or nothing where the line is a heading."""
-    heading = line.startswith(("#", "**", "__"))
-    plain = re.sub(r"\*\*|__", "", line) if heading or "**" in line[:60] else line
+    heading = line.startswith(("#", "**"))
+    plain = line.replace("**", "") if heading or "**" in line[:60] else line
     plain = plain.lstrip("#> *")
     mark = _MARK.match(plain)
     plain = plain[mark.end() :] if mark else plain
@@ -123,7 +123,7 @@ def _arranged(lines: list[str], field: ReplyField) -> list[str]:
     if field.shape == "list":
         return [part for part in items("\n".join(lines)) if part]
     if field.shape == "passage":
-        return [" ".join(lines)]
+        return [" ".join(_BOLD.sub(r"\1", line.lstrip("#> ")) for line in lines)]
     # Where a model says more than the one line asked for, the line itself is the quoted one or the question.
     return sorted(lines, key=lambda line: (not _is_set_off(line), not line.rstrip('*"”').endswith(("?", "？", "؟"))))
 

@@ -37,21 +37,23 @@ _REMARKS: Final = (
         r"need|require|rewrit|decompos|change|about)\b)"
     ),
     (
+        rf"(?:this|it) is (?:already )?an? (?:very )?(?:simple|clear|specific|straightforward|single)\b.{{0,30}}\b{_QUERY}\b",
         rf"no (?:changes?|rewrit\w*|rephrasing|decomposition|modifications?|{_QUERY}|transformation|further) "
-        r"(?:\w+ )?(?:is |are |was |were )?(?:needed|required|necessary|made|applicable)"
+        r"(?:\w+ )?(?:is |are |was |were )?(?:needed|required|necessary|made|applicable)",
     ),
     (
         rf"(?:this|these|the) (?:(?:rewritten|rephrased|revised) )?(?:rewrite|paraphrases?|versions?|{_QUERY}) "
-        r"(?:adds?|makes?|covers?|is more|are more|helps?|should|will|aims?|expands?|maintains?|keeps?|preserves?|captures?|"
-        r"uses?|includes?|provides?)\b"
+        r"(?:adds?|makes?|covers?|is more|are more|helps?|should|will|aims?|expands?|maintains?|keeps?|preserves?|"
+        r"captures?|uses?|includes?|provides?)\b"
     ),
     r"i hope (?:this|that|these)|hope (?:this|that) helps|feel free to|(?:please )?let me know|would you like me to",
     r"if you (?:have|need|want|would like) (?:any|more|me|further|to know)",
     (
-        r"(?:please )?(?:provide|share|enter|give me) (?:me )?(?:with )?(?:the|your|a|more) "
+        r"(?:(?:could|can) you )?(?:please )?(?:provide|share|enter|give me|tell me) "
+        r"(?:me )?(?:with )?(?:the|your|a|more) "
         r"(?:query|question|text|conversation|history|context)"
     ),
-    r"(?:could|can) you (?:please )?(?:provide|clarify|share|specify|rephrase|tell me)\b",
+    r"(?:could|can) you (?:please )?(?:clarify|specify|rephrase)\b",
     r"(?:i need|i would need|there is no|there's no) (?:more |further |enough )?(?:context|history|query|question)\b",
     r"what (?:is|are|would be) (?:the|your) (?:query|question)s?\??$",
     r"(?:该|这个|此|原)?(?:查询|问题)(?:已经|已|本身)|无需(?:改写|重写|修改)|不需要(?:改写|重写)",
@@ -60,8 +62,8 @@ _REMARKS: Final = (
 )
 _EMPTY_FORMS: Final = (
     (
-        r"(?:null|none|n/?a|nil|nan|undefined|empty|unknown|not applicable|no change|unchanged|same|as above|string|text|"
-        r"your text here)[.!]?$"
+        r"(?:null|none|n/?a|nil|nan|undefined|empty|unknown|not applicable|no change|unchanged|same|as above|string|"
+        r"text|your text here)[.!]?$"
     ),
     r"same as (?:the )?(?:original|query|above|input).{0,40}$",
     r"[<\[{][^<>\[\]{}]{0,80}[>\]}]$",
@@ -90,7 +92,9 @@ def without_lead_in(text: str) -> str:
     return text[match.end() :] if match else text
 
 
-def is_markup(text: str) -> bool:
-    """Whether *text* is a page of HTML or XML, as gateways send when something failed."""
+def is_error_page(text: str) -> bool:
+    """Whether *text* is what gateways and clients send in place of a reply when something failed."""
     opening = text.lstrip()[:200].lower()
-    return opening.startswith(("<!doctype", "<html", "<?xml")) or "</body>" in text[-200:].lower()
+    return (
+        opening.startswith(("<!doctype", "<html", "<?xml", "**error**", "error::")) or "</body>" in text[-200:].lower()
+    )

@@ -9,7 +9,7 @@ from typing import Final
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
-from qtmiddleware.transforms.noise import is_markup, is_noise, without_lead_in
+from qtmiddleware.transforms.noise import is_error_page, is_noise, without_lead_in
 from qtmiddleware.transforms.picking import Picked, pick
 from qtmiddleware.transforms.references import points_elsewhere
 from qtmiddleware.transforms.refusals import is_refusal
@@ -23,10 +23,14 @@ READ_CHARS: Final = 65_536
 MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
 """The longest text of each shape."""
 _MAX_KEYWORD_CHARS: Final = 100
+_MOST_TEXTS: Final = 500
 _SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
 )
+# The inside of an object whose braces are missing.
+_JSON_MEMBER: Final = re.compile(r"\s*\"\w{3,40}\"\s*:\s*[\"\[]")
+_ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _MESSAGES: Final = {
     "refused": "the model refused to transform the query",
     "empty": "the model's reply holds nothing new to search for",
@@ -55,6 +59,8 @@ def _readable(reply: Reply) -> tuple[str, bool]:
     whole = given if isinstance(given, str) else ""
     text, is_cut = without_thoughts(whole)
     text = text[: READ_CHARS + 1]
+    if _JSON_MEMBER.match(text):
+        text = f"{{{text}}}"
     decoded = json_string(text) if len(text) <= READ_CHARS else None
     return (decoded if decoded is not None else text[:READ_CHARS]), is_cut or len(text) > READ_CHARS
 
@@ -78,8 +84,9 @@ class _Reading:
         self.is_cut |= any(one.cut for one in found)
         self.refused |= picked.refusal
         is_json = bool(_JSON_OPENING.match(self.text))
-        self.nothing_new |= is_json and not picked.named and not picked.unknown
-        if not picked.named and not picked.texts and not is_json and not is_markup(self.text):
+        self.nothing_new |= bool(found) and not any(one.value for one in found)
+        self.nothing_new |= any(not picked.texts.get(name) for name in picked.named)
+        if not picked.named and not picked.texts and not is_json and not is_error_page(self.text):
             picked = Picked(texts=self._plain_texts())
         values = {field.name: self._usable(field, picked.texts.get(field.name, [])) for field in self.prompt.fields}
         self._note_what_lacks(values, picked)
@@ -104,7 +111,7 @@ class _Reading:
         """The texts of one field that can be searched for, without repetition, at most as many as were asked for."""
         most = field.max_items if field.shape == "list" else 1
         kept: dict[str, str] = {}
-        for text in _apart(field, texts):
+        for text in _apart(field, texts)[:_MOST_TEXTS]:
             value = self._value(field, text)
             if not value:
                 continue
@@ -125,6 +132,9 @@ class _Reading:
             value = unquoted(without_lead_in(clean(_whole_sentences(text) if isinstance(text, Cut) else text)), query)
         else:
             value = clean(bare(clean(text), query))
+            aside = _ASIDE.search(value[-200:])
+            if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
+                value = value[: -len(aside.group())]
         fault = self._fault(field, clean(text), value)
         if fault:
             self._note(field, fault)
@@ -148,8 +158,10 @@ class _Reading:
             return "dropped: same as the query"
         if key.count(" ") >= 3 and key in self.instructions:
             return "dropped: copy of the instructions"
-        if field.name == "keywords" and len(value) > _MAX_KEYWORD_CHARS:
-            return "dropped: no keyword"
+        if field.name == "keywords":
+            return "dropped: no keyword" if len(value) > _MAX_KEYWORD_CHARS else ""
+        if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
+            return "dropped: no query"
         if field.name == "sub_queries" and points_elsewhere(value, query):
             return "dropped: unresolved reference"
         return "dropped: no query" if _JSON_OPENING.match(value) and value[:1] != query[:1] else ""

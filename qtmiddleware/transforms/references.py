@@ -23,7 +23,7 @@ _SLOT: Final = re.compile(
     r"[^\[\]<>{}]{0,40}[\]>}]"
 )
 _POINTED: Final = re.compile(
-    r"\b(?:that|this|those|these|said|the said|the same|the aforementioned|the resulting) "
+    r"\b(?:that|this|those|these|said|the said|the aforementioned|the resulting) "
     r"(person|people|man|woman|actor|actress|director|author|writer|singer|musician|artist|band|group|film|movie|book|"
     r"song|album|show|series|company|organi[sz]ation|country|city|state|town|team|club|player|place|location|event|year|"
     r"date|battle|war|one|entity|answer|university|school|character|individual|product|figure|number|politician)s?\b"

@@ -24,7 +24,8 @@ _LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
 # What may follow the quote that ends a key, a member's value, an item and a text that is nothing but a string.
 _AFTER: Final = {
     "key": r"(?=\s*:)",
-    "member": rf"(?=\s*(?:,\s*(?:[{_OPENERS}}}\]]|//|[\w-]+\s*:|\Z)|[}}\]]|//|\n\s*[{_OPENERS}]|\Z))",
+    "member": rf"(?=\s*(?:,\s*(?:[{_OPENERS}}}\]]|//|[\w-]+\s*:|\Z)|[}}\]]|//|\n\s*[{_OPENERS}]"
+    rf"|\s[{_OPENERS}]\w+[{_OPENERS}]\s*:|\Z))",
     "item": rf"(?=\s*(?:,\s*(?:[{_OPENERS}\[{{}}\]\d-]|//|null|true|false|None|True|False|\Z)|[}}\]]|//"
     rf"|\n\s*[{_OPENERS}]|\Z))",
     "alone": r"(?=\s*\Z)",

@@ -65,12 +65,19 @@ def _pattern(span: str) -> re.Pattern[str]:
 def _has_name(span: str, text: str) -> bool:
     """Whether the words of a name are all there, in any order, or its initials, or what its initials stand for."""
     said = [word.removesuffix("'s") for word in words(folded(text))]
-    parts = [word.removesuffix("'s") for word in words(folded(span)) if word not in _SMALL_WORDS]
-    if parts and all(part in said or part.rstrip("s") in said or f"{part}s" in said for part in parts):
+    full, _, short = span.partition("(")
+    parts = [word.removesuffix("'s") for word in words(folded(full)) if word not in _SMALL_WORDS]
+    if parts and all(_is_said(part, said) for part in parts):
         return True
-    letters = re.sub(r"[\W_]", "", span)
+    letters = re.sub(r"[\W_]", "", full)
     if letters.isupper() and 2 <= len(letters) <= 6:
-        initials = "".join(word[0] for word in said if word not in _SMALL_WORDS)
-        return letters.lower() in initials
-    short = "".join(part[0] for part in parts)
-    return len(parts) > 1 and short in re.sub(r"(?<=\b\w)\.", "", folded(text)).split()
+        return letters.lower() in "".join(word[0] for word in said if word not in _SMALL_WORDS)
+    initials = {"".join(part[0] for part in parts), *words(folded(short))}
+    return len(parts) > 1 and not initials.isdisjoint(re.sub(r"(?<=\b\w)\.", "", folded(text)).strip("?!.").split())
+
+
+def _is_said(part: str, said: list[str]) -> bool:
+    """Whether a word of a name is among the words of a text, as it is, in the plural, or opening a longer one."""
+    if part in said or part.rstrip("s") in said:
+        return True
+    return any(word == f"{part}s" or (len(part) > 4 and word.startswith(part)) for word in said)

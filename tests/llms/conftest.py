@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Event, Thread
@@ -18,13 +19,30 @@ SECRET = "sk-verysecret0123456789"
 QUERY = "Does Jaco have any health concerns?"
 
 
+@pytest.fixture(scope="session")
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> str | None:
+    """A bundle of one certificate authority: nobody is trusted here, and reading all of them takes most of a test."""
+    found = ssl.create_default_context().get_ca_certs(binary_form=True)
+    path = tmp_path_factory.mktemp("ca") / "one.pem"
+    path.write_text("".join(map(ssl.DER_cert_to_PEM_cert, found[:1])), encoding="ascii")
+    return str(path) if found else None
+
+
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> None:
     """A key, and nothing else of the machine's own settings."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    if one_authority:
+        monkeypatch.setenv("SSL_CERT_FILE", one_authority)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's retries come without a pause."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.0, raising=False)
 
 
 class MakePrompt(Protocol):

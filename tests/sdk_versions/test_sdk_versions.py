@@ -18,6 +18,8 @@ PROBE = Path(__file__).with_name("probe.py")
 OLDER = ("5.4.2", "6.0.2", "7.3.0", "8.1.2", "9.1.0")
 HERE = "10"
 
+Probed = tuple[str, dict[str, Any], list[Request]]
+
 METADATA: list[dict[str, Any]] = [
     {"text": "first", "score": "own score", "query": "own query"},
     {"chunk_text": "second", "tags": ["a", "b"]},
@@ -52,7 +54,7 @@ def service() -> Any:
 
 
 @pytest.fixture(scope="module", params=[*OLDER, HERE])
-def probed(request: pytest.FixtureRequest, service: HTTPServer) -> tuple[str, dict[str, Any], list[Request]]:
+def probed(request: pytest.FixtureRequest, service: HTTPServer) -> Probed:
     """The version, what its client's responses were read as, and the requests it sent."""
     wanted = request.param
     folder = ROOT / ".tmp" / "sdk" / wanted
@@ -79,7 +81,6 @@ def probed(request: pytest.FixtureRequest, service: HTTPServer) -> tuple[str, di
 
 
 KEPT = ("untouched", "same_type", "same_items", "same_usage", "same_info", "same_rest", "whole_again")
-Probed = tuple[str, dict[str, Any], list[Request]]
 
 
 def test_the_client_is_the_version_it_is_said_to_be(probed: Probed) -> None:

@@ -10,8 +10,8 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from qtmiddleware.config_errors import fold, unknown, wrong
-from qtmiddleware.config_keys import (
+from qtmiddleware.config.errors import fold, unknown, wrong
+from qtmiddleware.config.keys import (
     PROMPT_NAMES,
     SHORTHANDS,
     Key,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from qtmiddleware.config_errors import raise_all, wrong
-from qtmiddleware.config_keys import Key, all_keys
-from qtmiddleware.config_reading import Layer, environment_layers, file_layer
-from qtmiddleware.config_tree import ABSENT, at, built, merged, nested, plain
+from qtmiddleware.config.errors import raise_all, wrong
+from qtmiddleware.config.keys import Key, all_keys
+from qtmiddleware.config.reading import Layer, environment_layers, file_layer
+from qtmiddleware.config.tree import ABSENT, at, built, merged, nested, plain
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.settings import Settings
 
@@ -160,7 +160,7 @@ def _layered(base: Config, layers: Sequence[Layer]) -> Config:
     """*base* under *layers*, the strongest last. All layers are checked before anything is raised."""
     if not any(values for _, values in layers):
         return base
-    from qtmiddleware.config_model import checked
+    from qtmiddleware.config.model import checked
 
     values, origins = nested(base.settings), dict(base.origins)
     errors: list[ConfigError] = []

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.config_errors import REPEATED, RESERVED, raise_all, unknown_variable
-from qtmiddleware.config_keys import ENVIRONMENT_PREFIX, Key, all_keys
+from qtmiddleware.config.errors import REPEATED, RESERVED, raise_all, unknown_variable
+from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys
 from qtmiddleware.errors import ConfigError
 
 Layer = tuple[str, Mapping[Any, Any]]

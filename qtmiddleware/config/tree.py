@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any, Final
 
-from qtmiddleware.config_keys import Key, members
+from qtmiddleware.config.keys import Key, members
 
 ABSENT: Final = object()
 """What `at` answers where nothing stands."""

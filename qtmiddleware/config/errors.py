@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from qtmiddleware.config_keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, camel, dotted
+from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, camel, dotted
 from qtmiddleware.errors import ConfigError
 
 REPEATED: Final = object()

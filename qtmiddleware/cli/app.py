@@ -1,0 +1,38 @@
+"""The commands of ``qtm``, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import qtmiddleware
+from qtmiddleware.cli import config, demo, preprocess, transform
+
+app = typer.Typer(
+    name="qtm",
+    help="Better retrieval from the function you already have.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo.demo)
+app.command("preprocess")(preprocess.preprocess_command)
+app.command("transform")(transform.transform_command)
+app.add_typer(config.app, name="config")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"qtmiddleware {qtmiddleware.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Better retrieval from the function you already have."""

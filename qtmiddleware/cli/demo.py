@@ -1,0 +1,145 @@
+"""``qtm demo``: raw, preprocessed and transformed retrieval compared on the text that ships with the project."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from qtmiddleware.cli.console import AsJson, as_json, notes, out
+from qtmiddleware.demo import SYSTEMS, TOP_K, Bench, build_index, dataset, recorded_model
+from qtmiddleware.embedders import embedder_named
+from qtmiddleware.evaluation import Comparison, Dataset, Question
+from qtmiddleware.llms import as_language_model
+from qtmiddleware.llms.recorded import RecordingModel
+from qtmiddleware.ports import LanguageModel
+from qtmiddleware.settings import Settings
+from qtmiddleware.types import Retrieval
+
+_EXAMPLE = "combined"
+
+
+def demo(
+    question: Annotated[str | None, typer.Option("--question", "-q", help="The question to walk through.")] = None,
+    questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
+    model: Annotated[str, typer.Option(help="Language model, where one can be reached.")] = "gpt-4o-mini",
+    recorded: Annotated[bool, typer.Option("--recorded", help="Replay the recorded replies in any case.")] = False,
+    record: Annotated[Path | None, typer.Option(help="Keep the model's replies in this file.")] = None,
+    index: Annotated[Path, typer.Option(help="Where the index is built.")] = Path(".tmp/demo/index.sqlite"),
+    json_output: AsJson = False,
+) -> None:
+    """Compare raw, preprocessed and transformed retrieval on real text with real vectors."""
+    data = dataset()
+    asked = data.first(questions) if questions else data
+    example = _chosen(data, question)
+    answers, note = _model(model, recorded=recorded, record=record)
+    notes.print(note, highlight=False)
+    embedder = embedder_named("all-MiniLM-L6-v2")
+    with _progress() as progress:
+        task = progress.add_task("embedding passages", total=len(data.passages))
+        store = build_index(data, index, embedder, progress=lambda done, _: progress.update(task, completed=done))
+        bench = Bench(store, embedder, answers)
+        task = progress.add_task("comparing", total=len(SYSTEMS) * len(asked.questions))
+
+        def advance(name: str, *_: int) -> None:
+            progress.update(task, advance=1, description=f"comparing: {name}")
+
+        comparison = bench.compare(asked, progress=advance)
+    walked = bench.retrieve(_EXAMPLE, example)
+    if json_output:
+        as_json({**comparison.to_dict(), "model": answers.name, "example": _example_json(example, walked)})
+        return
+    out.print(_table(comparison, note))
+    _walk_through(data, example, walked)
+
+
+def _model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
+    """The model to ask, and a plain sentence about where its replies come from."""
+    reachable = os.environ.get("OPENAI_API_KEY") or os.environ.get("QTM_LLM_BASE_URL")
+    if recorded or not reachable:
+        why = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
+        return recorded_model(), (
+            f"Replaying recorded replies of a large language model ({why}): "
+            "no model is called, and its time is not part of the added latency."
+        )
+    settings = Settings(transformation_model=name)
+    asked = as_language_model(None, settings)
+    if record is not None:
+        return RecordingModel(asked, record), f"Asking {name}; its replies are kept in {record}."
+    return asked, f"Asking {name}."
+
+
+def _chosen(data: Dataset, wanted: str | None) -> Question:
+    """The question to walk through: the one asked for, or one that needs more than one passage."""
+    for question in data.questions:
+        if question.id == wanted or (wanted is None and question.metadata.get("type") == "multi_hop"):
+            return question
+    raise typer.BadParameter(f"there is no question {wanted!r}; they are q01 to q{len(data.questions):02d}")
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=notes
+    )
+
+
+def _table(comparison: Comparison, note: str) -> Table:
+    table = Table(title=f"{comparison.questions} questions, {comparison.passages} passages", caption=note)
+    table.add_column("system")
+    for heading in ("nDCG@10", "recall@10", "MRR@10", "hurt", "helped", "added ms", "LLM calls"):
+        table.add_column(heading, justify="right")
+    for score in comparison.systems:
+        table.add_row(
+            score.name,
+            *(f"{score.means[measure]:.3f}" for measure in ("nDCG@10", "R@10", "MRR@10")),
+            f"{score.hurt_rate:.0%}",
+            f"{score.helped_rate:.0%}",
+            f"{score.median_added_ms:.0f}",
+            str(score.llm_calls),
+        )
+    return table
+
+
+def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
+    relevant = data.qrels.get(question.id, {})
+    _say(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
+    for turn in question.history:
+        _say(f"  {turn.role}: {turn.content}")
+    _say(f"1. The question             {question.text}")
+    _say(f"2. Searched beside it       {len(found.variants) - 1} variants, from {found.trace.llm_calls} model call")
+    for ranking in found.rankings:
+        _say(f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f}  {_short(ranking.variant.text)}")
+        _say(f"   {'':<11} found        {_ids([key[1] for key in ranking.keys], relevant)}")
+    _say(f"3. Fused                    {_ids([key[1] for key in found.fused], relevant)}")
+    _say(f"4. Weighed by keywords      {_ids([match.id or '' for match in found.matches], relevant)}")
+    _say("   * answers the question, + helps")
+    _say(f"5. To the generator         the question, byte for byte, and {len(found.matches)} passages ({found.status})")
+
+
+def _ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
+    mark = {2: "*", 1: "+"}
+    return ", ".join(f"{id_}{mark.get(relevant.get(id_, 0), '')}" for id_ in ids[:count])
+
+
+def _short(text: str, length: int = 90) -> str:
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+
+
+def _say(text: str) -> None:
+    out.print(text, markup=False, highlight=False)
+
+
+def _example_json(question: Question, found: Retrieval) -> dict[str, Any]:
+    return {
+        "question": question.id,
+        "query": question.text,
+        "variants": [{"kind": it.kind, "text": it.text, "weight": it.weight} for it in found.variants],
+        "fused": [key[1] for key in found.fused[:TOP_K]],
+        "final": [match.id for match in found.matches],
+        "trace": found.trace.to_dict(),
+    }

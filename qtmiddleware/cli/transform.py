@@ -1,0 +1,74 @@
+"""``qtm transform``: what the language model makes of a question."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines, notes, out
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ModelError
+from qtmiddleware.query_middleware import QueryMiddleware
+from qtmiddleware.types import Transformation
+
+_LABELS = {
+    "standalone": "standalone",
+    "rewrite": "rewrite",
+    "step_back": "step-back",
+    "sub_queries": "sub-query",
+    "paraphrases": "paraphrase",
+    "keywords": "keyword",
+    "hyde": "hypothetical passage",
+}
+
+
+_Kind = Annotated[
+    str | None,
+    typer.Option("--type", "-t", help="rewrite, stepback, decompose, multi_query, hyde, keywords, all or combined."),
+]
+_History = Annotated[
+    list[str] | None,
+    typer.Option("--history", "-H", help="Earlier turns, user and assistant by turns, oldest first."),
+]
+
+
+def transform_command(
+    query: Queries = None,
+    kind: _Kind = None,
+    config: ConfigFile = None,
+    history: _History = None,
+    json_output: AsJson = False,
+) -> None:
+    """Show the variants the language model makes of questions."""
+    loaded = Config.load(config)
+    chosen = kind or (
+        loaded.settings.transformation_type if loaded.settings.transformation_type != "none" else "combined"
+    )
+    turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(history or [])]
+    rows: list[dict[str, Any]] = []
+    with QueryMiddleware(loaded.overridden({"transformationType": chosen})) as middleware:
+        for text in lines(query):
+            made = middleware.transform(text, history=turns)
+            rows.append({"query": text, **asdict(made)})
+            if not json_output:
+                _show(made)
+    if json_output:
+        as_json(rows)
+    if rows and all(_is_empty(row) for row in rows):
+        reasons = sorted({f"{stage}: {reason}" for row in rows for stage, reason in row["notes"]})
+        raise ModelError("unavailable", "the language model gave nothing usable (" + "; ".join(reasons) + ")")
+
+
+def _is_empty(row: dict[str, Any]) -> bool:
+    return not any(row[name] for name in _LABELS)
+
+
+def _show(made: Transformation) -> None:
+    for name, label in _LABELS.items():
+        value = getattr(made, name)
+        for text in (value,) if isinstance(value, str) else value or ():
+            out.print(f"{label}: {text}", markup=False, highlight=False)
+    for stage, what in made.notes:
+        notes.print(f"{stage}: {what}", markup=False, highlight=False)

@@ -1,0 +1,140 @@
+"""Worlds for the drivers' tests: real functions, written once, performed blocking, awaiting and in threads.
+
+A behaviour is a generator function of one argument. What it yields it waits for: a `Signal`. A blocking world waits in
+the thread, an awaiting one on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from threading import Event
+from typing import Any, TypeVar
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.drivers import Flow, arun, run
+from qtmiddleware.ports import Prompt
+from qtmiddleware.steps import Ask, Search
+
+T = TypeVar("T")
+PATIENCE = 5.0
+MODES = ("blocking", "awaiting", "awaiting_threads")
+
+
+class NeverSet(AssertionError):
+    """A signal that had to come did not."""
+
+
+class Signal:
+    """Something to wait for, in a thread or on a loop."""
+
+    def __init__(self, *, is_set: bool = False) -> None:
+        self._event = Event()
+        if is_set:
+            self._event.set()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def wait(self) -> None:
+        if not self._event.wait(PATIENCE):
+            raise NeverSet
+
+    async def awaited(self) -> None:
+        for _ in range(int(PATIENCE / 0.001)):
+            await asyncio.sleep(0 if self._event.is_set() else 0.001)
+            if self._event.is_set():
+                return
+        raise NeverSet
+
+
+Behaviour = Callable[[Any], Generator[Signal, None, Any]]
+
+
+def blocking(behaviour: Behaviour, argument: Any) -> Any:
+    running = behaviour(argument)
+    while True:
+        try:
+            signal = next(running)
+        except StopIteration as stop:
+            return stop.value
+        signal.wait()
+
+
+async def awaiting(behaviour: Behaviour, argument: Any) -> Any:
+    running = behaviour(argument)
+    try:
+        while True:
+            try:
+                signal = next(running)
+            except StopIteration as stop:
+                return stop.value
+            await signal.awaited()
+    finally:
+        running.close()
+
+
+def echo(argument: Any) -> Generator[Signal, None, Any]:
+    return f"found {argument}"
+    yield
+
+
+class Model:
+    """A language model that behaves; *can_async* says whether it can be awaited."""
+
+    name = "behaving"
+
+    def __init__(self, behaviour: Behaviour, *, can_async: bool) -> None:
+        self._behaviour = behaviour
+        self.can_async = can_async
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Any:
+        return blocking(self._behaviour, (prompt, deadline))
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Any:
+        return await awaiting(self._behaviour, (prompt, deadline))
+
+
+class World:
+    """A world of behaviours."""
+
+    def __init__(
+        self, search: Behaviour = echo, *, embed: Behaviour = echo, model: Behaviour | None = None, native_async: bool
+    ) -> None:
+        self._search = search
+        self._embed = embed
+        self.native_async = native_async
+        self.model: Any = None if model is None else Model(model, can_async=native_async)
+
+    def search(self, step: Search) -> Any:
+        return blocking(self._search, step.text)
+
+    def asearch(self, step: Search) -> Awaitable[Any]:
+        return awaiting(self._search, step.text)
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        return blocking(self._embed, texts)
+
+    def aembed(self, texts: Sequence[str]) -> Awaitable[Any]:
+        return awaiting(self._embed, texts)
+
+
+def performed(mode: str, flow: Flow[T], **behaviours: Any) -> T:
+    """The result of *flow*, performed by the driver *mode* names in a world of *behaviours*."""
+    world = World(native_async=mode == "awaiting", **behaviours)
+    if mode == "blocking":
+        return run(flow, world)
+    return asyncio.run(arun(flow, world))
+
+
+def searches(*texts: str) -> list[Search]:
+    return [Search(text) for text in texts]
+
+
+def ask(query: str = "q", deadline: Deadline | None = None) -> Ask:
+    return Ask(Prompt("rewrite", "1", "system", query, (), query), deadline or Deadline())
+
+
+def one(step: Any) -> Flow[Any]:
+    """The flow of a single step; its result is the step's answer."""
+    return (yield step)

@@ -1,0 +1,251 @@
+"""The driver that awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Awaitable, Generator, Iterator
+from typing import Any
+
+import pytest
+from driver_worlds import PATIENCE, Signal, World, ask, one, searches
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.drivers import Flow, arun
+from qtmiddleware.steps import Embed, Search, Together
+
+Waits = Generator[Signal, None, Any]
+
+
+@pytest.fixture
+def complaints() -> Iterator[list[Any]]:
+    """What threads fail with, which nobody else would see."""
+    seen: list[Any] = []
+    before, threading.excepthook = threading.excepthook, seen.append
+    yield seen
+    threading.excepthook = before
+
+
+class Stepwise(World):
+    """A native world whose every answer takes some turns of the loop, and which counts what is under way."""
+
+    def __init__(self) -> None:
+        super().__init__(native_async=True)
+        self.model = self
+        self.name = "stepwise"
+        self.can_async = True
+        self.under_way = 0
+
+    async def _some_turns(self, value: Any) -> Any:
+        self.under_way += 1
+        try:
+            for _ in range(4):
+                await asyncio.sleep(0)
+            if value == "bad":
+                raise ValueError("bad")
+            return value
+        finally:
+            self.under_way -= 1
+
+    def asearch(self, step: Search) -> Awaitable[Any]:
+        return self._some_turns(step.text)
+
+    def aembed(self, texts: Any) -> Awaitable[Any]:
+        return self._some_turns(texts)
+
+    async def acomplete(self, prompt: Any, deadline: Deadline) -> Any:
+        return await self._some_turns(prompt.query)
+
+
+def long_flow(closed: list[bool]) -> Flow[str]:
+    try:
+        yield Together([Search("own"), ask("a"), ask("bad")], Deadline(), 8, essential=1)
+        yield Embed(["x"])
+        yield Together(searches(*"abcdef", "bad"), Deadline.after(1_000), 2)
+        yield Search("last")
+        return "done"
+    finally:
+        closed.append(True)
+
+
+@pytest.mark.parametrize("turns", range(0, 48, 1))
+async def test_cancelled_at_any_moment_nothing_is_left_running(turns: int) -> None:
+    loop, complained = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: complained.append(context))
+    world, closed = Stepwise(), []
+    task = asyncio.create_task(arun(long_flow(closed), world))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        assert await task == "done"
+        raise asyncio.CancelledError
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert world.under_way == 0
+    # A task that is cancelled before its first turn has never begun the flow.
+    assert closed == [True] or turns == 0
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complained == []
+
+
+async def test_the_whole_flow_takes_fewer_turns_than_it_is_cancelled_at() -> None:
+    assert await arun(long_flow([]), Stepwise()) == "done"
+
+
+async def test_a_function_that_swallows_its_cancellation_does_not_hang_the_driver() -> None:
+    release, swallowed = asyncio.Event(), []
+
+    class Stubborn(World):
+        async def asearch(self, step: Search) -> Any:  # type: ignore[override]
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    swallowed.append(step.text)
+            return step.text
+
+    flow = one(Together(searches("a", "b"), Deadline.after(0.02), 2))
+    outcomes = await asyncio.wait_for(arun(flow, Stubborn(native_async=True)), PATIENCE)
+    assert [it.late for it in outcomes] == [True, True]
+    assert sorted(swallowed) == ["a", "b"]
+    release.set()
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))  # type: ignore[arg-type]
+
+
+async def test_a_cancellation_that_comes_from_the_function_itself_passes_through() -> None:
+    class Cancelling(World):
+        async def asearch(self, step: Search) -> Any:  # type: ignore[override]
+            raise asyncio.CancelledError
+
+    world = Cancelling(native_async=True)
+    for step in (Search("x"), Together(searches("own", "b"), Deadline(), 2, essential=1)):
+        with pytest.raises(asyncio.CancelledError):
+            await arun(one(step), world)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_plain_function_runs_in_a_daemon_thread_and_the_loop_goes_on() -> None:
+    ticked, ran_in = threading.Event(), []
+
+    class Blocking(World):
+        def search(self, step: Search) -> Any:
+            ran_in.append(threading.current_thread())
+            # Set after fifty turns of the loop, which a blocked loop would never make.
+            return ticked.wait(PATIENCE)
+
+    async def tick() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ticked.set()
+
+    ticker = asyncio.create_task(tick())
+    outcomes = await arun(one(Together(searches("a", "b"), Deadline(), 2)), Blocking(native_async=False))
+    await ticker
+    assert [it.value for it in outcomes] == [True, True]
+    assert all(it.daemon and it is not threading.main_thread() for it in ran_in)
+
+
+async def test_a_plain_functions_stop_iteration_does_not_hang_the_caller() -> None:
+    class Ending(World):
+        def search(self, step: Search) -> Any:
+            return next(iter([]))
+
+    world = Ending(native_async=False)
+    with pytest.raises((StopIteration, RuntimeError)):
+        await asyncio.wait_for(arun(one(Search("x")), world), 2)
+    (outcome,) = await asyncio.wait_for(arun(one(Together(searches("x"), Deadline(), 1)), world), 2)
+    assert isinstance(outcome.error, StopIteration | RuntimeError)
+
+
+async def test_a_plain_function_whose_caller_is_gone_before_it_begins_is_not_called() -> None:
+    """Cancelled in the turn in which it was asked for, at the end of a queue of busy threads."""
+    from qtmiddleware.drivers import in_thread, threads
+
+    called, gate = [], threading.Event()
+    pool = threads.Threads()
+    for _ in range(threads.MAX_THREADS):
+        pool.start(lambda: gate.wait(PATIENCE) and None)
+    before, threads._threads = threads._threads, pool
+    try:
+        task = asyncio.create_task(in_thread(lambda: called.append(True)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        done = threading.Event()
+        pool.start(done.set)
+        gate.set()
+        assert await asyncio.to_thread(done.wait, PATIENCE)
+    finally:
+        threads._threads = before
+        gate.set()
+    assert called == []
+
+
+def test_three_loops_in_a_row_work_the_same() -> None:
+    def flow() -> Flow[list[Any]]:
+        outcomes = yield Together(searches("a", "b"), Deadline(), 2)
+        return [it.value for it in outcomes]
+
+    for native in (True, False):
+        results = [asyncio.run(arun(flow(), World(native_async=native))) for _ in range(3)]
+        assert results == [["found a", "found b"]] * 3
+
+
+def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(complaints: list[Any]) -> None:
+    release, ended = Signal(), threading.Event()
+
+    class Slow(World):
+        def search(self, step: Search) -> Any:
+            release.wait()
+            return step.text
+
+    (outcome,) = asyncio.run(arun(one(Together(searches("x"), Deadline.after(0.02), 1)), Slow(native_async=False)))
+    assert outcome.late
+    release.set()
+    # Another task of the same pool, to know that the late one was dealt with by then or soon.
+    from qtmiddleware.drivers import threads
+
+    threads.start(ended.set)
+    assert ended.wait(PATIENCE)
+    gc.collect()
+    assert complaints == []
+
+
+def test_a_loop_that_closes_just_as_the_answer_comes_disturbs_nobody(complaints: list[Any]) -> None:
+    from qtmiddleware.drivers import in_thread
+
+    class ClosingLoop(asyncio.SelectorEventLoop):
+        """Closed between the question whether it is and the call that needs it open."""
+
+        def is_closed(self) -> bool:
+            return threading.current_thread() is threading.main_thread() and super().is_closed()
+
+    release, ended = threading.Event(), []
+
+    def call() -> None:
+        ended.append(threading.current_thread())
+        release.wait(PATIENCE)
+
+    loop = ClosingLoop()
+    waiting = loop.create_task(in_thread(call))
+    loop.run_until_complete(asyncio.sleep(0))
+    waiting.cancel()
+    loop.run_until_complete(asyncio.wait([waiting]))
+    loop.close()
+    release.set()
+    ended[0].join(0.2)
+    assert complaints == []
+
+
+async def test_many_flows_at_once_do_not_mix() -> None:
+    def flow(name: str) -> Flow[list[Any]]:
+        outcomes = yield Together(searches(*(f"{name}{i}" for i in range(5))), Deadline(), 3, essential=1)
+        return [it.value for it in outcomes]
+
+    for native in (True, False):
+        world = World(native_async=native)
+        results = await asyncio.gather(*(arun(flow(name), world) for name in "abcdefghij"))
+        assert results == [[f"found {name}{i}" for i in range(5)] for name in "abcdefghij"]

@@ -1,0 +1,139 @@
+"""The driver that blocks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from driver_worlds import Signal, World, ask, one, searches
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.drivers import Flow, run
+from qtmiddleware.steps import Search, Together
+
+Waits = Generator[Signal, None, Any]
+
+
+def test_the_essential_step_runs_in_the_callers_thread_and_the_others_in_daemons() -> None:
+    def search(text: str) -> Waits:
+        return threading.current_thread()
+        yield
+
+    steps = searches("own", "a", "b")
+    own, *others = run(one(Together(steps, Deadline(), 3, essential=1)), World(search, native_async=False))
+    assert own.value is threading.current_thread()
+    assert all(it.value is not threading.current_thread() for it in others)
+    assert all(it.value.daemon for it in others)
+
+
+def test_a_step_alone_runs_in_the_callers_thread() -> None:
+    def search(text: str) -> Waits:
+        return threading.current_thread()
+        yield
+
+    assert run(one(Search("x")), World(search, native_async=False)) is threading.current_thread()
+
+
+class Watched:
+    """A flow that is watched for being closed."""
+
+    def __init__(self, step: Any) -> None:
+        self.closed = False
+        self._step = step
+
+    def flow(self) -> Flow[Any]:
+        try:
+            return (yield self._step)
+        finally:
+            self.closed = True
+
+
+def test_an_interrupt_in_the_essential_step_reaches_the_caller_and_gives_up_the_rest() -> None:
+    release, asked = Signal(), Signal()
+    question = ask()
+
+    def search(text: str) -> Waits:
+        yield asked
+        signal.raise_signal(signal.SIGINT)
+
+    def model(_: Any) -> Waits:
+        asked.set()
+        yield release
+
+    watched = Watched(Together([Search("own"), question], Deadline(), 2, essential=1))
+    with pytest.raises(KeyboardInterrupt):
+        run(watched.flow(), World(search, model=model, native_async=False))
+    release.set()
+    assert watched.closed
+    assert question.deadline.passed
+
+
+def test_an_interrupt_while_waiting_for_the_others_reaches_the_caller() -> None:
+    release = Signal()
+    question = ask()
+
+    def model(_: Any) -> Waits:
+        os.kill(os.getpid(), signal.SIGINT)
+        yield release
+
+    watched = Watched(Together([question], Deadline(), 1))
+    with pytest.raises(KeyboardInterrupt):
+        run(watched.flow(), World(model=model, native_async=False))
+    release.set()
+    assert watched.closed
+    assert question.deadline.passed
+
+
+def test_after_an_interrupt_nothing_further_is_begun() -> None:
+    begun: list[str] = []
+    first, release, ended = Signal(), Signal(), Signal()
+
+    def search(text: str) -> Waits:
+        begun.append(text)
+        if text == "own":
+            yield first
+            raise KeyboardInterrupt
+        first.set()
+        yield release
+        ended.set()
+
+    steps = searches("own", "a", "b", "c")
+    with pytest.raises(KeyboardInterrupt):
+        run(one(Together(steps, Deadline(), 2, essential=1)), World(search, native_async=False))
+    release.set()
+    ended.wait()
+    assert begun == ["own", "a"]
+
+
+def test_a_stop_iteration_of_the_function_is_never_taken_for_the_flows_end() -> None:
+    class Ending(World):
+        def search(self, step: Search) -> Any:
+            return next(iter([]))
+
+    with pytest.raises(RuntimeError) as caught:
+        run(one(Search("x")), Ending(native_async=False))
+    assert isinstance(caught.value.__cause__, StopIteration)
+    (outcome,) = run(one(Together(searches("x"), Deadline(), 1)), Ending(native_async=False))
+    assert isinstance(outcome.error, StopIteration)
+
+
+def test_flows_of_many_threads_do_not_mix() -> None:
+    def flow(name: str) -> Flow[list[Any]]:
+        outcomes = yield Together(searches(*(f"{name}{i}" for i in range(5))), Deadline(), 3, essential=1)
+        return [it.value for it in outcomes]
+
+    results: dict[str, list[Any]] = {}
+
+    def caller(name: str) -> None:
+        results[name] = run(flow(name), World(native_async=False))
+
+    callers = [threading.Thread(target=caller, args=(name,)) for name in "abcdefghijkl"]
+    for it in callers:
+        it.start()
+    for it in callers:
+        it.join()
+    assert results == {name: [f"found {name}{i}" for i in range(5)] for name in "abcdefghijkl"}

@@ -1,0 +1,227 @@
+"""The pool of daemon threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qtmiddleware.drivers import threads
+from qtmiddleware.drivers.threads import Threads
+
+PATIENCE = 5.0
+
+
+@pytest.fixture
+def complaints() -> Iterator[list[Any]]:
+    seen: list[Any] = []
+    before, threading.excepthook = threading.excepthook, seen.append
+    yield seen
+    threading.excepthook = before
+
+
+def done_in(pool: Threads) -> threading.Thread:
+    """The thread in which the pool performs a task; fails where it performs none."""
+    ran: list[threading.Thread] = []
+    done = threading.Event()
+
+    def task() -> None:
+        ran.append(threading.current_thread())
+        done.set()
+
+    pool.start(task)
+    assert done.wait(PATIENCE), "the task was never performed"
+    return ran[0]
+
+
+def test_a_thousand_tasks_grow_to_few_threads() -> None:
+    pool = Threads()
+    used = {done_in(pool) for _ in range(1_000)}
+    assert len(used) < 40
+    assert all(it.daemon and it.name == "qtmiddleware" for it in used)
+
+
+def test_tasks_that_wait_for_each_other_run_at_the_same_time() -> None:
+    pool, together, done = Threads(), threading.Barrier(32), threading.Semaphore(0)
+
+    def task() -> None:
+        together.wait(PATIENCE)
+        done.release()
+
+    for _ in range(2):
+        for _ in range(32):
+            pool.start(task)
+        assert all(done.acquire(timeout=PATIENCE) for _ in range(32))
+
+
+def test_idle_threads_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.01)
+    pool = Threads()
+    thread = done_in(pool)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert done_in(pool) is not thread
+
+
+def test_a_pool_that_was_full_performs_tasks_after_its_threads_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "MAX_THREADS", 2)
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.01)
+    pool, release, done = Threads(), threading.Event(), threading.Semaphore(0)
+    ran: set[threading.Thread] = set()
+
+    def task() -> None:
+        ran.add(threading.current_thread())
+        release.wait(PATIENCE)
+        done.release()
+
+    for _ in range(6):
+        pool.start(task)
+    release.set()
+    assert all(done.acquire(timeout=PATIENCE) for _ in range(6))
+    assert len(ran) == 2
+    for thread in ran:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    for _ in range(5):
+        done_in(pool)
+
+
+def test_a_task_that_ends_badly_costs_the_pool_nothing(monkeypatch: pytest.MonkeyPatch, complaints: list[Any]) -> None:
+    monkeypatch.setattr(threads, "MAX_THREADS", 2)
+    pool = Threads()
+
+    def exits() -> None:
+        raise SystemExit
+
+    for _ in range(5):
+        pool.start(exits)
+    done_in(pool)
+
+
+def test_many_callers_lose_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "MAX_THREADS", 4)
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.0005)
+    pool, done = Threads(), threading.Semaphore(0)
+
+    def caller() -> None:
+        for _ in range(200):
+            pool.start(done.release)
+
+    callers = [threading.Thread(target=caller) for _ in range(8)]
+    for it in callers:
+        it.start()
+    for it in callers:
+        it.join()
+    assert all(done.acquire(timeout=PATIENCE) for _ in range(1_600))
+
+
+def test_where_no_thread_can_be_had_the_task_is_performed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool = Threads()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert done_in(pool) is threading.current_thread()
+    assert done_in(pool) is not threading.current_thread()
+
+
+# --- what only a process of its own can show ----------------------------------------------------------------------
+
+PROLOGUE = """
+import asyncio, atexit, os, sys, threading, time, warnings
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.drivers import arun, run
+from qtmiddleware.steps import Search, Together
+
+class World:
+    native_async = False
+    model = None
+    def search(self, step):
+        return step.text.upper()
+
+def flow(*texts, deadline=None, essential=1):
+    outcomes = yield Together([Search(it) for it in texts], deadline or Deadline(), 8, essential=essential)
+    return [it.value for it in outcomes]
+"""
+
+
+def python(body: str, *, seconds: float = 20.0) -> str:
+    """What a process prints that runs *body*; fails where it fails, warns or takes longer than *seconds*."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROLOGUE + textwrap.dedent(body)],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    printed = python(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)
+        assert run(flow("a", "b", "c"), World()) == ["A", "B", "C"]
+        child = os.fork()
+        if child == 0:
+            ok = run(flow("d", "e", "f"), World()) == ["D", "E", "F"]
+            ok = ok and asyncio.run(arun(flow("g", "h"), World())) == ["G", "H"]
+            os._exit(0 if ok else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert run(flow("i", "j"), World()) == ["I", "J"]
+        print("fine")
+        """
+    )
+    assert printed == "fine\n"
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["threads_alive", "no_thread_yet"])
+def test_a_retrieval_while_the_interpreter_ends_works(warm: bool) -> None:
+    printed = python(
+        f"""
+        if {warm}:
+            run(flow("x", "y", "z"), World())
+
+        @atexit.register
+        def last():
+            print(run(flow("a", "b", "c"), World()))
+            print(asyncio.run(arun(flow("d", "e"), World())))
+        """
+    )
+    assert printed == "['A', 'B', 'C']\n['D', 'E']\n"
+
+
+@pytest.mark.parametrize("call", ["run({}, Hanging())", "asyncio.run(arun({}, Hanging()))"], ids=["run", "arun"])
+def test_a_step_that_hangs_does_not_keep_the_process_from_ending(call: str) -> None:
+    performed = call.format('flow("hang", "ok", deadline=Deadline.after(0.2), essential=0)')
+    printed = python(
+        f"""
+        class Hanging(World):
+            def search(self, step):
+                if step.text == "hang":
+                    time.sleep(30)
+                return step.text
+
+        print({performed})
+        """
+    )
+    assert printed == "[None, 'ok']\n"
+
+
+def test_hundreds_of_retrievals_leave_few_threads() -> None:
+    printed = python(
+        """
+        for _ in range(300):
+            run(flow("a", "b", "c"), World())
+        asyncio.run(arun(flow("a", "b"), World()))
+        print(threading.active_count() < 20)
+        """
+    )
+    assert printed == "True\n"

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.evaluation import Dataset
+from qtmiddleware.types import Message
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def write(
+    folder: Path,
+    *,
+    corpus: list[Any] | str = '{"_id": "p1", "title": "A title", "text": "a text"}\n{"_id": "p2", "text": "other"}\n',
+    queries: str = '{"_id": "q1", "text": "what?"}\n{"_id": "q2", "text": "unjudged"}\n',
+    qrels: str = "query-id\tcorpus-id\tscore\nq1\tp1\t1\n",
+) -> Path:
+    (folder / "qrels").mkdir()
+    (folder / "corpus.jsonl").write_text(corpus if isinstance(corpus, str) else "\n".join(map(json.dumps, corpus)))
+    (folder / "queries.jsonl").write_text(queries)
+    (folder / "qrels" / "test.tsv").write_text(qrels)
+    return folder
+
+
+def test_a_collection_is_read_with_its_judged_questions(tmp_path: Path) -> None:
+    data = Dataset.load(write(tmp_path))
+    assert [(one.id, one.text, dict(one.metadata)) for one in data.passages] == [
+        ("p1", "A title\na text", {"title": "A title"}),
+        ("p2", "other", {}),
+    ]
+    assert [question.id for question in data.questions] == ["q1"]
+    assert data.qrels == {"q1": {"p1": 1}}
+    assert data.name == tmp_path.name
+
+
+@pytest.mark.parametrize(
+    "qrels", ["q1\tp1\t2", "\ufeffquery-id\tcorpus-id\tscore\r\nq1\tp1\t2\r\n", "q1\t0\tp1\t2\n\n"],
+    ids=["no header", "from another system", "four columns"],
+)  # fmt: skip
+def test_judgements_are_read_in_each_of_their_layouts(tmp_path: Path, qrels: str) -> None:
+    assert Dataset.load(write(tmp_path, qrels=qrels)).qrels == {"q1": {"p1": 2}}
+
+
+def test_ids_written_as_numbers_are_ids(tmp_path: Path) -> None:
+    folder = write(tmp_path, corpus=[{"_id": 7, "text": "x"}], queries='{"_id": 3, "text": "y"}', qrels="3\t7\t1")
+    assert Dataset.load(folder).qrels == {"3": {"7": 1}}
+
+
+@pytest.mark.parametrize(
+    ("part", "content", "said"),
+    [
+        ("queries", '{"_id": "q1", "text": "x"}\n\n{"text": "x"}\n', r'queries\.jsonl line 3: no "_id"'),
+        ("queries", '{"_id": "q1"}\n', r'queries\.jsonl line 1: no "text"'),
+        ("queries", '{"_id": "q1", "text": 5}\n', r'line 1: "text" is no text but int'),
+        ("queries", "[]\n", r"line 1: is no JSON object"),
+        ("queries", "{\n", r"line 1: is not JSON"),
+        ("queries", '{"_id": "q1", "text": "x", "metadata": 3}', r'line 1: "metadata" is no object but int'),
+        ("queries", '{"_id": "q1", "text": "x", "metadata": {"history": [3]}}', r'line 1: "history" is no list'),
+        ("corpus", '{"_id": "p1", "text": ""}\n{"_id": "p1", "text": ""}\n', r"corpus\.jsonl line 2: the id 'p1' st"),
+        ("qrels", "a\tb\tc\nq1\tp1\n", r"test\.tsv line 2: is not a question's id"),
+        ("qrels", "a\tb\tc\nq1\tp1\thigh\n", r"test\.tsv line 2: is not a question's id"),
+        ("qrels", "q1\tp9\t1\n", r"test\.tsv line 1: judges 'p9', which is not in corpus\.jsonl"),
+        ("qrels", "q9\tp1\t1\n", r"test\.tsv line 1: judges 'q9', which is not in queries\.jsonl"),
+    ],
+)  # fmt: skip
+def test_an_error_names_file_and_line(tmp_path: Path, part: str, content: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        Dataset.load(write(tmp_path, **{part: content}))
+    file, line = caught.value.path.rsplit(":", 1)
+    assert Path(file).is_file()
+    assert line.isdecimal()
+
+
+def test_text_that_is_not_utf8_is_named_by_its_line(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (folder / "corpus.jsonl").write_bytes(b'{"_id": "p1", "text": "x"}\n{"_id": "p2", "text": "\xe9"}\n')
+    with pytest.raises(ConfigError, match=r"corpus\.jsonl line 2: is not UTF-8"):
+        Dataset.load(folder)
+
+
+def test_a_missing_file_says_what_a_collection_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.jsonl cannot be read: .*queries\.jsonl"):
+        Dataset.load(tmp_path)
+
+
+def test_missing_judgements_are_named(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    with pytest.raises(ConfigError, match=r"dev\.tsv cannot be read"):
+        Dataset.load(folder, split="dev")
+    (folder / "qrels" / "test.tsv").unlink()
+    with pytest.raises(ConfigError, match=r"qrels holds no \.tsv"):
+        Dataset.load(folder)
+
+
+def test_the_first_questions_keep_their_judgements_and_all_passages() -> None:
+    data = Dataset.load(DATA / "nq_small").first(5)
+    assert (len(data.passages), len(data.questions), len(data.qrels)) == (1_938, 5, 5)
+
+
+def test_conversations_come_with_their_history() -> None:
+    data = Dataset.load(DATA / "canard_dev")
+    assert data.questions[0].history[0] == Message("user", "What group disbanded?")
+    assert "history" not in data.questions[0].metadata
+    assert "human_rewrite" in data.questions[0].metadata
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in DATA.glob("*/corpus.jsonl")))
+def test_every_shared_collection_is_read(folder: str) -> None:
+    data = Dataset.load(DATA / folder)
+    assert data.passages
+    assert len(data.questions) == len(data.qrels) > 0
+
+
+def test_no_text_is_printed_with_the_nouns(tmp_path: Path) -> None:
+    data = Dataset.load(write(tmp_path))
+    assert "what?" not in repr(data) + repr(data.questions)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import openai
+import pytest
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.llms import as_language_model
+from qtmiddleware.llms.callable import CallableModel
+from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.recorded import RecordedModel, RecordingModel
+from qtmiddleware.ports import LanguageModel
+from qtmiddleware.settings import LlmSettings, Settings
+
+SETTINGS = Settings(transformation_model="small", llm=LlmSettings(base_url="http://localhost:1/v1"))
+
+
+def test_nothing_given_is_the_model_of_the_settings() -> None:
+    model = as_language_model(None, SETTINGS)
+    assert isinstance(model, OpenAIModel)
+    assert repr(model) == "OpenAIModel('small', host='localhost')"
+    assert (model.can_sync, model.can_async) == (True, True)
+
+
+def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
+    sync_client = openai.OpenAI(api_key="k", base_url="http://one.example/v1")
+    async_client = openai.AsyncOpenAI(api_key="k", base_url="http://two.example/v1")
+    found = {}
+    for name, client in {"sync": sync_client, "async": async_client, "both": (async_client, sync_client)}.items():
+        model: Any = as_language_model(client, SETTINGS)
+        assert isinstance(model, OpenAIModel)
+        assert model.name == "small"
+        found[name] = (model.can_sync, model.can_async)
+    assert found == {"sync": (True, False), "async": (False, True), "both": (True, True)}
+    assert repr(as_language_model(sync_client, SETTINGS)) == "OpenAIModel('small', host='one.example')"
+    sync_client.close()
+
+
+def test_a_model_is_itself() -> None:
+    model = RecordedModel.from_records([])
+    assert as_language_model(model, SETTINGS) is model
+
+
+def test_a_function_is_a_model() -> None:
+    for _ in range(2):
+        model = as_language_model(lambda messages: "{}", SETTINGS)
+        assert isinstance(model, CallableModel)
+
+
+def test_every_model_keeps_the_port_and_says_what_it_can(tmp_path) -> None:
+    recorded = RecordedModel.from_records([])
+    for model in (OpenAIModel("m"), recorded, RecordingModel(recorded, tmp_path), CallableModel(str)):
+        assert isinstance(model, LanguageModel)
+        assert isinstance(model.can_sync, bool)
+        assert isinstance(model.can_async, bool)
+
+
+STRANGE = ["gpt-4o", 7, {}, [], (), object(), openai.OpenAI, OpenAIModel, SimpleNamespace(chat=1)]
+
+
+@pytest.mark.parametrize("given", STRANGE)
+def test_anything_else_is_a_config_error_that_says_what_is_accepted(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"openai\.OpenAI") as caught:
+        as_language_model(given, SETTINGS)
+    assert caught.value.path == "client"

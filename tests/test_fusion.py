@@ -1,0 +1,408 @@
+"""Golden vectors, as formulas, and laws of rank fusion."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.fusion import Fused, fuse, has_scores, lower_is_better
+from qtmiddleware.settings import FusionMethod
+from qtmiddleware.types import Key, Ranking, Variant, VariantKind
+
+METHODS: tuple[FusionMethod, ...] = ("anchored", "rrf", "weighted_rrf", "max", "concat")
+MERGING: tuple[FusionMethod, ...] = ("anchored", "rrf", "weighted_rrf", "max")
+NAN = float("nan")
+
+
+def key(name: str) -> Key:
+    return ("", name)
+
+
+def ranked(*rows: tuple[str, Any], weight: float = 1.0, kind: VariantKind = "paraphrase") -> Ranking:
+    """A list of ``(id, score)`` rows, best first, whose items can be told apart from those of other lists."""
+    keys = [key(name) for name, _ in rows]
+    items = [object() for _ in rows]
+    return Ranking(Variant(kind, "text", weight), keys, [score for _, score in rows], items)
+
+
+def names(fused: Fused) -> list[str]:
+    return [name for _, name in fused.keys]
+
+
+def scores_of(fused: Fused) -> dict[str, float]:
+    return dict(zip(names(fused), fused.scores, strict=True))
+
+
+# --- reciprocal rank fusion ---------------------------------------------------------------------------------------
+
+
+def test_rrf_adds_one_over_sixty_plus_the_rank_and_nothing_for_an_absent_passage() -> None:
+    fused = fuse([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7), ("c", 0.6), ("d", 0.1))], "rrf")
+    assert names(fused) == ["b", "a", "c", "d"]
+    assert scores_of(fused) == pytest.approx({"b": 1 / 62 + 1 / 61, "a": 1 / 61, "c": 1 / 62, "d": 1 / 63}, rel=1e-12)
+
+
+def test_rrf_takes_another_constant() -> None:
+    fused = fuse([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7))], "rrf", rrf_k=1)
+    assert scores_of(fused) == pytest.approx({"b": 1 / 3 + 1 / 2, "a": 1 / 2}, rel=1e-12)
+
+
+def test_rrf_does_not_look_at_scores_or_weights() -> None:
+    plain = fuse([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7), ("c", 0.1))], "rrf")
+    odd = fuse([ranked(("a", None), ("b", NAN), weight=7.0), ranked(("b", -5.0), ("c", None), weight=0.01)], "rrf")
+    assert scores_of(plain) == scores_of(odd)
+    assert odd.method == "rrf"
+
+
+def test_weighted_rrf_multiplies_each_list_by_its_weight() -> None:
+    fused = fuse([ranked(("a", 1.0), ("b", 0.5), weight=2.0), ranked(("b", 1.0), weight=0.3)], "weighted_rrf")
+    assert scores_of(fused) == pytest.approx({"a": 2 / 61, "b": 2 / 62 + 0.3 / 61}, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["rrf", "weighted_rrf"])
+def test_a_passage_twice_in_one_list_has_one_vote_from_its_better_place(method: FusionMethod) -> None:
+    fused = fuse([ranked(("a", 0.9), ("b", 0.8), ("a", 0.7)), ranked(("b", 0.5))], method)
+    assert scores_of(fused) == pytest.approx({"a": 1 / 61, "b": 1 / 62 + 1 / 61}, rel=1e-12)
+
+
+def test_rrf_ties_go_to_the_better_rank_and_then_to_the_smaller_key() -> None:
+    fused = fuse([ranked(("z", 0.9), ("b", 0.8)), ranked(("a", 0.9), ("c", 0.8))], "rrf")
+    assert names(fused) == ["a", "z", "b", "c"]
+
+
+@given(st.data())
+def test_rrf_ties_hold_whatever_order_the_lists_come_in(data: st.DataObject) -> None:
+    # The same votes added in another order may differ in the last bit, which must not decide a tie.
+    letters = "abcdefgh"
+    lists = data.draw(st.lists(st.permutations(letters), min_size=2, max_size=6))
+    shuffled = data.draw(st.permutations(lists))
+    rankings = [ranked(*((name, None) for name in order)) for order in lists]
+    other = [ranked(*((name, None) for name in order)) for order in shuffled]
+    assert names(fuse(rankings, "rrf")) == names(fuse(other, "rrf"))
+
+
+def test_rrf_ties_between_passages_with_the_same_ranks_in_other_lists_go_to_the_smaller_key() -> None:
+    # Every passage has the ranks 1, 2, ..., n, each in another list: all are tied, with the same best rank.
+    letters = "abcdefg"
+    turned = ["".join(letters[(i + shift) % 7] for i in range(7)) for shift in range(7)]
+    rankings = [ranked(*((name, None) for name in order)) for order in turned]
+    assert names(fuse(rankings, "rrf")) == list(letters)
+
+
+# --- anchored -----------------------------------------------------------------------------------------------------
+
+
+def test_anchored_is_the_weighted_mean_where_an_absent_passage_takes_the_lists_lowest_score() -> None:
+    original = ranked(("a", 0.9), ("b", 0.7), ("c", 0.2), weight=1.0, kind="original")
+    rewrite = ranked(("c", 0.8), ("d", 0.6), weight=0.5, kind="rewrite")
+    fused = fuse([original, rewrite])
+    assert fused.method == "anchored"
+    assert scores_of(fused) == pytest.approx(
+        {
+            "a": (1.0 * 0.9 + 0.5 * 0.6) / 1.5,
+            "b": (1.0 * 0.7 + 0.5 * 0.6) / 1.5,
+            "c": (1.0 * 0.2 + 0.5 * 0.8) / 1.5,
+            "d": (1.0 * 0.2 + 0.5 * 0.6) / 1.5,
+        },
+        rel=1e-12,
+    )
+    assert names(fused) == ["a", "b", "c", "d"]
+
+
+def test_anchored_lifts_what_a_variant_found_above_what_the_original_found_alone() -> None:
+    original = ranked(("a", 0.50), ("b", 0.49), kind="original")
+    fused = fuse([original, ranked(("b", 0.9), ("x", 0.1))])
+    assert names(fused) == ["b", "a", "x"]
+    assert scores_of(fused)["a"] == pytest.approx((0.50 + 0.1) / 2)
+
+
+def test_anchored_takes_an_empty_list_as_no_voice_at_all() -> None:
+    original = ranked(("a", 0.9), ("b", 0.7), kind="original")
+    fused = fuse([original, ranked(weight=3.0), ranked(("b", 0.9), ("c", 0.3))])
+    assert scores_of(fused) == pytest.approx({"a": (0.9 + 0.3) / 2, "b": (0.7 + 0.9) / 2, "c": (0.7 + 0.3) / 2})
+
+
+def test_anchored_takes_the_better_place_of_a_passage_that_is_twice_in_a_list() -> None:
+    fused = fuse([ranked(("a", 0.9), ("b", 0.8), ("a", 0.7)), ranked(("b", 0.6))])
+    assert scores_of(fused) == pytest.approx({"a": (0.9 + 0.6) / 2, "b": (0.8 + 0.6) / 2})
+
+
+def test_anchored_keeps_the_originals_order_among_ties() -> None:
+    fused = fuse([ranked(("z", 0.5), ("m", 0.5), ("a", 0.5)), ranked(("b", 0.5), ("a", 0.5))])
+    assert names(fused) == ["z", "m", "a", "b"]
+
+
+def test_anchored_handles_negative_scores() -> None:
+    fused = fuse([ranked(("a", -1.0), ("b", -3.0)), ranked(("b", -2.0), ("c", -8.0))])
+    assert scores_of(fused) == pytest.approx({"a": (-1 - 8) / 2, "b": (-3 - 2) / 2, "c": (-3 - 8) / 2})
+    assert names(fused) == ["b", "a", "c"]
+
+
+def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
+    near = [ranked(("a", 0.1), ("b", 0.4), ("c", 2.0)), ranked(("b", 0.2), ("d", 1.0))]
+    assert lower_is_better(near)
+    fused = fuse(near)
+    # The lowest place of a list of distances is its largest distance.
+    expected = {
+        "a": -(0.1 + 1.0) / 2,
+        "b": -(0.4 + 0.2) / 2,
+        "c": -(2.0 + 1.0) / 2,
+        "d": -(2.0 + 1.0) / 2,
+    }
+    assert scores_of(fused) == pytest.approx(expected)
+    assert names(fused) == ["b", "a", "c", "d"]
+
+
+def test_one_list_out_of_order_does_not_turn_the_direction() -> None:
+    falling = [ranked(("a", 0.9), ("b", 0.1)), ranked(("a", 0.8), ("c", 0.2)), ranked(("d", 0.1), ("e", 0.2))]
+    assert not lower_is_better(falling)
+
+
+@pytest.mark.parametrize(
+    "rankings",
+    [[], [ranked()], [ranked(("a", 0.5))], [ranked(("a", 0.5), ("b", 0.5))], [ranked(("a", None), ("b", 1.0))]],
+)
+def test_higher_is_better_where_the_order_does_not_tell(rankings: list[Ranking]) -> None:
+    assert not lower_is_better(rankings)
+
+
+# --- max and concat, as the seeds do them -------------------------------------------------------------------------
+
+
+def test_max_keeps_each_passages_best_score_with_the_item_it_came_from() -> None:
+    first, second = ranked(("a", 0.9), ("b", 0.3)), ranked(("b", 0.8), ("c", 0.5))
+    fused = fuse([first, second], "max")
+    assert list(zip(names(fused), fused.scores, strict=True)) == [("a", 0.9), ("b", 0.8), ("c", 0.5)]
+    assert list(fused.items) == [first.items[0], second.items[0], second.items[1]]
+    assert list(fused.sources) == [0b01, 0b11, 0b10]
+
+
+def test_max_of_distances_is_the_smallest_one() -> None:
+    fused = fuse([ranked(("a", 0.1), ("b", 0.7)), ranked(("b", 0.3), ("c", 0.5))], "max")
+    assert list(zip(names(fused), fused.scores, strict=True)) == [("a", -0.1), ("b", -0.3), ("c", -0.5)]
+
+
+def test_concat_keeps_everything_with_the_place_where_each_list_begins() -> None:
+    lists = [ranked(("a", 0.9), ("b", 0.8)), ranked(), ranked(("b", 0.95), ("a", 0.1), ("c", 0.0))]
+    fused = fuse(lists, "concat")
+    assert names(fused) == ["a", "b", "b", "a", "c"]
+    assert fused.offsets == (0, 2, 2)
+    assert list(fused.sources) == [0b001, 0b001, 0b100, 0b100, 0b100]
+    assert list(fused.items) == [item for ranking in lists for item in ranking.items]
+
+
+def test_concat_of_one_list_has_its_offset() -> None:
+    assert fuse([ranked(("a", 0.9))], "concat").offsets == (0,)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fused_scores_are_higher_is_better_also_for_distances(method: FusionMethod) -> None:
+    fused = fuse([ranked(("a", 0.1), ("b", 0.7)), ranked(("c", 0.2), ("d", 0.9))], method)
+    score = scores_of(fused)
+    assert score["a"] > score["b"]
+    assert score["c"] > score["d"]
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", MERGING)
+def test_the_same_id_in_two_namespaces_is_two_passages(method: FusionMethod) -> None:
+    variant = Variant("paraphrase", "text")
+    one = Ranking(variant, [("x", "1"), ("y", "1")], [0.9, 0.8], ["x1", "y1"])
+    two = Ranking(variant, [("y", "1")], [0.7], ["y1 again"])
+    fused = fuse([one, two], method)
+    assert sorted(fused.keys) == [("x", "1"), ("y", "1")]
+    assert dict(zip(fused.keys, fused.sources, strict=True)) == {("x", "1"): 0b01, ("y", "1"): 0b11}
+
+
+# --- scores that are missing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [None, NAN, math.inf, -math.inf], ids=str)
+@pytest.mark.parametrize("method", ["anchored", "max"])
+def test_a_score_that_is_no_number_makes_ranks_decide(method: FusionMethod, bad: float | None) -> None:
+    lists = [ranked(("a", 0.9), ("b", bad), weight=2.0), ranked(("b", 0.7), ("c", 0.6))]
+    assert not has_scores(lists)
+    fused = fuse(lists, method)
+    assert fused.method == "weighted_rrf"
+    assert scores_of(fused) == pytest.approx({"a": 2 / 61, "b": 2 / 62 + 1 / 61, "c": 1 / 62})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_scores_beyond_every_float_are_no_reason_to_fail(method: FusionMethod) -> None:
+    fused = fuse([ranked(("a", 10**400), ("b", 1)), ranked(("b", 2), ("c", 1))], method)
+    assert set(names(fused)) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("method", ["anchored", "max"])
+def test_the_largest_floats_give_no_nan(method: FusionMethod) -> None:
+    big = 1.7e308
+    fused = fuse([ranked(("a", big), ("b", -big), weight=0.0), ranked(("b", big), ("a", -big))], method)
+    assert not any(math.isnan(score) for score in fused.scores)
+
+
+def test_ints_and_floats_mix() -> None:
+    assert names(fuse([ranked(("a", 3), ("b", 1)), ranked(("b", 2.5), ("c", 0))])) == ["b", "a", "c"]
+
+
+# --- nothing at all -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rankings", [[], [ranked()], [ranked(), ranked()]], ids=["none", "one", "two"])
+def test_nothing_found_gives_nothing(method: FusionMethod, rankings: list[Ranking]) -> None:
+    fused = fuse(rankings, method)
+    assert (list(fused.keys), list(fused.scores), list(fused.items), list(fused.sources)) == ([], [], [], [])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_items_are_not_printed(method: FusionMethod) -> None:
+    ranking = Ranking(Variant("original", "secret query"), [key("1")], [0.5], ["secret passage"])
+    assert "secret" not in repr(fuse([ranking, ranking], method))
+
+
+# --- laws ---------------------------------------------------------------------------------------------------------
+
+numbers = st.integers(-64, 64)
+weights = st.sampled_from([0.25, 0.5, 1.0, 2.0])
+
+
+@st.composite
+def rankings_of(draw: st.DrawFn, *, unique: bool = True, rising: bool = False, weight: Any = weights) -> Ranking:
+    ids = draw(st.lists(st.sampled_from("abcdefghij"), max_size=8, unique=unique))
+    scores = sorted(draw(st.lists(numbers, min_size=len(ids), max_size=len(ids))), reverse=not rising)
+    return ranked(*zip(ids, scores, strict=True), weight=draw(weight))
+
+
+many = st.lists(rankings_of(unique=False), min_size=2, max_size=5)
+
+
+@given(rankings_of(), st.sampled_from(MERGING))
+def test_one_list_is_returned_unchanged(ranking: Ranking, method: FusionMethod) -> None:
+    fused = fuse([ranking], method)
+    assert list(fused.keys) == list(ranking.keys)
+    assert list(fused.items) == list(ranking.items)
+    assert list(fused.scores) == list(ranking.scores)
+
+
+@given(rankings_of(rising=True), st.sampled_from(MERGING))
+def test_one_list_of_distances_keeps_its_order(ranking: Ranking, method: FusionMethod) -> None:
+    fused = fuse([ranking], method)
+    assert list(fused.keys) == list(ranking.keys)
+    assert list(fused.scores) == sorted(fused.scores, reverse=True)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats()), max_size=6), st.sampled_from(MERGING))
+def test_one_list_keeps_its_order_whatever_its_scores(scores: list[float | None], method: FusionMethod) -> None:
+    rows = [(str(position), score) for position, score in enumerate(scores)]
+    assert names(fuse([ranked(*rows)], method)) == [name for name, _ in rows]
+
+
+@given(many, st.sampled_from(MERGING))
+def test_the_result_is_the_distinct_passages_and_nothing_is_invented(
+    rankings: list[Ranking], method: FusionMethod
+) -> None:
+    fused = fuse(rankings, method)
+    assert len(set(fused.keys)) == len(fused.keys)
+    assert set(fused.keys) == {it for ranking in rankings for it in ranking.keys}
+    for name, item, sources in zip(fused.keys, fused.items, fused.sources, strict=True):
+        found_by = [i for i, ranking in enumerate(rankings) if name in ranking.keys]
+        assert [i for i in range(len(rankings)) if sources >> i & 1] == found_by
+        assert any(item is own for i in found_by for own in rankings[i].items)
+
+
+@given(many, st.sampled_from(MERGING))
+def test_scores_never_rise_down_the_list(rankings: list[Ranking], method: FusionMethod) -> None:
+    scores = list(fuse(rankings, method).scores)
+    assert scores == sorted(scores, reverse=True)
+
+
+@given(st.lists(rankings_of(unique=False), min_size=2, max_size=4))
+def test_anchored_equals_its_formula(rankings: list[Ranking]) -> None:
+    if lower_is_better(rankings):
+        return
+    heard = [it for it in rankings if it.keys]
+    total = sum(it.variant.weight for it in heard)
+    expected = {}
+    for name in {it for ranking in heard for it in ranking.keys}:
+        votes = [
+            it.variant.weight * (it.scores[list(it.keys).index(name)] if name in it.keys else min(it.scores))  # type: ignore[type-var, operator]
+            for it in heard
+        ]
+        expected[name] = sum(votes) / total
+    fused = fuse(rankings)
+    assert dict(zip(fused.keys, fused.scores, strict=True)) == pytest.approx(expected, abs=1e-9)
+
+
+@given(
+    rankings_of(weight=st.just(1.0)),
+    st.lists(rankings_of(weight=st.just(0.5)), min_size=1, max_size=4),
+    st.sampled_from(["anchored", "rrf", "weighted_rrf", "max"]),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_of_the_other_lists_changes_no_score(
+    original: Ranking, others: list[Ranking], method: FusionMethod, random: Any
+) -> None:
+    shuffled = list(others)
+    random.shuffle(shuffled)
+    before, after = fuse([original, *others], method), fuse([original, *shuffled], method)
+    assert scores_of(before) == pytest.approx(scores_of(after), abs=1e-9)
+
+
+@given(st.lists(rankings_of(weight=st.just(1.0)), min_size=4, max_size=4), st.integers(0, 3), st.data())
+def test_raising_a_passages_score_in_a_list_never_lowers_its_anchored_place(
+    rankings: list[Ranking], which: int, data: st.DataObject
+) -> None:
+    # Four filled lists of weight 1 and whole numbers: every sum is exact.
+    rankings = [it if it.keys else ranked(("a", 1), ("b", 0)) for it in rankings]
+    changed = rankings[which]
+    place = data.draw(st.integers(0, len(changed.keys) - 1))
+    name, amount = changed.keys[place], data.draw(st.integers(1, 40))
+    rows = [
+        (own[1], score + amount if own == name else score)  # type: ignore[operator]
+        for own, score in zip(changed.keys, changed.scores, strict=True)
+    ]
+    rows.sort(key=lambda row: row[1], reverse=True)
+    raised = [ranked(*rows) if i == which else it for i, it in enumerate(rankings)]
+
+    def better_than(fused: Fused) -> int:
+        return sum(score > scores_of(fused)[name[1]] for score in fused.scores)
+
+    assert better_than(fuse(raised)) <= better_than(fuse(rankings))
+
+
+@given(many, st.sampled_from(["anchored", "weighted_rrf"]))
+def test_a_list_of_weight_zero_changes_no_score_of_the_others(rankings: list[Ranking], method: FusionMethod) -> None:
+    silent = ranked(("a", 9), ("k", 5), ("b", 1), weight=0.0)
+    before, after = fuse([*rankings, ranked()], method), fuse([*rankings, silent], method)
+    kept = {name: score for name, score in scores_of(after).items() if key(name) in set(before.keys)}
+    assert kept == pytest.approx(scores_of(before), abs=1e-9)
+
+
+def test_a_list_of_weight_zero_breaks_no_tie() -> None:
+    silent = ranked(("m", 0.9), weight=0.0)
+    # "b" and "m" are tied at rank 2 of lists of equal weight; what nobody listens to must not prefer "m".
+    lists = [ranked(("a", 0.9), ("b", 0.8)), ranked(("z", 0.9), ("m", 0.8)), silent]
+    assert names(fuse(lists, "weighted_rrf")) == ["a", "z", "b", "m"]
+
+
+@pytest.mark.parametrize("method", MERGING)
+def test_three_lists_fuse_to_the_same_passages_in_every_order(method: FusionMethod) -> None:
+    lists = [ranked(("a", 0.9), ("b", 0.5)), ranked(("b", 0.8), ("c", 0.4)), ranked(("c", 0.7), ("d", 0.1))]
+    results = {frozenset(names(fuse(list(order), method))) for order in permutations(lists)}
+    assert results == {frozenset("abcd")}
+
+
+def test_the_inputs_are_not_changed() -> None:
+    keys, scores, items = [key("a"), key("b")], [0.9, 0.1], ["x", "y"]
+    ranking = Ranking(Variant("original", "t"), keys, scores, items)
+    for method in METHODS:
+        fuse([ranking, ranking], method)
+        fuse([ranking], method)
+    assert (keys, scores, items) == ([key("a"), key("b")], [0.9, 0.1], ["x", "y"])

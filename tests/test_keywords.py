@@ -1,0 +1,203 @@
+"""Lexical evidence: BM25 over the candidates alone."""
+
+from __future__ import annotations
+
+import unicodedata
+from math import log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.keywords import K1, B, keyword_scores, weighed
+
+TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
+MEAN = (3 + 5 + 3) / 3
+
+
+def idf(documents: int, holding: int) -> float:
+    return log(1 + (documents - holding + 0.5) / (holding + 0.5))
+
+
+def bm25(tf: int, length: int, holding: int, *, documents: int = 3, mean: float = MEAN) -> float:
+    return idf(documents, holding) * tf * (K1 + 1) / (tf + K1 * (1 - B + B * length / mean))
+
+
+def test_the_constants_are_the_usual_ones() -> None:
+    assert (K1, B) == (1.2, 0.75)
+
+
+def test_one_term_scores_as_the_formula_says() -> None:
+    assert keyword_scores("fox", TEXTS) == pytest.approx([bm25(1, 3, 2), 0.0, bm25(2, 3, 2)], rel=1e-12)
+
+
+def test_several_terms_add_up() -> None:
+    expected = [
+        bm25(1, 3, 2) + bm25(1, 3, 1),
+        bm25(1, 5, 2),
+        bm25(2, 3, 2) + bm25(1, 3, 2),
+    ]
+    assert keyword_scores("quick fox dog", TEXTS) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_keyword_written_twice_counts_once() -> None:
+    assert keyword_scores("fox Fox FOX", TEXTS) == keyword_scores("fox", TEXTS)
+
+
+def test_a_word_of_every_text_still_counts_a_little() -> None:
+    scores = keyword_scores("fox", ["fox", "fox"])
+    assert scores == pytest.approx([bm25(1, 1, 2, documents=2, mean=1)] * 2)
+    assert scores is not None
+    assert scores[0] > 0
+
+
+def test_a_missing_text_scores_nothing_and_counts_as_a_text_of_no_words() -> None:
+    scores = keyword_scores("fox", ["fox", None, ""])
+    assert scores == pytest.approx([bm25(1, 1, 1, documents=3, mean=1 / 3), 0.0, 0.0], rel=1e-12)
+
+
+@pytest.mark.parametrize("keywords", ["", "   ", "?!", "\n", "…"])
+def test_no_keyword_gives_no_evidence(keywords: str) -> None:
+    assert keyword_scores(keywords, TEXTS) is None
+
+
+@pytest.mark.parametrize("texts", [[], [None], [None, ""], ["nothing of it", "here"]])
+def test_no_match_gives_no_evidence(texts: list[str | None]) -> None:
+    assert keyword_scores("zebra", texts) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("dogs", "one dog"),
+        ("dog", "two dogs"),
+        ("DOG", "a dog's life"),
+        ("Straße", "die STRASSE"),
+        ("Äpfel", "ÄPFEL"),
+        ("casas", "una casa"),
+        ("COVID-19", "covid 19"),
+        ("naïve", "Naïve"),
+    ],
+)
+def test_words_meet_across_case_plural_and_genitive(query: str, text: str) -> None:
+    scores = keyword_scores(query, [text, "unrelated"])
+    assert scores is not None
+    assert scores[0] > 0 == scores[1]
+
+
+@pytest.mark.parametrize(("one", "other"), [("bus", "bu"), ("class", "clas"), ("gas", "ga"), ("status", "statu")])
+def test_an_s_that_is_no_plural_stays(one: str, other: str) -> None:
+    assert keyword_scores(one, [other]) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "right", "wrong"),
+    [
+        ("東京の天気", "今日の東京は晴れ", "大阪は雨です"),
+        ("机器学习", "深度学习和机器学习", "今天去公园"),
+        ("สุขภาพ", "ปัญหาสุขภาพของแมว", "ราคาหุ้นวันนี้"),
+        ("한국어", "한국어 문법", "영어 문법"),
+        ("здоровье", "Здоровье собаки", "цены акций"),
+        ("猫", "猫が好き", "犬が好き"),
+    ],
+)
+def test_scripts_without_spaces_and_others_find_their_passage(query: str, right: str, wrong: str) -> None:
+    scores = keyword_scores(query, [wrong, right])
+    assert scores is not None
+    assert scores[1] > scores[0]
+
+
+def test_a_script_without_spaces_is_counted_in_pairs_of_neighbours() -> None:
+    # "天気予報" is the pairs 天気, 気予, 予報: three of them in the first text, one in the second.
+    pairs = keyword_scores("天気予報", ["天気予報", "天気図"])
+    expected = [
+        bm25(1, 3, 2, documents=2, mean=2.5) + 2 * bm25(1, 3, 1, documents=2, mean=2.5),
+        bm25(1, 2, 2, documents=2, mean=2.5),
+    ]
+    assert pairs == pytest.approx(expected, rel=1e-12)
+
+
+def test_letters_beside_characters_of_such_a_script_are_words() -> None:
+    scores = keyword_scores("GPT4", ["我喜欢GPT4模型", "我喜欢模型"])
+    assert scores is not None
+    assert scores[0] > 0 == scores[1]
+
+
+def test_vowel_signs_belong_to_their_word() -> None:
+    # The second text holds the consonants of the word and not the word.
+    scores = keyword_scores("हिन्दी", ["हिन्दी भाषा", "ह न द"])
+    assert scores is not None
+    assert scores[0] > 0 == scores[1]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_an_accent_is_the_same_however_it_is_encoded(form: str) -> None:
+    query, text = unicodedata.normalize(form, "café"), "le café noir"
+    other = unicodedata.normalize("NFD" if form == "NFC" else "NFC", text)
+    scores = keyword_scores(query, [other, "cafe"])
+    assert scores is not None
+    assert scores[0] > 0
+
+
+def test_full_width_letters_are_letters() -> None:
+    assert keyword_scores("ＡＢＣ", ["abc"]) is not None
+
+
+anything = st.text(st.characters(), max_size=60)
+
+
+@given(anything, st.lists(st.one_of(st.none(), anything), max_size=6))
+def test_evidence_never_fails_keeps_the_length_and_is_not_negative(keywords: str, texts: list[str | None]) -> None:
+    scores = keyword_scores(keywords, texts)
+    if scores is not None:
+        assert len(scores) == len(texts)
+        assert all(score >= 0 for score in scores)
+        assert any(score > 0 for score in scores)
+        assert all(score == 0 for score, text in zip(scores, texts, strict=True) if not text)
+
+
+@given(st.lists(st.sampled_from(["fox", "dog", "cat", "the"]), min_size=1, max_size=8), st.integers(0, 5))
+def test_more_of_the_keyword_in_a_text_of_the_same_length_scores_no_less(words: list[str], extra: int) -> None:
+    less = " ".join([*words, *["owl"] * extra])
+    more = " ".join([*words, *["fox"] * extra])
+    scores = keyword_scores("fox", [less, more, "fox"])
+    assert scores is not None
+    assert scores[1] >= scores[0]
+
+
+# --- weighed ------------------------------------------------------------------------------------------------------
+
+
+def test_the_two_kinds_of_evidence_are_brought_to_one_scale_and_added_by_weight() -> None:
+    # Scores 2, 6, 4 become 0, 1, 0.5; evidence 0, 5, 10 becomes 0, 0.5, 1.
+    assert weighed([2, 6, 4], [0, 5, 10], 0.25) == pytest.approx(
+        [0.75 * 0 + 0.25 * 0, 0.75 * 1 + 0.25 * 0.5, 0.75 * 0.5 + 0.25 * 1]
+    )
+
+
+def test_negative_scores_are_only_another_scale() -> None:
+    assert weighed([-4, 0, -2], [0, 5, 10], 0.25) == weighed([2, 6, 4], [0, 5, 10], 0.25)
+
+
+def test_evidence_that_tells_nothing_apart_has_no_say() -> None:
+    assert weighed([1.0, 2.0], [3.0, 3.0], 0.25) == [0.0, 0.75]
+    assert weighed([1.0, 1.0], [0.0, 3.0], 0.25) == [0.0, 0.25]
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(0.0, [0.0, 1.0]), (1.0, [1.0, 0.0])])
+def test_a_weight_at_its_limit_hears_one_side_alone(weight: float, expected: list[float]) -> None:
+    assert weighed([1.0, 2.0], [5.0, 4.0], weight) == expected
+
+
+def test_nothing_weighed_is_nothing() -> None:
+    assert weighed([], [], 0.25) == []
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 1e6)), min_size=1, max_size=10),
+    st.floats(0, 1),
+)
+def test_the_sum_lies_between_zero_and_one(pairs: list[tuple[float, float]], weight: float) -> None:
+    result = weighed([score for score, _ in pairs], [keyword for _, keyword in pairs], weight)
+    assert len(result) == len(pairs)
+    assert all(-1e-9 <= value <= 1 + 1e-9 for value in result)

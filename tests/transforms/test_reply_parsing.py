@@ -1,0 +1,263 @@
+"""Laws of reading a reply: nothing raises but `ModelError`, nothing unusable is searched, what is complete is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.errors import ModelError
+from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.settings import Settings
+from qtmiddleware.transforms import merge, parse, prompts_for, standalone_prompt
+from qtmiddleware.types import Message, Transformation
+
+MODES = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
+HISTORY = (Message("user", "Who founded Acme?"),)
+HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+MARKS = [
+    '{"',
+    '"}',
+    '"rewrite": "',
+    '", "',
+    "[",
+    "]",
+    "{",
+    "}",
+    "\\",
+    '"',
+    "'",
+    "1. ",
+    "- ",
+    "**",
+    "?",
+    ":",
+    "#",
+    "<rewrite>",
+]
+WORDS = [
+    "Rewritten query: ",
+    "sub_queries",
+    "I'm sorry, but I can't help",
+    "Here are:",
+    "a",
+    "b c",
+    "What is Acme?",
+    "null",
+]
+OTHERS = [
+    "<rewrite>",
+    "null",
+    "```json\n",
+    "\n",
+    "\n\n",
+    "<think>",
+    "</think>",
+    "\u202e",
+    "\u200d",
+    "\ud800",
+    "Original query:",
+    "hyde: ",
+]
+PIECES = st.sampled_from([*MARKS, *WORDS, *OTHERS])
+REPLIES = st.text(st.characters()) | st.lists(PIECES).map("".join)
+SENTENCE = st.lists(
+    st.sampled_from(
+        ["revenue", "Über", "plan", "東京", "E-42", "growth", "vs", "don't", "(a)", "1,000", "C++", "naïve"]
+    ),
+    min_size=4,
+    max_size=8,
+).map(lambda words: "Which " + " ".join(words))
+
+
+def prompt(mode: str, query: str = "What is Acme?", history: tuple[Message, ...] = ()) -> Prompt:
+    return prompts_for(Settings(transformation_type=mode), query, history)[0]  # type: ignore[arg-type]
+
+
+def read(one: Prompt, reply: Reply) -> Transformation | str:
+    """What came out: a transformation, or the one word that says why there is none."""
+    try:
+        return parse(one, reply)
+    except ModelError as error:
+        return error.reason
+
+
+def texts(found: Transformation) -> dict[str, list[str]]:
+    lists = {name: list(getattr(found, name)) for name in ("sub_queries", "paraphrases", "keywords")}
+    lines = {name: [getattr(found, name)] for name in ("standalone", "rewrite", "step_back", "hyde")}
+    return {name: held for name, held in (lists | lines).items() if held not in ([], [None])}
+
+
+def same(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".?! ")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(text=REPLIES, truncated=st.booleans(), talked=st.booleans())
+def test_any_reply_gives_usable_texts_or_a_model_error(mode: str, text: str, truncated: bool, talked: bool) -> None:
+    one = prompt(mode, history=HISTORY if talked else ())
+    found = read(one, Reply(text, truncated=truncated))
+    if isinstance(found, str):
+        assert found in {"refused", "empty", "truncated", "unparsable"}
+        return
+    allowed = {field.name: field for field in one.fields}
+    for name, held in texts(found).items():
+        assert len(held) <= max(1, allowed[name].max_items)
+        assert len({same(value) for value in held}) == len(held)
+        for value in held:
+            assert any(map(str.isalnum, value))
+            assert not HIDDEN.search(value)
+            assert value == " ".join(value.split())
+            assert len(value) <= (4_000 if name == "hyde" else 1_000)
+            assert name == "keywords" or same(value) != "what is acme"
+            assert "I'm sorry" not in value[:9]
+
+
+def full_reply(parts: list[str]) -> dict[str, object]:
+    rewrite, step_back, *rest = dict.fromkeys(parts)
+    return {"rewrite": rewrite, "step_back": step_back, "sub_queries": rest[:4], "hyde": ". ".join(parts) + "."}
+
+
+@given(st.lists(SENTENCE, min_size=6, max_size=8, unique_by=str.casefold), st.booleans())
+def test_a_well_formed_reply_is_read_exactly(parts: list[str], fenced: bool) -> None:
+    reply = full_reply(parts)
+    text = f"```json\n{json.dumps(reply, indent=2)}\n```" if fenced else json.dumps(reply)
+    found = parse(prompt("combined", "zz 7"), Reply(text))
+    assert found == Transformation(**{**reply, "sub_queries": tuple(reply["sub_queries"])})  # type: ignore[arg-type]
+
+
+@given(st.lists(SENTENCE, min_size=6, max_size=6, unique_by=str.casefold), st.data())
+def test_a_reply_cut_anywhere_gives_a_part_of_the_whole(parts: list[str], data: st.DataObject) -> None:
+    reply = full_reply(parts)
+    text = json.dumps(reply)
+    cut = data.draw(st.integers(0, len(text) - 1))
+    found = read(prompt("combined", "zz 7"), Reply(text[:cut], truncated=True))
+    if isinstance(found, str):
+        assert found == "truncated"
+        return
+    assert found.rewrite in (None, reply["rewrite"])
+    assert found.step_back in (None, reply["step_back"])
+    assert list(found.sub_queries) == reply["sub_queries"][: len(found.sub_queries)]  # type: ignore[index]
+    assert str(reply["hyde"]).startswith(found.hyde or "")
+    assert ("reply", "truncated") in found.notes
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "expected"),
+    [
+        ("I can't log in", "Cannot log in to account: sign-in failure", "Cannot log in to account: sign-in failure"),
+        ("I can't create an account", "I can't create an account: form error", "I can't create an account: form error"),
+        ("I can't log in", "I'm sorry, but I can't help with that.", "refused"),
+        ("SQL query slow", "SQL query: why is it slow?", "SQL query: why is it slow?"),
+        ("parse JSON in Go", 'How to parse {"name": "x"} in Go?', 'How to parse {"name": "x"} in Go?'),
+        ("1. FC Köln", '{"rewrite": "1. FC Köln football club"}', "1. FC Köln football club"),
+        ('"just do it" origin', '{"rewrite": "\\"just do it\\" slogan"}', '"just do it" slogan'),
+        ("strip think tags", '{"rewrite": "remove </think> tags"}', "remove </think> tags"),
+        ("__init__ in Python", "__init__ method in Python classes", "__init__ method in Python classes"),
+        ("what is 2**3", '{"rewrite": "What is 2**3 in Python?"}', "What is 2**3 in Python?"),
+        ("این چیست", '{"rewrite": "می\u200cخواهم بدانم این چیست"}', "می\u200cخواهم بدانم این چیست"),
+    ],
+)
+def test_words_of_the_query_are_no_noise(query: str, text: str, expected: str) -> None:
+    found = read(prompt("rewrite", query), Reply(text))
+    assert (found if isinstance(found, str) else found.rewrite) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x" * 10_000, "unparsable"),
+        ("lorem ipsum " * 1_000, "unparsable"),
+        ("x" * 10_000_000, "truncated"),
+        ("<think>" + "so " * 3_000_000, "truncated"),
+        ("[" * 100_000, "truncated"),
+        ('{"a":' * 100_000, "truncated"),
+        ('"\n' * 100_000, "truncated"),
+    ],
+)
+def test_a_blob_is_no_query(text: str, reason: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        parse(prompt("rewrite"), Reply(text))
+    assert caught.value.reason == reason
+    assert text[:20] not in str(caught.value)
+
+
+def test_a_reply_without_text_is_empty() -> None:
+    with pytest.raises(ModelError) as caught:
+        parse(prompt("rewrite"), Reply(None))  # type: ignore[arg-type]
+    assert caught.value.reason == "empty"
+
+
+def test_a_passage_of_thoughts_before_the_answer_may_be_long() -> None:
+    reply = "<think>" + "hm " * 50_000 + '</think>\n{"rewrite": "a b c"}'
+    assert parse(prompt("rewrite"), Reply(reply)).rewrite == "a b c"
+
+
+def test_duplicates_go_before_the_list_is_cut_to_its_length() -> None:
+    listed = ["Here are..", "a", "A ", "a", "", "What is Acme?", "b", "c", "d"]
+    for text in (json.dumps(listed), "\n".join(listed), json.dumps({"paraphrases": listed})):
+        assert parse(prompt("multi_query"), Reply(text)).paraphrases == ("a", "b", "c")
+
+
+def test_long_values_are_cut_at_a_word() -> None:
+    found = parse(prompt("rewrite"), Reply(json.dumps({"rewrite": "words " * 300})))
+    assert found.rewrite == ("words " * 166).strip()
+    assert ("rewrite", "cut: too long") in found.notes
+
+
+def test_a_query_that_needs_no_splitting_or_resolving_is_no_error() -> None:
+    assert parse(prompt("decompose"), Reply('{"sub_queries": []}')).is_empty
+    assert parse(prompt("decompose"), Reply('{"sub_queries": ["what is acme"]}')).is_empty
+    one = standalone_prompt(Settings(), "What is Acme?", HISTORY)
+    found = parse(one, Reply('{"standalone": "What is Acme?"}'))
+    assert found == Transformation(notes=(("standalone", "dropped: same as the query"),))
+
+
+@pytest.mark.parametrize(
+    "sub_query",
+    [
+        "Where was that person born?",
+        "When did #1 die?",
+        "What did [answer of 1] write?",
+        "Who starred in the film from step 1?",
+        "When was it released?",
+        "Is the answer to the previous question correct?",
+        "Where is {answer} located?",
+    ],
+)
+def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str) -> None:
+    found = parse(prompt("decompose"), Reply(json.dumps({"sub_queries": ["Who runs Acme?", sub_query]})))
+    assert found.sub_queries == ("Who runs Acme?",)
+    assert ("sub_queries", "dropped: unresolved reference") in found.notes
+
+
+@pytest.mark.parametrize(
+    "sub_query",
+    [
+        "Is it safe to take ibuprofen with alcohol?",
+        "Which team won the 2010 cup, and who coached that team?",
+        "Who directed Alien and where was that person born?",
+        "When did the band release Dookie and was it a success?",
+        "What is a step-down transformer?",
+    ],
+)
+def test_a_sub_query_that_explains_itself_stays(sub_query: str) -> None:
+    assert parse(prompt("decompose"), Reply(json.dumps({"sub_queries": [sub_query]}))).sub_queries == (sub_query,)
+
+
+def test_what_lacks_is_noted_without_any_text() -> None:
+    found = parse(prompt("combined"), Reply('{"rewrite": "a b c", "step_back": "I\'m sorry, I can\'t help."}'))
+    assert found.notes == (("step_back", "dropped: refusal"), ("sub_queries", "missing"), ("hyde", "missing"))
+
+
+def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
+    parts = [
+        Transformation(rewrite="r", sub_queries=("a?", "b"), notes=(("x", "y"),)),
+        Transformation(rewrite="other", step_back="s", sub_queries=("A", "c"), notes=(("x", "y"),)),
+    ]
+    assert merge(parts) == Transformation(rewrite="r", step_back="s", sub_queries=("a?", "b", "c"), notes=(("x", "y"),))
+    assert merge([]).is_empty
