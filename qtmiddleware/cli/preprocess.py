@@ -9,6 +9,7 @@ import typer
 from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines
 from qtmiddleware.config import Config
 from qtmiddleware.preprocess import prepare
+from qtmiddleware.request import validated
 
 
 def preprocess_command(
@@ -18,11 +19,12 @@ def preprocess_command(
     json_output: AsJson = False,
 ) -> None:
     """Turn questions into keywords, without a model."""
-    options = Config.load(config).settings.preprocess
+    settings = Config.load(config).settings
+    options = settings.preprocess
     rows = []
     for text in lines(query):
         made = prepare(
-            text,
+            validated(text, "query", settings),
             language=language or options.language,
             keep_words=options.keep_words,
             extra_words=options.extra_words,

@@ -24,6 +24,7 @@ _LABELS = {
 }
 
 
+_NO_KEY = "unauthorized"
 _Kind = Annotated[
     str | None,
     typer.Option("--type", "-t", help="rewrite, stepback, decompose, multi_query, hyde, keywords, all or combined."),
@@ -36,7 +37,8 @@ _History = Annotated[
 
 def transform_command(
     query: Queries = None,
-    kind: _Kind = None,
+    kind: _NO_KEY = "unauthorized"
+_Kind = None,
     config: ConfigFile = None,
     history: _History = None,
     json_output: AsJson = False,
@@ -57,8 +59,9 @@ def transform_command(
     if json_output:
         as_json(rows)
     if rows and all(_is_empty(row) for row in rows):
-        reasons = sorted({f"{stage}: {reason}" for row in rows for stage, reason in row["notes"]})
-        raise ModelError("unavailable", "the language model gave nothing usable (" + "; ".join(reasons) + ")")
+        reasons = sorted({reason for row in rows for _, reason in row["notes"]})
+        advice = "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for a service of your own" if _NO_KEY in reasons else ""
+        raise ModelError("unavailable", f"the language model gave nothing usable ({', '.join(reasons)}){advice}")
 
 
 def _is_empty(row: dict[str, Any]) -> bool:

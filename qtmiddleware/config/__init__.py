@@ -112,9 +112,9 @@ class Config:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of a config file, with every key's meaning, default and limits."""
-    from qtmiddleware import config_model
+    from qtmiddleware.config import model
 
-    return config_model.json_schema()
+    return model.json_schema()
 
 
 def known_keys() -> tuple[str, ...]:

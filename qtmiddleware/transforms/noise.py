@@ -36,10 +36,10 @@ _REMARKS: Final = (
         r"(?=.*\b(?:clear|specific|self-contained|stands?[- ]?alone|simple|concise|good|complete|unambiguous|detailed|"
         r"need|require|rewrit|decompos|change|about)\b)"
     ),
+    rf"(?:this|it) is (?:already )?an? (?:very )?(?:simple|clear|specific|single)\b.{{0,30}}\b{_QUERY}\b",
     (
-        rf"(?:this|it) is (?:already )?an? (?:very )?(?:simple|clear|specific|straightforward|single)\b.{{0,30}}\b{_QUERY}\b",
         rf"no (?:changes?|rewrit\w*|rephrasing|decomposition|modifications?|{_QUERY}|transformation|further) "
-        r"(?:\w+ )?(?:is |are |was |were )?(?:needed|required|necessary|made|applicable)",
+        r"(?:\w+ )?(?:is |are |was |were )?(?:needed|required|necessary|made|applicable)"
     ),
     (
         rf"(?:this|these|the) (?:(?:rewritten|rephrased|revised) )?(?:rewrite|paraphrases?|versions?|{_QUERY}) "

@@ -111,7 +111,9 @@ class _Reading:
         """The texts of one field that can be searched for, without repetition, at most as many as were asked for."""
         most = field.max_items if field.shape == "list" else 1
         kept: dict[str, str] = {}
-        for text in _apart(field, texts)[:_MOST_TEXTS]:
+        # A sentence that was cut at its commas would not be known as a refusal any more.
+        parts = texts if any(is_refusal(text, self.prompt.query) for text in texts[:1]) else _apart(field, texts)
+        for text in parts[:_MOST_TEXTS]:
             value = self._value(field, text)
             if not value:
                 continue

@@ -17,6 +17,7 @@ _TASK: Final = (
 )
 _REFUSALS: Final = (
     # English
+    rf"{_SORRY}[.!,]? ?$",
     rf"{_SORRY}[,.;:!]? (?:but |that )?(?:i |as an ai)",
     rf"{_SORRY}[,.;:!]? .{{0,40}}\b{_UNABLE}",
     rf"{_UNABLE} (?:\w+ )?{_TASK}\b",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Generator
@@ -77,7 +76,7 @@ def test_an_interrupt_while_waiting_for_the_others_reaches_the_caller() -> None:
     question = ask()
 
     def model(_: Any) -> Waits:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         yield release
 
     watched = Watched(Together([question], Deadline(), 1))

@@ -223,6 +223,34 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         '{"rewrite": "a b c",\n // the broader one\n "step_back": "d e",}',
         {"rewrite": "a b c", "step_back": "d e"},
     ),
+    (
+        "rewrite",
+        "What are Nike's strategies? (This version is more specific.)",
+        {"rewrite": "What are Nike's strategies?"},
+    ),
+    ("rewrite", '"rewrite": "What is sold?"', {"rewrite": "What is sold?"}),
+    ("rewrite", "*What is sold?*", {"rewrite": "What is sold?"}),
+    ("rewrite", "Rewritten:\n> What is sold?", {"rewrite": "What is sold?"}),
+    ("rewrite", "rewrite:\n  What is sold?", {"rewrite": "What is sold?"}),
+    ("rewrite", 'Okay, here\'s my attempt: "What is sold?"', {"rewrite": "What is sold?"}),
+    ("rewrite", '{"rewrite": "What is sold?"}<|im_end|>', {"rewrite": "What is sold?"}),
+    ("rewrite", "Umformulierte Frage: Was wird verkauft?", {"rewrite": "Was wird verkauft?"}),
+    ("rewrite", "Internal Server Error", "empty"),
+    ("decompose", "This is a simple question that does not need to be decomposed.", "empty"),
+    (
+        "decompose",
+        "sub_queries:\n  - What is sold?\n  - Who buys it all?",
+        {"sub_queries": ("What is sold?", "Who buys it all?")},
+    ),
+    (
+        "keywords",
+        '{"keywords": ["nike", {"term": "brand"}], "synonyms": ["plan"]}',
+        {"keywords": ("nike", "brand", "plan")},
+    ),
+    ("hyde", "Here's a passage:\n\n**Strategy**\n\nNike sells.", {"hyde": "Strategy Nike sells."}),
+    ("stepback", "**Step-back**: What drives Nike?\n\n**Reasoning**: broader.", {"step_back": "What drives Nike?"}),
+    ("keywords", '{"keywords": "I\'m sorry, but I can\'t help, really"}', "refused"),
+    ("keywords", "I'm sorry", "refused"),
 ]
 
 

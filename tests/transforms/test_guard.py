@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from qtmiddleware.transforms import guard, parse, prompts_for
 from qtmiddleware.types import Message, Transformation
 
 SHARED = Path(__file__).parents[3] / "shared"
-Spans = list[tuple[str, str]]
+Spans = Sequence[tuple[str, str]]
 
 
 def guarded(query: str, must_keep: Spans, **held: object) -> Transformation:

@@ -1,0 +1,96 @@
+"""Several flows performed side by side as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.drivers import Flow, arun, run
+from qtmiddleware.lockstep import side_by_side
+from qtmiddleware.steps import Outcome, Search, Together
+
+
+def sent(flow: Flow[Any], answers: Sequence[Sequence[Any]]) -> tuple[list[list[str]], Any]:
+    """What *flow* asked for in each round, answered with *answers*, and its result."""
+    asked: list[list[str]] = []
+    step = next(flow)
+    for answer in answers:
+        asked.append([it.text for it in step.steps])
+        try:
+            step = flow.send([Outcome(it) for it in answer])
+        except StopIteration as stop:
+            return asked, stop.value
+    raise AssertionError("the flow did not end")
+
+
+def rounds(name: str, *counts: int, deadline: float = 1.0) -> Flow[list[Any]]:
+    """A flow that asks for as many things in each round and returns all answers."""
+    got: list[Any] = []
+    for turn, count in enumerate(counts):
+        steps = [Search(f"{name}{turn}{number}") for number in range(count)]
+        got.extend(it.value for it in (yield Together(steps, Deadline(deadline), 8)))
+    return got
+
+
+def test_what_flows_wait_for_at_the_same_time_is_asked_for_at_the_same_time() -> None:
+    flow = side_by_side([rounds("a", 1, 2), rounds("b", 2), rounds("c", 1, 1, 1)], limit=4)
+    asked, result = sent(flow, [[1, 2, 3, 4], [5, 6, 7], [8]])
+    assert asked == [["a00", "b00", "b01", "c00"], ["a10", "a11", "c10"], ["c20"]]
+    assert result == [[1, 5, 6], [2, 3], [4, 7, 8]]
+
+
+def test_no_flow_is_no_result() -> None:
+    with pytest.raises(StopIteration) as stopped:
+        next(side_by_side([], limit=4))
+    assert stopped.value.value == []
+
+
+def test_a_flow_that_asks_for_nothing_has_its_place() -> None:
+    flow = side_by_side([rounds("a"), rounds("b", 1), rounds("c", 0, 1)], limit=4)
+    assert sent(flow, [[1], [2]]) == ([["b00"], ["c10"]], [[], [1], [2]])
+
+
+def test_one_flow_alone_is_what_it_was() -> None:
+    assert sent(side_by_side([rounds("a", 2, 1)], limit=4), [[1, 2], [3]]) == ([["a00", "a01"], ["a10"]], [[1, 2, 3]])
+
+
+def test_the_last_deadline_and_the_own_limit_count() -> None:
+    step = next(side_by_side([rounds("a", 1, deadline=5.0), rounds("b", 1, deadline=9.0)], limit=3))
+    assert (step.deadline.at, step.limit, step.essential) == (9.0, 3, 0)  # type: ignore[union-attr]
+
+
+def test_an_error_of_one_flow_passes_through() -> None:
+    error = ValueError("broken")
+
+    def broken() -> Flow[None]:
+        yield Together([Search("x")], Deadline(), 1)
+        raise error
+
+    flow = side_by_side([rounds("a", 1, 1), broken()], limit=2)
+    next(flow)
+    with pytest.raises(ValueError, match="broken") as caught:
+        flow.send([Outcome(1), Outcome(2)])
+    assert caught.value is error
+
+
+def test_both_drivers_perform_it_with_everything_in_flight_at_once() -> None:
+    together = Barrier(4)
+
+    class World:
+        native_async = False
+        model = None
+
+        def search(self, step: Search) -> str:
+            together.wait(5)
+            return step.text.upper()
+
+    for perform in (run, lambda flow, world: asyncio.run(arun(flow, world))):
+        flows = [rounds(name, 1, 1) for name in "abcd"]
+        assert perform(side_by_side(flows, limit=4), World()) == [  # type: ignore[arg-type]
+            [f"{name}00".upper(), f"{name}10".upper()] for name in "abcd"
+        ]
