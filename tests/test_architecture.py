@@ -23,8 +23,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     errors deadline trace settings
     types
     ports
-    steps cache calls responses fusion keywords gate preprocess transforms lockstep overrides chunking
-    request variants asking merging querylog drivers llms embedders stores config
+    steps cache calls responses fusion keywords gate preprocess transforms overrides chunking
+    lockstep request variants asking merging querylog drivers llms embedders stores config
     searching
     pipeline
     invocation
@@ -189,7 +189,7 @@ VENDORS = ("openai", "pinecone", "pydantic", "numpy", "httpx", "httpx2", "lanced
 
 def modules_after(statement: str) -> set[str]:
     """The vendor libraries a fresh interpreter holds after *statement*."""
-    script = f"{statement}\nimport sys\nprint(*({VENDORS!r}[i] for i in range({len(VENDORS)}) if {VENDORS!r}[i] in sys.modules))"
+    script = f"{statement}\nimport sys\nprint(*(name for name in {VENDORS!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.deadline import Deadline
+from qtmiddleware.deadline import NEVER, Deadline
 from qtmiddleware.drivers import Flow, arun, run
 from qtmiddleware.lockstep import side_by_side
 from qtmiddleware.steps import Outcome, Search, Together
@@ -28,7 +28,7 @@ def sent(flow: Flow[Any], answers: Sequence[Sequence[Any]]) -> tuple[list[list[s
     raise AssertionError("the flow did not end")
 
 
-def rounds(name: str, *counts: int, deadline: float = 1.0) -> Flow[list[Any]]:
+def rounds(name: str, *counts: int, deadline: float = NEVER) -> Flow[list[Any]]:
     """A flow that asks for as many things in each round and returns all answers."""
     got: list[Any] = []
     for turn, count in enumerate(counts):

@@ -32,6 +32,7 @@ def retrieval(
     scores: tuple[Any, ...] = (0.9, 0.5),
 ) -> Retrieval:
     trace = Trace()
+    labels = {"title": "Health", "url": "https://example.org/1", "text": text}
     trace.stage("search.original", 0.01)
     trace.finish()
     variants = (Variant("original", query), Variant("rewrite", f"{query} rewritten", 0.7))

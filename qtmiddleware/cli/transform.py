@@ -37,8 +37,7 @@ _History = Annotated[
 
 def transform_command(
     query: Queries = None,
-    kind: _NO_KEY = "unauthorized"
-_Kind = None,
+    kind: _Kind = None,
     config: ConfigFile = None,
     history: _History = None,
     json_output: AsJson = False,

@@ -17,10 +17,11 @@ def markers(lexicons: Iterable[Lexicon]) -> Markers:
     table: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
-            # One letter is a word in every language; it speaks for none but where nothing else does.
-            weight = STRONG if word in lexicon.strong else WEAK
-            if len(word) > 1 or not word.isascii() or lexicon.language == DEFAULT:
-                table.setdefault(word, {})[lexicon.language] = weight
+            # One letter is a word in every language, so it speaks for none.
+            if len(word) > 1 or not word.isascii():
+                table.setdefault(word, {})[lexicon.language] = STRONG if word in lexicon.strong else WEAK
+        for elided in lexicon.elisions:
+            table.setdefault(f"{elided}'", {})[lexicon.language] = WEAK
     return {word: tuple(weights.items()) for word, weights in table.items()}
 
 
@@ -34,7 +35,9 @@ def guess(keys: Sequence[str], table: Markers, first: dict[str, str]) -> str:
     if keys and (language := first.get(keys[0])) is not None:
         return language
     scores: dict[str, int] = {}
-    for word in set(filter(table.__contains__, keys)):
+    telling = set(filter(table.__contains__, keys))
+    telling.update(elided for word in keys if "'" in word and (elided := word[: word.index("'") + 1]) in table)
+    for word in telling:
         for language, weight in table[word]:
             scores[language] = scores.get(language, 0) + weight
     return _winner(scores, keys) if scores else ""

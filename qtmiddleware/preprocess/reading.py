@@ -30,7 +30,7 @@ NUMBER = re.compile(
     r"[$€£¥₹₩₽¢]?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
 )
 CODE = re.compile(r"[.$#@]?+\w++(?:(?:[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2})\w++)*+(?:\+\+?|#|\(\)|/)?+")
-CALL = re.compile(r"[\w.:]++\([\w.,=:]*+\)")
+CALL = re.compile(r"[\w.:]++(?:\([\w.,=:]*+\)|<[\w.,:*&]*+>)")
 FLAG = re.compile(r"--?[^\W\d_][\w-]*+(?:=\S++)?+")
 PATH = re.compile(r"(?:~|\.{1,2})?+(?:/[\w.@+%-]++)++/?+|(?:[A-Za-z]:)?(?:\\[\w.@+%-]++)++\\?+|(?:\*|\*\*/\*)\.\w++")
 TAG = re.compile(r"</?[A-Za-z][\w-]*+/?>")
@@ -113,6 +113,8 @@ def _closing(chunk: str, left: int, right: int) -> int:
         return 2
     if tail[:1] == ")":
         return int("(" in chunk[left:right] and chunk.count("(") >= chunk.count(")"))
+    if tail[:1] == ">":
+        return int("<" in chunk[left:right])
     if tail[:1] == ".":
         return int(DOTTED.fullmatch(chunk, left, right + 1) is not None)
     if tail[:1] == "/":

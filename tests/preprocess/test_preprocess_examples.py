@@ -269,7 +269,9 @@ BY_LANGUAGE = {
 }
 
 
-@pytest.mark.parametrize(("query", "keywords"), [*SEED, *(row for rows in BY_LANGUAGE.values() for row in rows), *OTHER])
+@pytest.mark.parametrize(
+    ("query", "keywords"), [*SEED, *(row for rows in BY_LANGUAGE.values() for row in rows), *OTHER]
+)
 def test_a_question_becomes_its_keywords(query: str, keywords: str) -> None:
     assert preprocess(query) == keywords
 
