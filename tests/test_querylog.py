@@ -32,7 +32,6 @@ def retrieval(
     scores: tuple[Any, ...] = (0.9, 0.5),
 ) -> Retrieval:
     trace = Trace()
-    labels = {"title": "Health", "url": "https://example.org/1", "text": text}
     trace.stage("search.original", 0.01)
     trace.finish()
     variants = (Variant("original", query), Variant("rewrite", f"{query} rewritten", 0.7))
@@ -94,7 +93,6 @@ def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
     assert entry["queries"] == ["What about Jaco?"]
     rows = [{"id": "1", "namespace": "ns"}, {"id": "2", "namespace": "ns"}]
     scored = [{**row, "score": score} for row, score in zip(rows, (0.9, 0.5), strict=True)]
-    labels = {"title": "Health", "url": "https://example.org/1"}
     assert entry["retrieval_steps"] == {
         "searches": [{"kind": "original", "found": scored}, {"kind": "rewrite", "found": scored}],
         "fusion": rows,

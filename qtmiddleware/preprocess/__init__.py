@@ -101,7 +101,7 @@ class _Shelf:
 
     def guess(self, keys: list[str]) -> str:
         """The language of the folded words *keys*, or ``""``."""
-        return languages.guess([key for key in keys if key], self.markers, self.starters)
+        return languages.guess(list(filter(None, keys)), self.markers, self.starters)
 
 
 @lru_cache(16)
@@ -145,7 +145,7 @@ def _once(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool]:
         words, cased, acronyms = read
         capital = words[0]
         words[0] = first = capital.lower()
-        used = code or shelf.starters.get(first) or shelf.guess(plain.keys_of(words, cased))
+        used = code or shelf.starters.get(first) or shelf.guess(plain.keys_of(words, acronyms))
         quick = plain.strip(words, shelf.rules[used], capital, cased, acronyms)
         if quick is not None:
             return quick[0] or text, used, quick[1]

@@ -36,7 +36,8 @@ def guess(keys: Sequence[str], table: Markers, first: dict[str, str]) -> str:
         return language
     scores: dict[str, int] = {}
     telling = set(filter(table.__contains__, keys))
-    telling.update(elided for word in keys if "'" in word and (elided := word[: word.index("'") + 1]) in table)
+    if "'" in "".join(keys):
+        telling.update(elided for word in keys if "'" in word and (elided := word[: word.index("'") + 1]) in table)
     for word in telling:
         for language, weight in table[word]:
             scores[language] = scores.get(language, 0) + weight

@@ -104,11 +104,11 @@ def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: 
     if acronyms and not _are_acronyms(words, chosen, capital):
         return None
     if _begins(words, chosen.leads):
-        words = _after_lead_in(words, chosen.lexicon)
+        words = _after_lead_in(words, chosen.lexicon, acronyms)
     if chosen.lexicon.elisions and any("'" in word for word in words):
         return None
     if not (chosen.wary.isdisjoint(words) and chosen.wary_later.isdisjoint(words[1:])):
-        keys = _keys(words) if cased else words
+        keys = keys_of(words, acronyms) if cased else words
         if not chosen.pairs.isdisjoint(pairwise(keys)):
             return None
     kept = list(filterfalse(chosen.stop.__contains__, words))
@@ -116,10 +116,10 @@ def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: 
         return "", True
     if kept[-1] in chosen.lexicon.closings or (cased and not chosen.capitals.isdisjoint(kept)):
         return None
-    if acronyms:
-        return " ".join(word if _is_acronym(word) else word.lower() for word in kept), False
-    kept[0] = kept[0].lower()
     settled = chosen.moving.isdisjoint(kept) and not _begins(kept, chosen.moving_leads)
+    if acronyms:
+        settled = settled and kept[0].islower() and _is_calm(kept)
+        return " ".join(word if _is_acronym(word) else word.lower() for word in kept), settled
     result = " ".join(kept)
     return result.lower() if cased else result, settled
 
@@ -129,29 +129,32 @@ def _is_acronym(word: str) -> bool:
     return len(word) > 1 and word.isupper()
 
 
+def _is_calm(words: list[str]) -> bool:
+    """Whether the words in capitals are few among *words*."""
+    calm = sum(map(str.islower, words))
+    return 3 * calm > 2 * len(words)
+
+
 def _are_acronyms(words: list[str], chosen: Rules, capital: str) -> bool:
     """Whether all double capitals of *words* are acronyms in an otherwise calm text."""
     if not (capital.islower() or capital.istitle()):
         return False
-    loud = [word for word in words if not (word.islower() or word.istitle() or word.isdigit())]
-    if (len(words) - len(loud)) < 2 * len(loud):
+    if not _is_calm(words):
         return False
+    loud = [word for word in words if not (word.islower() or word.istitle() or word.isdigit())]
     return all(word.isalpha() and word.isupper() and word.lower() not in chosen.lexicon.stop for word in loud)
 
 
-def _keys(words: list[str]) -> list[str]:
-    """*words* as word lists hold them, acronyms as nothing."""
+def keys_of(words: list[str], acronyms: bool) -> list[str]:
+    """*words* as word lists hold them, *acronyms*, if there are any, as nothing."""
+    if not acronyms:
+        return list(map(str.lower, words))
     return ["" if _is_acronym(word) else word.lower() for word in words]
 
 
-def keys_of(words: list[str], cased: bool) -> list[str]:
-    """*words* as word lists hold them: what tells the language."""
-    return _keys(words) if cased else words
-
-
-def _after_lead_in(words: list[str], lexicon: Lexicon) -> list[str]:
+def _after_lead_in(words: list[str], lexicon: Lexicon, acronyms: bool) -> list[str]:
     """*words* without the lead-ins at their start."""
-    keys = _keys(words)
+    keys = keys_of(words, acronyms)
     start = 0
     while start < len(keys) and (length := longest(lexicon.lead_ins, keys, start)):
         start += length
@@ -159,8 +162,10 @@ def _after_lead_in(words: list[str], lexicon: Lexicon) -> list[str]:
 
 
 def _rarest(phrase: Phrase, lexicon: Lexicon) -> frozenset[str]:
-    """The words of *phrase* at a place without stop words; none where every place may hold one."""
-    places = (words for words, optional in phrase if not optional and lexicon.stop.isdisjoint(words))
+    """The words of *phrase* to look for first; none where it ends in a stop word, which is rare behind the first word."""
+    if phrase[-1][0] <= lexicon.stop - lexicon.articles:
+        return frozenset()
+    places = (words for words, optional in reversed(phrase) if not optional and lexicon.stop.isdisjoint(words))
     return next(places, frozenset())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.transforms.negation import is_negated
@@ -25,15 +24,26 @@ _MARKED: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
 class _Face:
-    """What is compared of a text: its normal form, its tokens, the marked terms and names in it, its denial."""
+    """What is compared of a text: its normal form and its tokens; the rest only of texts that look near."""
 
-    normal: str
-    tokens: frozenset[str]
-    marked: frozenset[str]
-    names: frozenset[str]
-    is_negated: bool
+    __slots__ = ("normal", "text", "tokens")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.normal = normal(text)
+        every = frozenset(tokens(text))
+        self.tokens = every - _LIGHT or every
+
+    @property
+    def marked(self) -> frozenset[str]:
+        """Its numbers, identifiers and acronyms."""
+        return frozenset(folded(term).strip(".:'()[]") for term in _MARKED.findall(self.text))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Its words with a capital; the first has one in any case, so it tells nothing."""
+        return frozenset(folded(word) for word in words(self.text)[1:] if word[0].isupper())
 
 
 def distinct(texts: Sequence[str], *, original: str, near: float = NEAR) -> list[int]:
@@ -43,32 +53,22 @@ def distinct(texts: Sequence[str], *, original: str, near: float = NEAR) -> list
     so little that their tokens overlap by *near* or more. Texts that differ in a number, an identifier, a name or a
     denial never are.
     """
-    seen = [_face(original)]
+    seen = [_Face(original)]
     kept = []
     for index, text in enumerate(texts):
-        face = _face(text)
+        face = _Face(text)
         if not any(_are_near(face, other, near) for other in seen):
             seen.append(face)
             kept.append(index)
     return kept
 
 
-def _face(text: str) -> _Face:
-    weighty = frozenset(token for token in tokens(text) if token not in _LIGHT)
-    marked = frozenset(folded(term).strip(".:'()[]") for term in _MARKED.findall(text))
-    # The first word has a capital in any case, so it tells nothing.
-    names = frozenset(folded(word) for word in words(text)[1:] if word[0].isupper())
-    return _Face(normal(text), weighty or frozenset(tokens(text)), marked, names, is_negated(text))
-
-
 def _are_near(one: _Face, other: _Face, near: float) -> bool:
     if one.normal == other.normal:
         return True
-    if one.marked != other.marked or one.is_negated != other.is_negated or not one.tokens:
+    common = len(one.tokens & other.tokens)
+    if not common or common < near * (len(one.tokens) + len(other.tokens) - common):
         return False
-    if one.tokens == other.tokens:
-        return True
-    apart = one.tokens ^ other.tokens
-    if apart & (one.names | other.names):
+    if one.marked != other.marked or is_negated(one.text) != is_negated(other.text):
         return False
-    return len(one.tokens & other.tokens) / len(one.tokens | other.tokens) >= near
+    return one.tokens == other.tokens or not (one.tokens ^ other.tokens) & (one.names | other.names)

@@ -69,6 +69,8 @@ def field_of(key: str, fields: Sequence[ReplyField]) -> str:
 
 def split_label(line: str, query: str) -> tuple[str, str]:
     """The label that *line* begins with and the rest of it; no label where those words could be part of a query."""
+    if ":" not in line and "：" not in line:
+        return "", line
     match = _LABEL.match(line)
     if match and is_label(match.group(1)) and match.group(1).casefold() not in query.casefold():
         return match.group(1), match.group(3)

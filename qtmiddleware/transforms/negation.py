@@ -45,7 +45,9 @@ _TROUBLE: Final = re.compile(r"\b(?:problems?|issues?|errors?|troubles?|faults?|
 def is_negated(text: str) -> bool:
     """Whether *text* has a word, contraction or character that denies, in any of some twenty languages."""
     plain = folded(text)
-    return bool(_INSIDE.search(plain)) or not _WORDS.isdisjoint(words(plain))
+    # In ASCII only a contraction can hide a denial inside a run.
+    hidden = not plain.isascii() or "'" in plain
+    return (hidden and bool(_INSIDE.search(plain))) or not _WORDS.isdisjoint(words(plain))
 
 
 def keeps_negation(text: str, query: str) -> bool:

@@ -148,7 +148,7 @@ class _Reading:
 
     def _fault(self, field: ReplyField, text: str, value: str) -> str:
         query = self.prompt.query
-        if is_refusal(text, query) or is_refusal(value, query):
+        if is_refusal(text, query) or (value != text and is_refusal(value, query)):
             self.refused = True
             return "dropped: refusal"
         key = normal(value)

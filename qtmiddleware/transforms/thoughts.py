@@ -33,4 +33,6 @@ def without_thoughts(text: str) -> tuple[str, bool]:
     if not text.lstrip().startswith(("{", "[", '"', "```")):
         end = _CLOSE.search(text)
         text = text[end.end() :] if end else text
+    if text and text[0] in "{[" and text[-1] in "}]":
+        return text, False
     return _EDGE.sub("", text), False

@@ -18,12 +18,17 @@ _ACCENT: Final = re.compile("[\u0300-\u036f]")
 _OPENING: Final = "\"'“”‘’«»„`¿¡ "
 _FINAL: Final = "\"'“”‘’«»„`.?!。？！…,;:、 "
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W\d_]+)*")
+# Where there is no apostrophe, the words of plain ASCII are what anything but letters and digits leaves between.
+_APART: Final = bytes(code if code < 128 and chr(code).isalnum() else 32 for code in range(256))
 _OPENING_CHARS: Final = 300
 _CJK: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 
 
 def clean(text: str) -> str:
     """*text* on one line, with single spaces and no character that cannot be seen."""
+    spaced = " ".join(text.split())
+    if spaced.isascii() and spaced.isprintable():
+        return spaced
     previous = ""
     # Taking a character out may leave a joiner that stands at an edge now.
     while previous != text:
@@ -42,12 +47,17 @@ def shorten(text: str, limit: int) -> str:
 
 def normal(text: str) -> str:
     """What two spellings of one question have in common: no case, no spacing, no outer quotes, no final punctuation."""
-    folded = unicodedata.normalize("NFKC", clean(text)).casefold()
+    whole = clean(text)
+    if whole.isascii():
+        return whole.lower().lstrip(_OPENING).rstrip(_FINAL)
+    folded = unicodedata.normalize("NFKC", whole).casefold()
     return " ".join(folded.split()).lstrip(_OPENING).rstrip(_FINAL)
 
 
 def folded(text: str) -> str:
     """*text* without case and accents, with one kind of apostrophe and hyphen."""
+    if text.isascii():
+        return text.lower()
     apart = unicodedata.normalize("NFKD", text.casefold())
     whole = unicodedata.normalize("NFC", _ACCENT.sub("", apart))
     return re.sub("[‐‑‒–—−]", "-", whole.replace("’", "'"))
@@ -55,11 +65,15 @@ def folded(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """The words of *text* in their order, as they are written."""
+    if text.isascii() and "'" not in text:
+        return text.encode().translate(_APART).decode().split()
     return _WORD.findall(text)
 
 
 def tokens(text: str) -> list[str]:
     """The folded words of *text*; in scripts without spaces, the pairs of neighbouring characters."""
+    if text.isascii():
+        return [word.removesuffix("'s") for word in words(text.lower())]
     found: list[str] = []
     for word in words(folded(text)):
         run = _CJK.search(word)

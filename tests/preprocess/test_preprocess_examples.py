@@ -121,7 +121,7 @@ ENGLISH = [
     ("Where can I buy stamps?", "buy stamps"),
     ("should I take aspirin with food", "take aspirin with food"),
     ("explain plan in postgres", "explain plan in postgres"),
-    ("What is vitamin A?", "vitamin A"),
+    ("What is vitamin A?", "vitamin a"),
     ("what is vitamin a good for", "vitamin a good for"),
     ("How does NASA track asteroids?", "NASA track asteroids"),
     ("what IS the capital of Peru", "capital of peru"),
@@ -181,7 +181,7 @@ GERMAN = [
     ("Können Sie mir bitte erklären, wie die Steuer funktioniert?", "steuer funktioniert"),
     ("Ich möchte wissen, wann der Zug fährt", "zug fährt"),
     ("Wer sagte „das ist der Weg“?", "sagte „das ist der Weg“"),
-    ("Was sagte Will Smith?", "sagte Will Smith"),
+    ("Was sagte der Schauspieler Will Smith?", "sagte schauspieler Will Smith"),
     ("Welche Straße führt nach Köln?", "straße führt nach köln"),
     ("Was umgibt Chloroplasten?", "umgibt chloroplasten"),
 ]
