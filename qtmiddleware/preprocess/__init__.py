@@ -67,7 +67,8 @@ def detect_language(text: str) -> str:
 
     Raises `InvalidQuery` if *text* is no string.
     """
-    _check(text)
+    if not isinstance(text, str):
+        raise _not_text(text)
     if not _is_latin(text):
         return ""
     shelf = _shelf()
@@ -81,7 +82,8 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     told by their capitals, so a query in lower case or in capitals throughout has none; in German, where every noun
     has a capital, only acronyms and names of several words are. Errors are those of `prepare`.
     """
-    _check(text)
+    if not isinstance(text, str):
+        raise _not_text(text)
     shelf = _shelf()
     code = _code(language)
     tokens, keys, loud = _read(text, shelf)
@@ -95,13 +97,12 @@ class _Shelf:
 
     rules: dict[str, Rules]
     markers: Markers
-    starters: dict[str, str]
     small: frozenset[str]
     is_extended: bool
 
     def guess(self, keys: list[str]) -> str:
         """The language of the folded words *keys*, or ``""``."""
-        return languages.guess(list(filter(None, keys)), self.markers, self.starters)
+        return languages.guess(list(filter(None, keys)), self.markers)
 
 
 @lru_cache(16)
@@ -114,15 +115,17 @@ def _shelf(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str]
     return _Shelf(
         rules={lexicon.language: plain.rules(lexicon, ready) for lexicon in ready},
         markers=languages.markers(own),
-        starters=languages.starters(own),
         small=frozenset(word for lexicon in own for word in lexicon.stop - lexicon.acronyms),
         is_extended=bool(extra_words),
     )
 
 
-def _prepared(text: str, language: str, keep_words: Collection[str], extra_words: Collection[str]) -> tuple[str, str]:
+def _prepared(
+    text: object, language: str, keep_words: Collection[str], extra_words: Collection[str]
+) -> tuple[str, str]:
     """The keywords of *text* and the language they were found with."""
-    _check(text)
+    if not isinstance(text, str):
+        raise _not_text(text)
     shelf = _own_shelf(keep_words, extra_words) if keep_words or extra_words else _shelf()
     code = "" if language == AUTO else _code(language)
     result, used, settled = _once(text, code, shelf)
@@ -145,8 +148,8 @@ def _once(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool]:
         words, cased, acronyms = read
         capital = words[0]
         words[0] = first = capital.lower()
-        used = code or shelf.starters.get(first) or shelf.guess(plain.keys_of(words, acronyms))
-        quick = plain.strip(words, shelf.rules[used], capital, cased, acronyms)
+        used = code or shelf.markers.starters.get(first) or shelf.guess(plain.keys_of(words, acronyms))
+        quick = plain.strip(words, shelf.rules[used], capital=capital, cased=cased, acronyms=acronyms)
         if quick is not None:
             return quick[0] or text, used, quick[1]
     return _once_carefully(text, code, shelf)
@@ -195,7 +198,6 @@ def _code(language: str) -> str:
     return code
 
 
-def _check(text: object) -> None:
-    """Raise `InvalidQuery` unless *text* is a string."""
-    if not isinstance(text, str):
-        raise InvalidQuery(f"the query must be a string, not {type(text).__name__}", argument="text")
+def _not_text(value: object) -> InvalidQuery:
+    """The error for a query that is no string."""
+    return InvalidQuery(f"the query must be a string, not {type(value).__name__}", argument="text")

@@ -89,25 +89,35 @@ Leads = Mapping[str, Mapping[str, frozenset[str] | None]]
 class Rules:
     """One word list as the plain way needs it.
 
-    *capitals* are the stop words as they stand at the start of a name, *wary* the telling words of the kept phrases,
-    *wary_later* those of phrases of stop words alone, looked for behind the first word, and *pairs* all neighbours in
-    them. *leads* are the first words of the lead-ins. *moving* and
-    *moving_leads* say the same of all word lists: what another pass might still take away.
+    *quick* are the stop words that go without a second look and *odd* all words that ask for one: the telling words of
+    kept phrases, capitalised stop words, and what another pass might take away. *pairs* are the neighbours in kept
+    phrases, *capitals* the stop words as they begin a name, *moving* the stop words and closings of all other lists.
+    *leads* are the first words of the lead-ins, *all_leads* those of all lists.
     """
 
     lexicon: Lexicon
     stop: frozenset[str]
+    quick: frozenset[str]
+    odd: frozenset[str]
     capitals: frozenset[str]
-    wary: frozenset[str]
-    wary_later: frozenset[str]
     pairs: frozenset[tuple[str, str]]
-    leads: Leads
     moving: frozenset[str]
-    moving_leads: Leads
+    leads: Leads
+    all_leads: Leads
 
 
-Markers = Mapping[str, tuple[tuple[str, int], ...]]
-"""The languages a word speaks for, each with its weight."""
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """What small words say about the language.
+
+    *weights* are the languages each word speaks for. *starters* are first words that are enough alone. A query with
+    one of *sure* and none of *foreign* is in the default language: no count could come out otherwise.
+    """
+
+    weights: Mapping[str, tuple[tuple[str, int], ...]]
+    starters: Mapping[str, str]
+    sure: frozenset[str]
+    foreign: frozenset[str]
 
 
 def fold(word: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from qtmiddleware.preprocess.base import Lexicon, Markers
 
@@ -12,8 +12,8 @@ DEFAULT = "en"
 """One weak word is enough for this one, in a query of plain ASCII where no other language has shown itself."""
 
 
-def markers(lexicons: Iterable[Lexicon]) -> Markers:
-    """What each small word says about the language."""
+def markers(lexicons: Sequence[Lexicon]) -> Markers:
+    """What the small words of *lexicons* say about the language."""
     table: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
@@ -22,24 +22,35 @@ def markers(lexicons: Iterable[Lexicon]) -> Markers:
                 table.setdefault(word, {})[lexicon.language] = STRONG if word in lexicon.strong else WEAK
         for elided in lexicon.elisions:
             table.setdefault(f"{elided}'", {})[lexicon.language] = WEAK
-    return {word: tuple(weights.items()) for word, weights in table.items()}
+    return Markers(
+        weights={word: tuple(weights.items()) for word, weights in table.items()},
+        starters={word: lexicon.language for lexicon in lexicons for word in lexicon.starters},
+        sure=frozenset(word for word, weights in table.items() if _lead(weights) > 0 and weights[DEFAULT] == STRONG),
+        foreign=frozenset(word for word, weights in table.items() if _lead(weights) < 0),
+    )
 
 
-def starters(lexicons: Iterable[Lexicon]) -> dict[str, str]:
-    """The first words that are enough alone, each with its language."""
-    return {word: lexicon.language for lexicon in lexicons for word in lexicon.starters}
+def _lead(weights: dict[str, int]) -> int:
+    """By how much a word speaks for the default language rather than for any other."""
+    others = (weight for language, weight in weights.items() if language != DEFAULT)
+    return weights.get(DEFAULT, 0) - max(others, default=0)
 
 
-def guess(keys: Sequence[str], table: Markers, first: dict[str, str]) -> str:
+def guess(keys: Sequence[str], known: Markers) -> str:
     """The language of the folded words *keys*, or ``""`` where they do not tell."""
-    if keys and (language := first.get(keys[0])) is not None:
+    if keys and (language := known.starters.get(keys[0])) is not None:
         return language
+    elided = "'" in "".join(keys)
+    if not elided and known.foreign.isdisjoint(keys) and not known.sure.isdisjoint(keys):
+        return DEFAULT
+    weights = known.weights
+    telling = set(filter(weights.__contains__, keys))
+    if elided:
+        heads = (word[: word.index("'") + 1] for word in keys if "'" in word)
+        telling.update(filter(weights.__contains__, heads))
     scores: dict[str, int] = {}
-    telling = set(filter(table.__contains__, keys))
-    if "'" in "".join(keys):
-        telling.update(elided for word in keys if "'" in word and (elided := word[: word.index("'") + 1]) in table)
     for word in telling:
-        for language, weight in table[word]:
+        for language, weight in weights[word]:
             scores[language] = scores.get(language, 0) + weight
     return _winner(scores, keys) if scores else ""
 

@@ -35,6 +35,7 @@ def _shape_table() -> bytes:
 
 
 SHAPE = _shape_table()
+SMALL = b"abcdefghijklmnopqrstuvwxyz \t\n"
 BLANKED = bytes(ord(" ") if code in PUNCTUATION else code for code in range(256))
 
 
@@ -46,11 +47,16 @@ def words_of(text: str) -> tuple[list[str], bool, bool] | None:
     if not text.isascii():
         return None
     raw = text.encode()
+    if not raw.translate(None, SMALL):
+        return text.split(), False, False
     shape = raw.translate(SHAPE).decode()
     if "X" in shape or "aA" in shape or ("0" in shape and not _plain_numbers(text, shape)):
         return None
-    if "'" in shape and shape.count("'") != shape.count("a'a") + shape.count("0'a"):
-        return None
+    if "'" in shape:
+        plurals = shape.count("a' ")
+        if shape.count("'") != shape.count("a'a") + shape.count("0'a") + plurals:
+            return None
+        raw = raw.replace(b"' ", b" ") if plurals else raw
     if "-" in shape and not _plain_hyphens(text, shape):
         return None
     if -1 < shape.find(".") < len(shape) - 1 and (".a" in shape or ".A" in shape or ".0" in shape):
@@ -78,50 +84,70 @@ def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
     """What the plain way needs of *lexicon*; *all_lists* are those another pass might choose from."""
     kept = [phrase for phrases in lexicon.kept.values() for phrase in phrases]
     stop = frozenset(word for word in lexicon.stop - lexicon.negations if not any(map(str.isdigit, word)))
+    telling = frozenset(word for phrase in kept for word in _telling(phrase, lexicon))
     moving = frozenset(word for other in all_lists for word in (other.stop - stop) | other.closings)
+    moving |= frozenset(map(str.capitalize, moving))
+    capitals = frozenset(map(str.capitalize, stop))
     return Rules(
         lexicon=lexicon,
         stop=stop,
-        capitals=frozenset(word.capitalize() for word in stop),
-        wary=frozenset(word for phrase in kept for word in _rarest(phrase, lexicon)),
-        wary_later=frozenset(word for phrase in kept if not _rarest(phrase, lexicon) for word in phrase[-1][0]),
+        quick=stop - telling,
+        odd=telling | frozenset(map(str.capitalize, telling)) | capitals | moving,
+        capitals=capitals,
         pairs=frozenset(pair for phrase in kept for pair in _pairs(phrase)),
+        moving=moving,
         leads=_leads([lexicon]),
-        moving=moving | frozenset(map(str.capitalize, moving)),
-        moving_leads=_leads(all_lists),
+        all_leads=_leads(all_lists),
     )
 
 
-def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: bool) -> tuple[str, bool] | None:
+def strip(words: list[str], chosen: Rules, *, capital: str, cased: bool, acronyms: bool) -> tuple[str, bool] | None:
     """The keywords of *words*, the first in lower case, and whether another pass would surely leave them alone.
 
-    ``None`` where they need the careful way. *capital* is the first word as it was written; *acronyms* says that words
-    in capitals may be among the others.
+    ``None`` where they need the careful way. *capital* is the first word as it was written; *cased* says that any word
+    has a capital, *acronyms* that some may be in capitals.
     """
-    first = words[0]
-    if capital != first and first in chosen.lexicon.homographs:
+    if cased and not _is_plainly_cased(words, chosen, capital, acronyms):
         return None
-    if acronyms and not _are_acronyms(words, chosen, capital):
+    if chosen.lexicon.elisions and "'" in "".join(words):
         return None
     if _begins(words, chosen.leads):
         words = _after_lead_in(words, chosen.lexicon, acronyms)
-    if chosen.lexicon.elisions and any("'" in word for word in words):
-        return None
-    if not (chosen.wary.isdisjoint(words) and chosen.wary_later.isdisjoint(words[1:])):
-        keys = keys_of(words, acronyms) if cased else words
-        if not chosen.pairs.isdisjoint(pairwise(keys)):
+    kept = list(filterfalse(chosen.quick.__contains__, words))
+    # A telling stop word is one behind another word alone: most questions begin with "who".
+    if kept and kept[0] in chosen.stop and kept[0] == words[0]:
+        del kept[0]
+    settled = True
+    if not chosen.odd.isdisjoint(kept):
+        looked = _second_look(words, kept, chosen, acronyms)
+        if looked is None:
             return None
-    kept = list(filterfalse(chosen.stop.__contains__, words))
+        kept, settled = looked
     if not kept:
         return "", True
-    if kept[-1] in chosen.lexicon.closings or (cased and not chosen.capitals.isdisjoint(kept)):
-        return None
-    settled = chosen.moving.isdisjoint(kept) and not _begins(kept, chosen.moving_leads)
+    settled = settled and not _begins(kept, chosen.all_leads)
     if acronyms:
-        settled = settled and kept[0].islower() and _is_calm(kept)
+        settled = settled and not _is_acronym(kept[0]) and _is_calm(kept)
         return " ".join(word if _is_acronym(word) else word.lower() for word in kept), settled
     result = " ".join(kept)
     return result.lower() if cased else result, settled
+
+
+def _second_look(words: list[str], kept: list[str], chosen: Rules, acronyms: bool) -> tuple[list[str], bool] | None:
+    """What of *kept* stays and whether that is settled, where an odd word is among them."""
+    if not chosen.pairs.isdisjoint(pairwise(keys_of(words, acronyms))):
+        return None
+    kept = list(filterfalse(chosen.stop.__contains__, kept))
+    if not chosen.capitals.isdisjoint(kept) or (kept and kept[-1] in chosen.lexicon.closings):
+        return None
+    return kept, chosen.moving.isdisjoint(kept)
+
+
+def _is_plainly_cased(words: list[str], chosen: Rules, capital: str, acronyms: bool) -> bool:
+    """Whether the first word is surely no name and all double capitals are acronyms."""
+    if capital != words[0] and words[0] in chosen.lexicon.homographs:
+        return False
+    return not acronyms or _are_acronyms(words, chosen, capital)
 
 
 def _is_acronym(word: str) -> bool:
@@ -131,8 +157,9 @@ def _is_acronym(word: str) -> bool:
 
 def _is_calm(words: list[str]) -> bool:
     """Whether the words in capitals are few among *words*."""
-    calm = sum(map(str.islower, words))
-    return 3 * calm > 2 * len(words)
+    loud = sum(map(str.isupper, words))
+    calm = len(words) - loud - sum(map(str.isdigit, words))
+    return calm * 3 > loud
 
 
 def _are_acronyms(words: list[str], chosen: Rules, capital: str) -> bool:
@@ -161,12 +188,12 @@ def _after_lead_in(words: list[str], lexicon: Lexicon, acronyms: bool) -> list[s
     return words[start:]
 
 
-def _rarest(phrase: Phrase, lexicon: Lexicon) -> frozenset[str]:
-    """The words of *phrase* to look for first; none where it ends in a stop word, which is rare behind the first word."""
+def _telling(phrase: Phrase, lexicon: Lexicon) -> frozenset[str]:
+    """The words of *phrase* to look for: the last ones if they are stop words, rare at that place, or else others."""
     if phrase[-1][0] <= lexicon.stop - lexicon.articles:
-        return frozenset()
+        return phrase[-1][0]
     places = (words for words, optional in reversed(phrase) if not optional and lexicon.stop.isdisjoint(words))
-    return next(places, frozenset())
+    return next(places, phrase[-1][0])
 
 
 def _pairs(phrase: Phrase) -> Iterator[tuple[str, str]]:

@@ -44,7 +44,7 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
 
     Reads JSON, whole or broken, and plain text; keeps what is complete. No refusal, remark, blank, duplicate or copy
     of the query becomes a text to search for. At most 65,536 characters are read, in linear time. A reply that says
-    there is nothing to split, or that the query stands alone already, gives an empty transformation with a note.
+    there is nothing to split, or that gives the query back as it is, gives an empty transformation with a note.
 
     Raises `ModelError` with the reason ``refused``, ``empty``, ``truncated`` or ``unparsable``.
     """
@@ -200,15 +200,13 @@ class _Reading:
         return result
 
     def _is_settled(self) -> bool:
-        """Whether nothing is the right answer: nothing to split, or nothing to resolve."""
-        names = {field.name for field in self.prompt.fields}
-        same = "dropped: same as the query"
+        """Whether nothing is the right answer: nothing to split, to resolve or to improve."""
         if self.refused or self.is_cut:
             return False
-        if names == {"standalone"}:
-            return ("standalone", same) in self.notes
-        settled = {("sub_queries", "none needed"), ("sub_queries", same)} & self.notes.keys()
-        return names <= {"standalone", "sub_queries"} and bool(settled)
+        if {what for _, what in self.notes} == {"dropped: same as the query"}:
+            return True
+        names = {field.name for field in self.prompt.fields}
+        return names <= {"standalone", "sub_queries"} and ("sub_queries", "none needed") in self.notes
 
     def _error(self) -> ModelError:
         if self.refused:

@@ -76,6 +76,8 @@ def test_an_interrupt_while_waiting_for_the_others_reaches_the_caller() -> None:
     question = ask()
 
     def model(_: Any) -> Waits:
+        # The caller is about to wait by now; a signal that comes before is only noticed when the waiting ends.
+        threading.Event().wait(0.05)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         yield release
 
