@@ -37,6 +37,18 @@ class Outfit:
     log: QueryLog | None = None
 
 
+def awaitable(value: Any) -> Awaitable[Any]:
+    """*value* itself where it can be awaited, else something that gives it.
+
+    A wrapper may make an asynchronous function synchronous and still look like it.
+    """
+    return value if hasattr(value, "__await__") else _ready(value)
+
+
+async def _ready(value: Any) -> Any:
+    return value
+
+
 class Invocation:
     """One call of the wrapped function, ready to be made again with other texts."""
 
@@ -83,11 +95,11 @@ class Invocation:
         """The function's response to one text, to be awaited."""
         if self._embeds:
             return self._embedded_search(step)
-        return self._made(step, step.text)  # type: ignore[no-any-return]
+        return awaitable(self._made(step, step.text))
 
     async def _embedded_search(self, step: Search) -> Any:
         vector = step.vector if step.vector is not None else (await self.aembed((step.text,)))[0]
-        return await self._made(step, vector)
+        return await awaitable(self._made(step, vector))
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """A vector a text, in one batch."""

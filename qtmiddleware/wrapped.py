@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import arun, run
 from qtmiddleware.errors import WrapError
-from qtmiddleware.invocation import Invocation, Outfit
+from qtmiddleware.invocation import Invocation, Outfit, awaitable
 from qtmiddleware.overrides import current_overrides, over
 from qtmiddleware.pipeline import retrieve
 from qtmiddleware.request import Request, conversation, validated
@@ -163,7 +163,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What the function returns for these arguments, with better matches in it."""
         if self._is_off and current_overrides() is None:
-            return await self._fn(*args, **kwargs)
+            return await awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
         request, call = self._request(args, kwargs, None, None)
         return self._finished(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
 

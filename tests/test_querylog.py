@@ -20,6 +20,7 @@ from qtmiddleware.querylog import QueryLog, read_log, record
 from qtmiddleware.trace import Trace
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval, Transformation, Variant
 
+LABELS = {"title": "Health", "url": "https://example.org/1"}
 SEED_KEYS = ["query_id", "timestamp", "queries", "retrieval_steps"]
 
 
@@ -96,7 +97,7 @@ def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
     assert entry["retrieval_steps"] == {
         "searches": [{"kind": "original", "found": scored}, {"kind": "rewrite", "found": scored}],
         "fusion": rows,
-        "final": [{**row, **labels} for row in scored],
+        "final": [{**row, **LABELS} for row in scored],
     }
     assert entry["variants"] == [
         {"kind": "original", "text": "What about Jaco?", "weight": 1.0},

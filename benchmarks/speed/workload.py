@@ -1,7 +1,7 @@
 """The work every contender does: one question, four paraphrases of it, five searches of five passages each.
 
-Nothing but the standard library, since the peers' environments read it too. Searches and the model answer at once, or
-after `SEARCH_SECONDS` and `MODEL_SECONDS` where the shape of the waiting is measured.
+Nothing but the standard library, since the peers' environments read it too. There are many questions, so that nobody
+profits from having seen a text before. Searches answer at once, or after `SEARCH_SECONDS`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Sequence
+from itertools import cycle, product
 from typing import Any
 
 SEED = 7
@@ -19,74 +19,156 @@ SEARCH_SECONDS = 0.05
 TOP_K = 5
 PASSAGE_CHARS = 800  # the default chunkSize
 
-QUESTION = "How does the Paris agreement limit the carbon emissions of shipping?"
-PARAPHRASES = (
-    "What does the Paris agreement do to limit carbon emissions from shipping?",
-    "In which way are the carbon emissions of shipping limited by the Paris agreement?",
-    "How are shipping emissions of carbon restricted under the Paris agreement?",
-    "Which limits does the Paris agreement set on carbon emissions of the shipping sector?",
+_PLACES = ("Paris", "Kyoto", "Montreal", "Glasgow", "Copenhagen", "Doha", "Durban", "Lima", "Marrakesh", "Bonn")
+_GASES = ("carbon", "methane", "sulphur", "nitrogen", "ozone")
+_SECTORS = (
+    "shipping",
+    "aviation",
+    "farming",
+    "mining",
+    "cement",
+    "heating",
+    "steel",
+    "forestry",
+    "housing",
+    "textiles",
 )
-QUESTIONS = (QUESTION, *PARAPHRASES)
-REPLY = json.dumps({"paraphrases": PARAPHRASES})
-LINES = "\n".join(PARAPHRASES)
-"""The model's reply as the peers ask for it."""
+_FORMS = (
+    "How does the {0} agreement limit the {1} emissions of {2}?",
+    "What does the {0} agreement do about {1} pollution caused by {2}?",
+    "In which way are {1} emissions from the {2} industry restricted under the {0} agreement?",
+    "Rules of the {0} accord for cutting the {1} output of {2} companies",
+    "Which caps on {1} released by {2} were set in {0}?",
+)
 
-_WORDS = (
-    "agreement paris carbon emissions shipping limit climate warming ocean policy energy transport fuel port treaty "
-    "the of and to in a is that for it with as on by at from or an be this are which was not have has its were"
-).split()
+VARIANTS = {
+    forms[0]: forms[1:]
+    for words in product(_PLACES, _GASES, _SECTORS)
+    for forms in [tuple(form.format(*words) for form in _FORMS)]
+}
+"""Every question with its four paraphrases."""
+QUESTIONS = list(VARIANTS)
+random.Random(SEED).shuffle(QUESTIONS)
+REPLIES = {question: json.dumps({"paraphrases": variants}) for question, variants in VARIANTS.items()}
+"""The model's reply to each question, as the library asks for it."""
+LINES = {question: "\n".join(variants) for question, variants in VARIANTS.items()}
+"""The same as LangChain and LlamaIndex ask for it, a paraphrase a line."""
+_PLACE_OF = {text: place for question, texts in VARIANTS.items() for place, text in enumerate((question, *texts))}
+
+_WORDS = [
+    "agreement",
+    "paris",
+    "carbon",
+    "emissions",
+    "shipping",
+    "limit",
+    "climate",
+    "warming",
+    "ocean",
+    "policy",
+    "energy",
+    "transport",
+    "fuel",
+    "port",
+    "treaty",
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "a",
+    "is",
+    "that",
+    "for",
+    "it",
+    "with",
+    "as",
+    "on",
+    "by",
+    "at",
+    "from",
+    "or",
+    "an",
+    "be",
+    "this",
+    "are",
+    "which",
+    "was",
+    "not",
+    "have",
+    "has",
+    "its",
+    "were",
+]
 
 
-def _passages(count: int, seed: int = SEED) -> list[dict[str, Any]]:
-    chance = random.Random(seed)
-    made = []
-    for number in range(count):
-        text = ""
-        while len(text) < PASSAGE_CHARS:
-            text += chance.choice(_WORDS) + " "
-        made.append({"id": f"passage-{number}", "score": 0.0, "text": text[:PASSAGE_CHARS].strip()})
-    return made
+def _passage(chance: random.Random, number: int) -> dict[str, Any]:
+    text = ""
+    while len(text) < PASSAGE_CHARS:
+        text += chance.choice(_WORDS) + " "
+    return {"id": f"passage-{number}", "text": text[:PASSAGE_CHARS].strip()}
 
 
-def _results(questions: Sequence[str], top_k: int = TOP_K) -> dict[str, list[dict[str, Any]]]:
-    """Five passages a question, best first, half of them shared with other questions."""
+def _lists() -> list[list[dict[str, Any]]]:
+    """One result a form of question, best first; many of their passages are the same."""
     chance = random.Random(SEED)
-    passages = _passages(3 * top_k)
-    return {
-        question: [
+    passages = [_passage(chance, number) for number in range(3 * TOP_K)]
+    return [
+        [
             {**passage, "score": round(0.9 - 0.05 * rank - 0.01 * chance.random(), 4)}
-            for rank, passage in enumerate(chance.sample(passages, top_k))
+            for rank, passage in enumerate(chance.sample(passages, TOP_K))
         ]
-        for question in questions
-    }
+        for _ in _FORMS
+    ]
 
 
-RESULTS = _results(QUESTIONS)
-"""What each question finds. Any other text finds what the question itself does."""
+LISTS = _lists()
+"""What the question and each of its paraphrases find."""
 
 
-def found(query: str) -> list[dict[str, Any]]:
-    """The passages one query finds, in a list of its own."""
-    return list(RESULTS.get(query) or RESULTS[QUESTION])
+def place_of(text: str) -> int:
+    """Which of `LISTS` the search for *text* finds."""
+    return _PLACE_OF.get(text, 0)
+
+
+class Turns:
+    """Questions one after the other, and the paraphrases of the one that is asked now."""
+
+    def __init__(self) -> None:
+        self._questions = cycle(QUESTIONS)
+        self.now = QUESTIONS[0]
+
+    def next(self) -> str:
+        """The next question."""
+        self.now = next(self._questions)
+        return self.now
+
+
+TURNS = Turns()
+
+
+def lines_for_now() -> str:
+    """The model's reply to the question asked last, a paraphrase a line."""
+    return LINES[TURNS.now]
 
 
 def search(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
     """A search that takes no time."""
-    return found(query)[:top_k]
+    return LISTS[_PLACE_OF.get(query, 0)][:top_k]
 
 
 async def asearch(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
     """`search`, to be awaited."""
-    return found(query)[:top_k]
+    return LISTS[_PLACE_OF.get(query, 0)][:top_k]
 
 
 def slow_search(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
     """A search that takes `SEARCH_SECONDS`."""
     time.sleep(SEARCH_SECONDS)
-    return found(query)[:top_k]
+    return search(query, top_k)
 
 
-async def aslow_search(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
+async def slow_asearch(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
     """`slow_search`, to be awaited."""
     await asyncio.sleep(SEARCH_SECONDS)
-    return found(query)[:top_k]
+    return search(query, top_k)

@@ -144,15 +144,19 @@ def _prepared(
 def _once(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool]:
     """One pass of the rules: its result, the language and whether another pass would surely change nothing."""
     read = plain.words_of(text)
-    if read is not None and read[0]:
-        words, cased, acronyms = read
-        capital = words[0]
-        words[0] = first = capital.lower()
-        used = code or shelf.markers.starters.get(first) or shelf.guess(plain.keys_of(words, acronyms))
-        quick = plain.strip(words, shelf.rules[used], capital=capital, cased=cased, acronyms=acronyms)
-        if quick is not None:
-            return quick[0] or text, used, quick[1]
-    return _once_carefully(text, code, shelf)
+    if read is None:
+        return _once_carefully(text, code, shelf)
+    words, cased, acronyms = read
+    capital = words[0]
+    words[0] = first = capital.lower()
+    used = code or shelf.markers.starters.get(first) or shelf.guess(plain.keys_of(words, acronyms))
+    quick = plain.strip(words, shelf.rules[used], capital, cased, acronyms)
+    if quick is None:
+        return _once_carefully(text, code, shelf)
+    result, outlook = quick
+    if outlook == "foreign" and (code or shelf.guess(result.split()) in ("", used)):
+        outlook = "settled"
+    return result or text, used, outlook == "settled"
 
 
 def _once_carefully(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool]:

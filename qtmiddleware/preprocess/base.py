@@ -89,16 +89,20 @@ Leads = Mapping[str, Mapping[str, frozenset[str] | None]]
 class Rules:
     """One word list as the plain way needs it.
 
-    *quick* are the stop words that go without a second look and *odd* all words that ask for one: the telling words of
+    *quick* are the stop words that go without a second look and *odd* all words that ask for one: *telling* words of
     kept phrases, capitalised stop words, and what another pass might take away. *pairs* are the neighbours in kept
     phrases, *capitals* the stop words as they begin a name, *moving* the stop words and closings of all other lists.
+    *homographs* and *elides* stand in the lexicon too: names among the stop words, and whether it elides articles.
     *leads* are the first words of the lead-ins, *all_leads* those of all lists.
     """
 
     lexicon: Lexicon
     stop: frozenset[str]
     quick: frozenset[str]
+    telling: frozenset[str]
     odd: frozenset[str]
+    homographs: frozenset[str]
+    elides: bool
     capitals: frozenset[str]
     pairs: frozenset[tuple[str, str]]
     moving: frozenset[str]
@@ -140,3 +144,31 @@ def _length(phrase: Phrase, keys: Sequence[str], start: int) -> int:
         elif not optional:
             return 0
     return at - start
+
+
+PUNCTUATION = b"?!,;:."
+
+
+
+def _shape_table() -> bytes:
+    """One letter for every kind of byte: A and a for letters, 0, a blank, a dot, X for what is none of these."""
+    table = bytearray(b"X" * 256)
+    for code in range(128):
+        letter = chr(code)
+        if letter.isalpha():
+            table[code] = ord("A" if letter.isupper() else "a")
+        elif letter.isspace():
+            table[code] = ord(" ")
+        elif code in PUNCTUATION:
+            table[code] = ord(".")
+        elif letter.isdigit():
+            table[code] = ord("0")
+        elif letter in "'-()":
+            table[code] = code
+    return bytes(table)
+
+
+SHAPE = _shape_table()
+SMALL = b"abcdefghijklmnopqrstuvwxyz \t\n"
+SIMPLE = SMALL + SMALL.upper() + PUNCTUATION
+BLANKED = bytes(ord(" ") if code in PUNCTUATION + b"()" else code for code in range(256))

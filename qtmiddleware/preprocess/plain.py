@@ -8,60 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import filterfalse, pairwise, product
+from typing import Literal
 
-from qtmiddleware.preprocess.base import Leads, Lexicon, Phrase, Rules, longest
+from qtmiddleware.preprocess.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Lexicon, Phrase, Rules, longest
 
-PUNCTUATION = b"?!,;:."
+Outlook = Literal["settled", "foreign", "open"]
+"""What another pass would do: nothing, nothing unless it took the keywords for another language, or perhaps more."""
 
 NOTHING: frozenset[str] = frozenset()
-
-
-def _shape_table() -> bytes:
-    """One letter for every kind of byte: A and a for letters, 0, a blank, a dot, an apostrophe or hyphen, X."""
-    table = bytearray(b"X" * 256)
-    for code in range(128):
-        letter = chr(code)
-        if letter.isalpha():
-            table[code] = ord("A" if letter.isupper() else "a")
-        elif letter.isspace():
-            table[code] = ord(" ")
-        elif code in PUNCTUATION:
-            table[code] = ord(".")
-        elif letter.isdigit():
-            table[code] = ord("0")
-        elif letter in "'-":
-            table[code] = code
-    return bytes(table)
-
-
-SHAPE = _shape_table()
-SMALL = b"abcdefghijklmnopqrstuvwxyz \t\n"
-BLANKED = bytes(ord(" ") if code in PUNCTUATION else code for code in range(256))
 
 
 def words_of(text: str) -> tuple[list[str], bool, bool] | None:
     """The words of *text*, whether any has a capital and whether acronyms may be among them.
 
-    ``None`` where the careful way is needed.
+    ``None`` where the careful way is needed, or where there are no words.
     """
     if not text.isascii():
         return None
     raw = text.encode()
     if not raw.translate(None, SMALL):
-        return text.split(), False, False
+        words = text.split()
+        return (words, False, False) if words else None
     shape = raw.translate(SHAPE).decode()
-    if "X" in shape or "aA" in shape or ("0" in shape and not _plain_numbers(text, shape)):
+    if "aA" in shape:
         return None
-    if "'" in shape:
-        plurals = shape.count("a' ")
-        if shape.count("'") != shape.count("a'a") + shape.count("0'a") + plurals:
+    if raw.translate(None, SIMPLE):
+        if not _is_plain(text, shape):
             return None
-        raw = raw.replace(b"' ", b" ") if plurals else raw
-    if "-" in shape and not _plain_hyphens(text, shape):
-        return None
+        raw = raw.replace(b"' ", b"  ")
     if -1 < shape.find(".") < len(shape) - 1 and (".a" in shape or ".A" in shape or ".0" in shape):
         return None
-    return raw.translate(BLANKED).decode().split(), "A" in shape, "AA" in shape
+    words = raw.translate(BLANKED).decode().split()
+    return (words, "A" in shape, "AA" in shape) if words else None
+
+
+def _is_plain(text: str, shape: str) -> bool:
+    """Whether the digits, apostrophes, hyphens and brackets of *text* are such as the table can deal with."""
+    if "X" in shape or ("0" in shape and not _plain_numbers(text, shape)):
+        return False
+    if "'" in shape and shape.count("'") != sum(map(shape.count, ("a'a", "0'a", "a' "))):
+        return False
+    if "-" in shape and not _plain_hyphens(text, shape):
+        return False
+    return not ("(" in shape or ")" in shape) or _plain_brackets(shape)
 
 
 def _plain_numbers(text: str, shape: str) -> bool:
@@ -80,11 +69,19 @@ def _plain_hyphens(text: str, shape: str) -> bool:
     return count == sum(map(shape.count, joined))
 
 
+def _plain_brackets(shape: str) -> bool:
+    """Whether round brackets stand around words, not inside of one."""
+    opening = sum(map(f" {shape}".count, (" (a", " (A", " (0")))
+    closing = sum(map(f"{shape} ".count, ("a) ", "A) ", "0) ", "a).", "A).", "0).")))
+    return shape.count("(") == opening and shape.count(")") == closing
+
+
 def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
     """What the plain way needs of *lexicon*; *all_lists* are those another pass might choose from."""
     kept = [phrase for phrases in lexicon.kept.values() for phrase in phrases]
     stop = frozenset(word for word in lexicon.stop - lexicon.negations if not any(map(str.isdigit, word)))
     telling = frozenset(word for phrase in kept for word in _telling(phrase, lexicon))
+    telling |= frozenset(map(str.capitalize, telling))
     moving = frozenset(word for other in all_lists for word in (other.stop - stop) | other.closings)
     moving |= frozenset(map(str.capitalize, moving))
     capitals = frozenset(map(str.capitalize, stop))
@@ -92,7 +89,10 @@ def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
         lexicon=lexicon,
         stop=stop,
         quick=stop - telling,
-        odd=telling | frozenset(map(str.capitalize, telling)) | capitals | moving,
+        telling=telling,
+        odd=telling | capitals | moving | lexicon.closings,
+        homographs=lexicon.homographs,
+        elides=bool(lexicon.elisions),
         capitals=capitals,
         pairs=frozenset(pair for phrase in kept for pair in _pairs(phrase)),
         moving=moving,
@@ -101,51 +101,55 @@ def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
     )
 
 
-def strip(words: list[str], chosen: Rules, *, capital: str, cased: bool, acronyms: bool) -> tuple[str, bool] | None:
-    """The keywords of *words*, the first in lower case, and whether another pass would surely leave them alone.
+def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: bool) -> tuple[str, Outlook] | None:
+    """The keywords of *words*, the first in lower case, and what another pass would do; ``None`` for the careful way.
 
-    ``None`` where they need the careful way. *capital* is the first word as it was written; *cased* says that any word
-    has a capital, *acronyms* that some may be in capitals.
+    *capital* is the first word as it was written; *cased* says that any word has a capital, *acronyms* that some may
+    be in capitals.
     """
-    if cased and not _is_plainly_cased(words, chosen, capital, acronyms):
+    first = words[0]
+    if (acronyms or chosen.elides or first in chosen.homographs) and not _can_strip(words, chosen, capital, acronyms):
         return None
-    if chosen.lexicon.elisions and "'" in "".join(words):
-        return None
-    if _begins(words, chosen.leads):
+    if first in chosen.leads and _begins(words, chosen.leads):
         words = _after_lead_in(words, chosen.lexicon, acronyms)
     kept = list(filterfalse(chosen.quick.__contains__, words))
     # A telling stop word is one behind another word alone: most questions begin with "who".
     if kept and kept[0] in chosen.stop and kept[0] == words[0]:
         del kept[0]
-    settled = True
+    outlook: Outlook = "settled"
     if not chosen.odd.isdisjoint(kept):
         looked = _second_look(words, kept, chosen, acronyms)
         if looked is None:
             return None
-        kept, settled = looked
+        kept, outlook = looked
     if not kept:
-        return "", True
-    settled = settled and not _begins(kept, chosen.all_leads)
+        return "", "settled"
+    if kept[0] in chosen.all_leads and _begins(kept, chosen.all_leads):
+        outlook = "open" if _begins(kept, chosen.leads) else "foreign"
     if acronyms:
-        settled = settled and not _is_acronym(kept[0]) and _is_calm(kept)
-        return " ".join(word if _is_acronym(word) else word.lower() for word in kept), settled
+        certain = outlook == "settled" and not _is_acronym(kept[0]) and _is_calm(kept)
+        shown = [word if _is_acronym(word) else word.lower() for word in kept]
+        return " ".join(shown), "settled" if certain else "open"
     result = " ".join(kept)
-    return result.lower() if cased else result, settled
+    return result.lower() if cased else result, outlook
 
 
-def _second_look(words: list[str], kept: list[str], chosen: Rules, acronyms: bool) -> tuple[list[str], bool] | None:
-    """What of *kept* stays and whether that is settled, where an odd word is among them."""
-    if not chosen.pairs.isdisjoint(pairwise(keys_of(words, acronyms))):
-        return None
-    kept = list(filterfalse(chosen.stop.__contains__, kept))
+def _second_look(words: list[str], kept: list[str], chosen: Rules, acronyms: bool) -> tuple[list[str], Outlook] | None:
+    """What of *kept* stays, where an odd word is among them, and what another pass would do with it."""
+    if not chosen.telling.isdisjoint(kept):
+        if not chosen.pairs.isdisjoint(pairwise(keys_of(words, acronyms))):
+            return None
+        kept = list(filterfalse(chosen.stop.__contains__, kept))
     if not chosen.capitals.isdisjoint(kept) or (kept and kept[-1] in chosen.lexicon.closings):
         return None
-    return kept, chosen.moving.isdisjoint(kept)
+    return kept, "settled" if chosen.moving.isdisjoint(kept) else "foreign"
 
 
-def _is_plainly_cased(words: list[str], chosen: Rules, capital: str, acronyms: bool) -> bool:
-    """Whether the first word is surely no name and all double capitals are acronyms."""
-    if capital != words[0] and words[0] in chosen.lexicon.homographs:
+def _can_strip(words: list[str], chosen: Rules, capital: str, acronyms: bool) -> bool:
+    """Whether no article is elided, the first word is surely no name and all double capitals are acronyms."""
+    if chosen.elides and "'" in "".join(words):
+        return False
+    if capital != words[0] and words[0] in chosen.homographs:
         return False
     return not acronyms or _are_acronyms(words, chosen, capital)
 

@@ -117,7 +117,7 @@ ENGLISH = [
     ("I'm looking for information about taxes", "taxes"),
     ("give me an overview of solar power", "solar power"),
     ("is it possible to change my name", "change my name"),
-    ("what is the best way to learn chess", "learn chess"),
+    ("what is the best way to learn chess", "best way to learn chess"),
     ("Where can I buy stamps?", "buy stamps"),
     ("should I take aspirin with food", "take aspirin with food"),
     ("explain plan in postgres", "explain plan in postgres"),

@@ -1,0 +1,61 @@
+"""The speed list: every bar, measured in one run.
+
+python -m benchmarks.speed [--rounds N] [--only overhead,latency,load,import,merge,preprocess] [--peers] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import qtmiddleware
+from benchmarks.speed import imports, latency, load, merging, overhead, preprocessing
+from benchmarks.speed.report import RESULTS, Row, circumstances, table, write
+
+Measured = tuple[list[Row], Mapping[str, str]]
+
+
+def groups(rounds: int, *, peers: bool) -> dict[str, Callable[[], Measured]]:
+    """What can be measured, by the name `--only` knows it by."""
+    return {
+        "preprocess": lambda: preprocessing.rows(rounds),
+        "overhead": lambda: overhead.rows(rounds, peers=peers),
+        "latency": lambda: (latency.rows(max(3, rounds // 2)), {}),
+        "load": lambda: (load.rows(max(3, rounds // 3)), {}),
+        "merge": lambda: (merging.rows(rounds), {}),
+        "import": lambda: (imports.rows(rounds), {}),
+    }
+
+
+def main() -> int:
+    """Measure, print, and keep the result; 0 where every bar holds."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="readings a figure is the median of (default 15)")
+    parser.add_argument("--only", default="", help="groups to measure, with commas between them (default all)")
+    parser.add_argument("--peers", action="store_true", help="measure the peers too (see benchmarks/speed/setup-peers)")
+    parser.add_argument("--json", type=Path, help=f"where to keep the run (default {RESULTS.name}/speed.json if whole)")
+    options = parser.parse_args()
+    available = groups(options.rounds, peers=options.peers)
+    chosen = options.only.split(",") if options.only else list(available)
+    if unknown := set(chosen) - set(available):
+        parser.error(f"--only knows {', '.join(available)}; not {', '.join(sorted(unknown))}")
+    rows: list[Row] = []
+    versions = {"qtmiddleware": qtmiddleware.__version__}
+    for name in chosen:
+        measured, found = available[name]()
+        print(f"\n{measured[0].group if measured else name}\n\n{table(measured)}", flush=True)
+        rows += measured
+        versions |= found
+    target = options.json or (RESULTS / "speed.json" if not options.only else None)
+    if target is not None:
+        command = " ".join(["python -m benchmarks.speed", *sys.argv[1:]])
+        write(rows, circumstances(command, versions, os.getloadavg), target)
+        print(f"\nkept in {target} and {target.with_suffix('.md')}")
+    return int(any(row.holds is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

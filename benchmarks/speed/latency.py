@@ -1,0 +1,88 @@
+"""How long a call takes where the model needs 300 ms and each search 50: nothing may wait for what it does not need."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from statistics import median
+from typing import Any
+
+from benchmarks.speed.floors import gathered, pooled
+from benchmarks.speed.ours import HangingModel, with_options, wrapped
+from benchmarks.speed.report import Row, within
+from benchmarks.speed.workload import MODEL_SECONDS, QUESTIONS, SEARCH_SECONDS, slow_asearch, slow_search
+from qtmiddleware.ports import Prompt
+from qtmiddleware.testing import ScriptedModel
+
+GROUP = "Wall time, model 300 ms, searches 50 ms"
+IDEAL_MS = (MODEL_SECONDS + SEARCH_SECONDS) * 1e3
+APART_MS = 5.0
+DEADLINE_MS = 1_000
+HANG_SECONDS = 10.0
+_FIELDS: dict[str, Any] = {
+    "rewrite": "Limits that the climate treaty of {place} puts on emissions",
+    "step_back": "International climate policy",
+    "sub_queries": [
+        "What is the {place} agreement?",
+        "Which sectors emit greenhouse gases?",
+        "Who enforces the limits of the {place} treaty?",
+        "Since when are there caps on emissions?",
+    ],
+}
+
+
+def _reply(prompt: Prompt) -> dict[str, Any]:
+    """Whatever fields were asked for, about the place the question names."""
+    place = next(word for word in prompt.query.split()[1:] if word.istitle())
+
+    def about(value: Any) -> Any:
+        return [about(one) for one in value] if isinstance(value, list) else value.format(place=place)
+
+    return {field.name: about(_FIELDS[field.name]) for field in prompt.fields}
+
+
+def _rounds_sync(call: Callable[[str], Any], rounds: int) -> float:
+    taken = []
+    for question in QUESTIONS[: rounds + 1]:
+        began = time.perf_counter()
+        call(question)
+        taken.append((time.perf_counter() - began) * 1e3)
+    return median(taken[1:])  # the first call loads modules and word lists
+
+
+async def _rounds_async(call: Callable[[str], Awaitable[Any]], rounds: int) -> float:
+    taken = []
+    for question in QUESTIONS[: rounds + 1]:
+        began = time.perf_counter()
+        await call(question)
+        taken.append((time.perf_counter() - began) * 1e3)
+    return median(taken[1:])
+
+
+def _pair(what: str, config: dict[str, Any], model: Any, ideal: float, rounds: int) -> list[Row]:
+    blocking = _rounds_sync(wrapped(slow_search, config, model), rounds)
+    awaiting = asyncio.run(_rounds_async(wrapped(slow_asearch, config, model), rounds))
+    return [
+        within(GROUP, f"{what}, {kind}", ours, ideal, APART_MS, "ms")
+        for kind, ours in (("sync", blocking), ("async", awaiting))
+    ]
+
+
+def rows(rounds: int) -> list[Row]:
+    """The lines of this group; the floor is the arithmetic, and the hand-written floors are measured against it too."""
+    found: list[Row] = []
+    for mode in ("rewrite", "decompose", "all"):
+        model = ScriptedModel(_reply, seconds=MODEL_SECONDS)
+        found += _pair(mode, with_options(transformationType=mode), model, IDEAL_MS, rounds)
+    hanging = with_options(limits={"llmTimeoutMs": DEADLINE_MS})
+    found += _pair(
+        "model hangs, llmTimeoutMs 1000", hanging, HangingModel(HANG_SECONDS), DEADLINE_MS, max(3, rounds // 2)
+    )
+    by_hand = {
+        "shared thread pool by hand": _rounds_sync(pooled(slow_search, threads=8, seconds=MODEL_SECONDS), rounds),
+        "asyncio.gather by hand": asyncio.run(_rounds_async(gathered(slow_asearch, seconds=MODEL_SECONDS), rounds)),
+    }
+    for name, taken in by_hand.items():
+        found.append(Row(GROUP, f"(floor) {name}", taken, IDEAL_MS, taken - IDEAL_MS, "ms", ratio_unit="ms over"))
+    return found

@@ -1,0 +1,72 @@
+"""The library as it is measured: wrapped functions and the model they ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.speed.workload import REPLIES
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.query_middleware import QueryMiddleware
+from qtmiddleware.testing import ScriptedModel
+
+MULTI_QUERY: dict[str, Any] = {
+    "transformationType": "multi_query",
+    "llm": {"paraphrases": 4},
+    "keywordEvidence": {"enabled": False},
+    "cache": {"enabled": False},
+}
+"""One model call for four paraphrases, five searches, anchored fusion, trace; nothing remembered between calls."""
+
+OFF: dict[str, Any] = {"transformationType": "none", "keywordEvidence": {"enabled": False}}
+"""Nothing is on that could change a result."""
+
+
+class _Forgetful(list[Prompt]):
+    """Does not keep the prompts, as a model that is called a million times must not."""
+
+    def append(self, _: Prompt) -> None:
+        return
+
+
+def _reply(prompt: Prompt) -> str:
+    return REPLIES[prompt.query]
+
+
+def paraphrasing_model(seconds: float = 0.0) -> ScriptedModel:
+    """Answers each question with its paraphrases, after *seconds*."""
+    model = ScriptedModel(_reply, seconds=seconds)
+    model.prompts = _Forgetful()
+    return model
+
+
+class HangingModel:
+    """A model that minds no deadline."""
+
+    name = "hanging"
+    can_sync = can_async = True
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def complete(self, _prompt: Prompt, _deadline: Deadline) -> Reply:
+        time.sleep(self._seconds)
+        return Reply("")
+
+    async def acomplete(self, _prompt: Prompt, _deadline: Deadline) -> Reply:
+        import asyncio
+
+        await asyncio.sleep(self._seconds)
+        return Reply("")
+
+
+def wrapped(fn: Callable[..., Any], config: dict[str, Any], model: Any) -> Any:
+    """*fn* with the middleware around it."""
+    return QueryMiddleware(config, client=model).wrap(fn)
+
+
+def with_options(**options: Any) -> dict[str, Any]:
+    """`MULTI_QUERY` with *options* over it."""
+    return {**MULTI_QUERY, **options}

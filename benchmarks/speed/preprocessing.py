@@ -1,0 +1,35 @@
+"""How fast the rules are, as `benchmarks/preprocess_speed.py` measures it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+
+from benchmarks import preprocess_speed
+from benchmarks.speed.overhead import interpreter_of
+from benchmarks.speed.report import Row, at_most, below_peer
+from qtmiddleware.preprocess import preprocess
+
+GROUP = "Preprocessing a plain question"
+
+
+def rows(rounds: int) -> tuple[list[Row], Mapping[str, str]]:
+    """The lines of this group and spaCy's version."""
+    spacy_python = interpreter_of("spacy")
+    found: list[Row] = []
+    versions: dict[str, str] = {}
+    for file in preprocess_speed.DEFAULT:
+        if not file.exists():
+            print(f"{file} is not there: its questions are not measured", file=sys.stderr)
+            continue
+        texts = (json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines())
+        plain = [text for text in texts if text.isascii()]
+        floor, ours = preprocess_speed.measure([preprocess_speed.floor, preprocess], plain, rounds)
+        name = f"{'/'.join(file.parent.parts[-2:])}, {len(plain)} questions"
+        found.append(at_most(GROUP, f"{name}, beside lower().split()", ours, floor, 6.0))
+        spacy = preprocess_speed.measure_spacy(str(spacy_python) if spacy_python.exists() else None, plain, rounds)
+        if spacy is not None:
+            versions["spaCy"] = spacy[0]
+            found.append(below_peer(GROUP, f"{name}, beside spaCy's tokenizer and stop list", ours, spacy[1], 3.0))
+    return found, versions

@@ -1,0 +1,159 @@
+"""A chat completions service that has bad days, and a search function beside it, asked blocking and awaiting."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Any, Final
+
+import openai
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+import qtmiddleware as qtm
+
+SECRET: Final = "sk-verysecret0123456789"
+QUERY: Final = "Does Jaco have any health concerns?"
+PASSAGES: Final = {
+    "health": "Jaco has no health concerns",
+    "vet": "The vet saw Jaco in May and found him fit",
+    "food": "Jaco eats dry food twice a day",
+    "illness": "Common medical conditions of older dogs are arthritis and obesity",
+    "fees": "The fee is due in March",
+}
+PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
+HASTY: Final = {"llmTimeoutMs": 150, "deadlineMs": 55_000}
+
+Answer = Response | str | Mapping[str, Any] | Callable[[], Response]
+
+
+def completion(content: str | None, *, finish: str = "stop", refusal: str | None = None) -> dict[str, Any]:
+    """The body of a chat completion that says *content*."""
+    message = {"role": "assistant", "content": content, "refusal": refusal}
+    return {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "gpt-4o-mini",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
+    }
+
+
+def failure(status: int) -> Response:
+    body = {"error": {"message": f"no luck with {QUERY} and {SECRET}", "type": "error", "code": None}}
+    return Response(json.dumps(body), status=status, content_type="application/json")
+
+
+class ChatService:
+    """Answers every completion with *answer*; a mapping without choices is what the model says, as JSON."""
+
+    def __init__(self, server: HTTPServer) -> None:
+        self.url = server.url_for("/v1")
+        self.released = Event()
+        self.bodies: list[dict[str, Any]] = []
+        self.answer: Answer = {}
+        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._handle)
+
+    def _handle(self, request: Request) -> Response:
+        self.bodies.append(json.loads(request.data))
+        answer = self.answer() if callable(self.answer) and not isinstance(self.answer, Response) else self.answer
+        if isinstance(answer, Response):
+            return answer
+        body = answer if isinstance(answer, Mapping) and "choices" in answer else None
+        if body is None:
+            body = completion(answer if isinstance(answer, str) else json.dumps(answer))
+        return Response(json.dumps(body), content_type="application/json")
+
+    def slow(self) -> Response:
+        """An answer that does not come before the test is over."""
+        self.released.wait(20)
+        return Response("{}", content_type="application/json")
+
+
+def search(query: str, top_k: int) -> list[dict[str, Any]]:
+    """The passages that share most words with *query*, best first (Jaccard)."""
+
+    def words(text: str) -> set[str]:
+        return {word.strip("?.,!").casefold() for word in text.split()}
+
+    asked = words(query)
+    rows = [
+        {"id": name, "score": len(asked & words(text)) / len(asked | words(text)), "metadata": {"text": text}}
+        for name, text in PASSAGES.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["score"], row["id"]))[:top_k]
+
+
+@dataclass
+class Day:
+    """What one retrieval came to: what was returned or raised, and every text that was searched."""
+
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    retrieval: Any = None
+    response: Any = None
+    error: BaseException | None = None
+
+    @property
+    def reasons(self) -> list[tuple[str, str]]:
+        return [(it.stage, it.reason) for it in self.retrieval.degradations]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [variant.kind for variant in self.retrieval.variants]
+
+
+Respond = Callable[[str, int], Any]
+
+
+class Caller:
+    """Wraps a search function with the real client of its kind and asks it once."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.url = url
+
+    def ask(
+        self, settings: Mapping[str, Any], *, respond: Respond = search, query: Any = QUERY, **options: Any
+    ) -> Day:
+        day, lock = Day(), Lock()
+
+        def function(query: str, top_k: int = 3) -> Any:
+            with lock:
+                day.calls.append((query, top_k))
+            return respond(query, top_k)
+
+        async def coroutine(query: str, top_k: int = 3) -> Any:
+            day.calls.append((query, top_k))
+            return respond(query, top_k)
+
+        account: dict[str, Any] = {"base_url": self.url, "api_key": SECRET, "max_retries": 0}
+        try:
+            if self.name == "sync":
+                with openai.OpenAI(**account) as client:
+                    wrapped = qtm.QueryMiddleware(settings, client=client).wrap(function)
+                    day.retrieval = wrapped.retrieve(query, **options)
+            else:
+                day.retrieval = asyncio.run(self._asked(settings, coroutine, account, query, options))
+        except BaseException as error:
+            day.error = error
+            return day
+        day.response = day.retrieval.response
+        return day
+
+    async def _asked(
+        self, settings: Mapping[str, Any], coroutine: Any, account: dict[str, Any], query: Any, options: dict[str, Any]
+    ) -> qtm.Retrieval:
+        async with openai.AsyncOpenAI(**account) as client:
+            return await qtm.QueryMiddleware(settings, client=client).wrap(coroutine).aretrieve(query, **options)
+
+    def rules_alone(self, respond: Respond = search, query: str = QUERY) -> Day:
+        """The same question where no model was ever configured."""
+        return self.ask({}, respond=respond, query=query)
+
+
+def transforming(kind: str, limits: Mapping[str, int] = PATIENT, **more: Any) -> dict[str, Any]:
+    return {"transformationType": kind, "limits": dict(limits), **more}
