@@ -71,7 +71,9 @@ class Question:
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
             if (part := self._part(prompt, outcome, trace)) is not None
         ]
-        self._made = merge([self._made, *parts])
+        # What parse returns is free of repetition already.
+        alone = len(parts) == 1 and self._made is NOTHING
+        self._made = parts[0] if alone else merge([self._made, *parts])
         if self._history and self._settings.transformation_type == "all":
             self._history = ()
             self.query = self._made.standalone or self.query

@@ -65,6 +65,10 @@ class MissingExtra(QtMiddlewareError, ImportError):
         self.package = package
         self.extra = extra
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are pickled by their arguments, which are not those of __init__ here.
+        return type(self), (self.package, self.extra)
+
 
 class ModelError(QtMiddlewareError):
     """The language model gave nothing usable.

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from qtmiddleware.settings import FusionMethod
 from qtmiddleware.types import Key, Ranking
@@ -43,6 +43,7 @@ class Fused:
 
 # One passage while it is being merged: [score, item, sources, best rank].
 _Entry = list[Any]
+_UNHEARD: Final = 1 << 40
 _Merge = Callable[[Sequence[Ranking], float, int], dict[Key, _Entry]]
 
 
@@ -59,7 +60,10 @@ def lower_is_better(rankings: Sequence[Ranking]) -> bool:
 
 def has_scores(rankings: Sequence[Ranking]) -> bool:
     """Whether every passage of every list has a usable number."""
-    return all(None not in ranking.scores and isfinite(sum(ranking.scores)) for ranking in rankings)  # type: ignore[arg-type]
+    try:
+        return all(None not in it.scores and isfinite(4.0 * sum(map(abs, it.scores))) for it in rankings)  # type: ignore[arg-type]
+    except OverflowError:
+        return False
 
 
 def _anchored(rankings: Sequence[Ranking], sign: float, _: int) -> dict[Key, _Entry]:
@@ -90,13 +94,15 @@ def _reciprocal(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -
     for position, (ranking, weight) in enumerate(zip(rankings, weights, strict=True)):
         bit = 1 << position
         for rank, (key, item) in enumerate(zip(ranking.keys, ranking.items, strict=True), start=1):
+            # A list nobody listens to breaks no ties either.
+            place = rank if weight else _UNHEARD + rank
             entry = merged.get(key)
             if entry is None:
-                merged[key] = [weight / (k + rank), item, bit, rank]
+                merged[key] = [weight / (k + rank), item, bit, place]
             elif not entry[2] & bit:
                 entry[0] += weight / (k + rank)
                 entry[2] |= bit
-                entry[3] = min(entry[3], rank)
+                entry[3] = min(entry[3], place)
     return merged
 
 
@@ -130,11 +136,12 @@ def _concatenated(rankings: Sequence[Ranking]) -> Fused:
     items: list[Any] = []
     sources: list[int] = []
     offsets: list[int] = []
+    rising = lower_is_better(rankings)
     for position, ranking in enumerate(rankings):
         offsets.append(len(keys))
         keys.extend(ranking.keys)
         items.extend(ranking.items)
-        scores.extend(0.0 if score is None else score for score in ranking.scores)
+        scores.extend(0.0 if score is None else -score if rising else score for score in ranking.scores)
         sources.extend([1 << position] * len(ranking.keys))
     return Fused(keys, scores, items, sources, "concat", tuple(offsets))
 
@@ -176,7 +183,7 @@ def fuse(rankings: Sequence[Ranking], method: FusionMethod = "anchored", *, rrf_
     if by_score:
         ordered = sorted(merged.items(), key=lambda pair: pair[1][0], reverse=True)
     else:
-        ordered = sorted(merged.items(), key=lambda pair: (-pair[1][0], pair[1][3], pair[0]))
+        ordered = sorted(merged.items(), key=lambda pair: (-round(pair[1][0], 12), pair[1][3], pair[0]))
     return Fused(
         keys=[key for key, _ in ordered],
         scores=[entry[0] for _, entry in ordered],

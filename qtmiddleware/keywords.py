@@ -7,6 +7,7 @@ is needed and no call is made.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from math import log
 from typing import Final
@@ -14,15 +15,19 @@ from typing import Final
 K1: Final = 1.2
 B: Final = 0.75
 
-_WORD: Final = re.compile(r"\w+")
+# Vowel signs and other marks, which \w leaves out, belong to their word.
+_MARKS: Final = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M")
+_WORD: Final = re.compile(rf"[\w{_MARKS}]+")
 # Scripts that are written without spaces: there a "word" is every pair of neighbouring characters.
 _UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 
 
 def _terms(text: str) -> list[str]:
     """The words of *text* as they are compared: casefolded, without a plural's or genitive's last letter."""
+    if text.isascii():
+        return [_trimmed(word) for word in _WORD.findall(text.lower())]
     terms: list[str] = []
-    for word in _WORD.findall(text.casefold()):
+    for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
         if word.isascii():
             terms.append(_trimmed(word))
         elif _UNSPACED.search(word):
@@ -53,11 +58,13 @@ def keyword_scores(keywords: str, texts: Sequence[str | None]) -> list[float] | 
     counts: list[dict[str, int]] = []
     lengths: list[int] = []
     document_frequency: dict[str, int] = dict.fromkeys(wanted, 0)
+    single = {term for term in wanted if len(term) == 1 and _UNSPACED.match(term)}
     for text in texts:
         terms = _terms(text) if text else []
-        found: dict[str, int] = {}
+        # A character of such a script that is asked for alone stands in no list of pairs.
+        found = {sign: count for sign in single if text and (count := text.count(sign))}
         for term in terms:
-            if term in wanted:
+            if term in wanted and term not in single:
                 found[term] = found.get(term, 0) + 1
         for term in found:
             document_frequency[term] += 1
@@ -77,7 +84,7 @@ def keyword_scores(keywords: str, texts: Sequence[str | None]) -> list[float] | 
 
 
 def _normalised(scores: Sequence[float]) -> list[float]:
-    low, high = min(scores), max(scores)
+    low, high = min(scores, default=0.0), max(scores, default=0.0)
     width = high - low
     return [(score - low) / width if width else 0.0 for score in scores]
 

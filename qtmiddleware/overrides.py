@@ -33,6 +33,6 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
-        both = isinstance(under, Mapping) and isinstance(value, Mapping)
-        merged[key] = over(under, value) if both else value  # type: ignore[arg-type]
+        # A group is copied in any case, so that what the caller changes in it later has no effect.
+        merged[key] = over(under if isinstance(under, Mapping) else {}, value) if isinstance(value, Mapping) else value
     return merged

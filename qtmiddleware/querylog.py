@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +19,10 @@ _LABELS: Final = ("title", "url", "source")
 
 
 def _row(key: Key, score: float | None = None, metadata: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": key[1] if not key[1].startswith("\0") else None, "namespace": key[0]}
+    # What follows a NUL in a key is the passage's text.
+    row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
     row.update({label: metadata[label] for label in _LABELS if metadata and isinstance(metadata.get(label), str)})
-    if score is not None:
+    if score is not None and isfinite(score):
         row["score"] = round(score, 6)
     return row
 
@@ -74,15 +77,30 @@ class QueryLog:
         line = json.dumps(record(retrieval, query_text=self._query_text), ensure_ascii=False, default=str)
         data = (line + "\n").encode("utf-8", "replace")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
+            if os.lseek(descriptor, 0, os.SEEK_END):
+                os.lseek(descriptor, -1, os.SEEK_END)
+                is_whole = os.read(descriptor, 1) == b"\n"
+            else:
+                is_whole = True
+            if not is_whole:
+                # A full disk or a killed process left half a line; it must not spoil this one.
+                data = b"\n" + data
             # One write of the whole line: appends of several writers do not mix.
-            os.write(descriptor, data)
+            if os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, "the record was cut off", str(self._path))
         finally:
             os.close(descriptor)
 
 
 def read_log(path: str | os.PathLike[str]) -> Sequence[dict[str, Any]]:
-    """The records of a log file, oldest first."""
+    """The records of a log file, oldest first; blank lines and those that were cut off are left out."""
+    records = []
     with Path(path).open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file if line.strip()]
+        for line in file:
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                continue
+    return records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -22,11 +23,12 @@ def _candidates(made: Transformation, weights: FusionWeights) -> list[Variant]:
     ]
     last: list[tuple[VariantKind, str | None, float]] = [("step_back", made.step_back, weights.step_back)]
     return [
-        *(Variant(kind, text, weight) for kind, text, weight in single if text),
+        *(Variant(kind, text, weight) for kind, text, weight in single if text and not text.isspace()),
         *chain.from_iterable(
-            (Variant(kind, text, weight / len(texts)) for text in texts) for kind, texts, weight in shared
+            (Variant(kind, text, weight) for text in texts if text and not text.isspace())
+            for kind, texts, weight in shared
         ),
-        *(Variant(kind, text, weight) for kind, text, weight in last if text),
+        *(Variant(kind, text, weight) for kind, text, weight in last if text and not text.isspace()),
     ]
 
 
@@ -35,5 +37,7 @@ def variants_of(made: Transformation, original: str, weights: FusionWeights) -> 
 
     Sub-queries share one weight, and so do paraphrases.
     """
-    variants = _candidates(made, weights)
-    return tuple(variants[position] for position in distinct([variant.text for variant in variants], original=original))
+    candidates = _candidates(made, weights)
+    kept = [candidates[position] for position in distinct([it.text for it in candidates], original=original)]
+    sharing = Counter(variant.kind for variant in kept)
+    return tuple(Variant(it.kind, it.text, it.weight / sharing[it.kind]) for it in kept)

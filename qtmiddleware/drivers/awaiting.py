@@ -11,7 +11,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.deadline import NEVER
+from qtmiddleware.deadline import NEVER, Deadline
 from qtmiddleware.drivers.threads import in_thread
 from qtmiddleware.drivers.world import Flow, T, World
 from qtmiddleware.errors import ModelError
@@ -44,9 +44,9 @@ async def _aoutcome(step: Leaf, world: World) -> Outcome:
     return Outcome(value, seconds=perf_counter() - began)
 
 
-async def _limited(step: Leaf, world: World, slots: asyncio.Semaphore) -> Outcome:
+async def _limited(step: Leaf, world: World, slots: asyncio.Semaphore, deadline: Deadline) -> Outcome:
     async with slots:
-        return await _aoutcome(step, world)
+        return Outcome(late=True) if deadline.passed else await _aoutcome(step, world)
 
 
 def _tasks(together: Together, world: World) -> list[asyncio.Task[Outcome]]:
@@ -54,7 +54,11 @@ def _tasks(together: Together, world: World) -> list[asyncio.Task[Outcome]]:
     if len(together.steps) <= together.limit:
         return [loop.create_task(_aoutcome(step, world)) for step in together.steps]
     slots = asyncio.Semaphore(together.limit)
-    return [loop.create_task(_limited(step, world, slots)) for step in together.steps]
+    never = Deadline()
+    return [
+        loop.create_task(_limited(step, world, slots, never if position < together.essential else together.deadline))
+        for position, step in enumerate(together.steps)
+    ]
 
 
 async def _drained(tasks: Sequence[asyncio.Task[Outcome]]) -> None:
@@ -78,11 +82,18 @@ async def _atogether(together: Together, world: World) -> list[Outcome]:
             if rest and left > 0:
                 await asyncio.wait(rest, timeout=None if left == NEVER else left)
     finally:
+        for step, task in zip(together.steps, tasks, strict=True):
+            if isinstance(step, Ask) and not task.done():
+                step.deadline.cancel()
         await _drained(tasks)
-    return [
-        task.result() if task.done() and not task.cancelled() and task.exception() is None else Outcome(late=True)
-        for task in tasks
-    ]
+    return [_ended(task) for task in tasks]
+
+
+def _ended(task: asyncio.Task[Outcome]) -> Outcome:
+    if not task.done() or task.cancelled():
+        return Outcome(late=True)
+    error = task.exception()
+    return task.result() if error is None else Outcome(error=error)
 
 
 async def arun(flow: Flow[T], world: World) -> T:

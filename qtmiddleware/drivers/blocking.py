@@ -5,6 +5,7 @@ The original's own search is performed in the caller's thread, everything beside
 
 from __future__ import annotations
 
+from collections import deque
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -29,11 +30,11 @@ def _performed(step: Leaf, world: World) -> Any:
     return world.model.complete(step.prompt, step.deadline)
 
 
-def _outcome(step: Leaf, world: World) -> Outcome:
+def _outcome(step: Leaf, world: World, caught: type[BaseException] = Exception) -> Outcome:
     began = perf_counter()
     try:
         value = _performed(step, world)
-    except Exception as error:
+    except caught as error:
         return Outcome(error=error, seconds=perf_counter() - began)
     return Outcome(value, seconds=perf_counter() - began)
 
@@ -47,22 +48,24 @@ class _Batch:
         self.outcomes: list[Outcome | None] = [None] * len(together.steps)
         self._world = world
         self._done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
-        self._waiting = iter(range(together.essential, len(together.steps)))
+        self._waiting = deque(range(together.essential, len(together.steps)))
+        self._open = len(self._waiting)
         self._over = False
-        self._open = 0
 
     def launch(self, count: int) -> None:
-        """Start *count* further steps, as far as there are any."""
-        for _ in range(count):
-            position = next(self._waiting, None)
-            if position is None:
-                return
-            self._open += 1
-            threads.start(partial(copy_context().run, self._perform, position))
+        """Let *count* further threads work at the steps, as far as there are any."""
+        for _ in range(min(count, len(self._waiting))):
+            threads.start(partial(copy_context().run, self._work))
 
-    def _perform(self, position: int) -> None:
-        if not self._over:
-            self._done.put((position, _outcome(self.steps[position], self._world)))
+    def _work(self) -> None:
+        """Perform one step after the other, each as soon as this thread is free."""
+        while not (self._over or self.deadline.passed):
+            try:
+                position = self._waiting.popleft()
+            except IndexError:
+                return
+            # In a thread of ours nobody else would hear of an interrupt or exit.
+            self._done.put((position, _outcome(self.steps[position], self._world, BaseException)))
 
     def here(self, position: int) -> None:
         """Perform one step in the caller's own thread."""
@@ -78,7 +81,6 @@ class _Batch:
                 return
             self.outcomes[position] = outcome
             self._open -= 1
-            self.launch(1)
 
     def give_up(self) -> None:
         """Let go of everything that has not come back."""

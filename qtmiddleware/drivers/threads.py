@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -33,12 +34,12 @@ class Threads:
     def start(self, task: Callable[[], None]) -> None:
         """Perform *task* soon; at once and here where no thread can be had, as when the interpreter is ending."""
         with self._lock:
-            if self._idle:
-                self._idle -= 1
-                grow = False
+            grow = self._idle <= 0 and self._alive < MAX_THREADS
+            if grow:
+                self._alive += 1
             else:
-                grow = self._alive < MAX_THREADS
-                self._alive += grow
+                # Below zero: so many tasks wait for the next threads that are done.
+                self._idle -= 1
         if not grow:
             self._tasks.put(task)
             return
@@ -51,7 +52,9 @@ class Threads:
 
     def _work(self, task: Callable[[], None]) -> None:
         while True:
-            task()
+            # A task answers for its own errors; whatever escapes it must not cost the pool a thread.
+            with suppress(BaseException):
+                task()
             del task  # An idle thread keeps nothing alive.
             with self._lock:
                 self._idle += 1
@@ -59,7 +62,7 @@ class Threads:
                 task = self._tasks.get(timeout=IDLE_SECONDS)
             except Empty:
                 with self._lock:
-                    if self._idle:
+                    if self._idle > 0:
                         self._idle -= 1
                         self._alive -= 1
                         return
@@ -100,15 +103,22 @@ async def in_thread(call: Callable[[], T]) -> T:
     context: Context = copy_context()
 
     def work() -> None:
+        if future.done():  # Nobody waits any more.
+            return
         value: T | None = None
         failure: BaseException | None = None
         try:
             value = context.run(call)
+        except StopIteration as error:
+            # A future refuses it, as a coroutine does.
+            failure = RuntimeError("the function raised StopIteration")
+            failure.__cause__ = error
         except BaseException as error:
             failure = error
         # A loop that was closed in the meantime has nobody left who waits.
-        if not loop.is_closed():
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, future, value, failure)
+        del failure  # Its traceback holds this frame, which must not hold it in turn.
 
     start(work)
     return await future

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.preprocess import careful, plain, quotes, reading, spans
+from qtmiddleware.preprocess import careful, plain, quotes, reading, spans, swift
 from qtmiddleware.preprocess import language as languages
 from qtmiddleware.preprocess import lexicon as lexicons
 from qtmiddleware.preprocess.base import Lexicon, Markers, Prepared, Rules, Span, Token
@@ -99,6 +99,7 @@ class _Shelf:
     markers: Markers
     small: frozenset[str]
     is_extended: bool
+    answer: swift.Swift
 
     def guess(self, keys: list[str]) -> str:
         """The language of the folded words *keys*, or ``""``."""
@@ -112,11 +113,14 @@ def _shelf(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str]
     ready = [Lexicon(""), *own]
     if keep_words or extra_words:
         ready = [lexicons.adjusted(lexicon, keep_words, extra_words) for lexicon in ready]
+    rules = {lexicon.language: plain.rules(lexicon, ready) for lexicon in ready}
+    markers = languages.markers(own)
     return _Shelf(
-        rules={lexicon.language: plain.rules(lexicon, ready) for lexicon in ready},
-        markers=languages.markers(own),
+        rules=rules,
+        markers=markers,
         small=frozenset(word for lexicon in own for word in lexicon.stop - lexicon.acronyms),
         is_extended=bool(extra_words),
+        answer=swift.compiled(rules, markers, languages.DEFAULT, plain.begins),
     )
 
 
@@ -127,7 +131,13 @@ def _prepared(
     if not isinstance(text, str):
         raise _not_text(text)
     shelf = _own_shelf(keep_words, extra_words) if keep_words or extra_words else _shelf()
-    code = "" if language == AUTO else _code(language)
+    if language == AUTO:
+        code = ""
+        quick = shelf.answer(text)
+        if quick is not None:
+            return quick
+    else:
+        code = _code(language)
     result, used, settled = _once(text, code, shelf)
     if settled:
         return result, used

@@ -149,7 +149,6 @@ def _length(phrase: Phrase, keys: Sequence[str], start: int) -> int:
 PUNCTUATION = b"?!,;:."
 
 
-
 def _shape_table() -> bytes:
     """One letter for every kind of byte: A and a for letters, 0, a blank, a dot, X for what is none of these."""
     table = bytearray(b"X" * 256)

@@ -110,7 +110,7 @@ def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: 
     first = words[0]
     if (acronyms or chosen.elides or first in chosen.homographs) and not _can_strip(words, chosen, capital, acronyms):
         return None
-    if first in chosen.leads and _begins(words, chosen.leads):
+    if first in chosen.leads and begins(words, chosen.leads):
         words = _after_lead_in(words, chosen.lexicon, acronyms)
     kept = list(filterfalse(chosen.quick.__contains__, words))
     # A telling stop word is one behind another word alone: most questions begin with "who".
@@ -124,8 +124,8 @@ def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: 
         kept, outlook = looked
     if not kept:
         return "", "settled"
-    if kept[0] in chosen.all_leads and _begins(kept, chosen.all_leads):
-        outlook = "open" if _begins(kept, chosen.leads) else "foreign"
+    if kept[0] in chosen.all_leads and begins(kept, chosen.all_leads):
+        outlook = "open" if begins(kept, chosen.leads) else "foreign"
     if acronyms:
         certain = outlook == "settled" and not _is_acronym(kept[0]) and _is_calm(kept)
         shown = [word if _is_acronym(word) else word.lower() for word in kept]
@@ -227,7 +227,7 @@ def _starts(phrase: Phrase) -> set[tuple[str, ...]]:
     return starts
 
 
-def _begins(words: Sequence[str], leads: Leads) -> bool:
+def begins(words: Sequence[str], leads: Leads) -> bool:
     """Whether *words* may begin with a lead-in."""
     seconds = leads.get(words[0])
     if seconds is None:

@@ -1,39 +1,44 @@
 """Answers the question most people type, a question word and plain words behind it, in one go.
 
-A query is answered here only if the plain way would answer the same; for everything else the answer is ``None``. The
-function is a closure over its tables, for a call to another function costs as much as looking through all the words.
+A query is answered here only where the plain way would answer the same; for all others the answer is ``None``. The
+function is a closure over its tables, for every further call would cost as much as looking through all the words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import filterfalse
+from typing import NamedTuple
 
 from qtmiddleware.preprocess.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Markers, Rules
 
 Swift = Callable[[str], tuple[str, str] | None]
 """The keywords of a query and their language."""
 
-Entry = tuple[
-    Callable[[object], bool],
-    Callable[[Iterable[object]], bool],
-    Callable[[Iterable[object]], bool],
-    Mapping[str, Collection[str] | None],
-    bool,
-    str,
-]
-"""What is needed behind one first word: is it a stop word, are none alarming, are none moving, how lead-ins go on,
-whether the first word goes, and the language."""
+
+class Entry(NamedTuple):
+    """What is needed behind one first word, as bound methods of the tables."""
+
+    is_stop: Callable[[object], bool]
+    none_alarming: Callable[[Iterable[object]], bool]
+    none_moving: Callable[[Iterable[object]], bool]
+    seconds: Mapping[str, frozenset[str] | None]
+    goes: bool
+    language: str
 
 
-def compiled(all_rules: Mapping[str, Rules], known: Markers, default: str) -> Swift:
-    """The function that answers plain questions with these word lists; *default* is the language without a starter."""
-    entries = _entries(all_rules, known)
-    leads = all_rules[default].leads
-    plain_entry = _entry(all_rules[default], default, {}, False)
-    leading = frozenset(form for rules in all_rules.values() for first in rules.all_leads for form in _forms(first))
+def compiled(
+    all_rules: Mapping[str, Rules], known: Markers, default: str, begins: Callable[[Sequence[str], Leads], bool]
+) -> Swift:
+    """The function that answers plain questions with these word lists.
+
+    *default* is the language of a question without a starter; *begins* tells whether words may begin with a lead-in.
+    """
+    entries = {word: _entry(all_rules[code], word) for word, code in known.starters.items()}
+    open_entry = _entry(all_rules[default], "")
+    own_leads, all_leads = all_rules[default].leads, all_rules[default].all_leads
+    no_foreign, no_sure = _forms(known.foreign).isdisjoint, known.sure.isdisjoint
     loads = _loads(known, default)
-    no_foreign, no_sure = known.foreign.isdisjoint, known.sure.isdisjoint
 
     def answer(text: str) -> tuple[str, str] | None:
         if not text.isascii():
@@ -43,20 +48,20 @@ def compiled(all_rules: Mapping[str, Rules], known: Markers, default: str) -> Sw
             if raw.translate(None, SIMPLE):
                 return None
             shape = raw.translate(SHAPE).decode()
-            if "A" in shape[1:] and ("aA" in shape or "AA" in shape):
-                return None
-            if "." in shape[:-1] and (".a" in shape or ".A" in shape):
+            if "aA" in shape or "AA" in shape or ("." in shape[:-1] and (".a" in shape or ".A" in shape)):
                 return None
             text = raw.translate(BLANKED).decode()
         words = text.split()
         if len(words) < 3:
             return None
         first = words[0]
+        if cased:
+            words[0] = first = first.lower()
         entry = entries.get(first)
         if entry is None:
-            if first in leads or not first.islower() or no_sure(words) or not no_foreign(words):
+            if first in own_leads or no_sure(words) or not no_foreign(words):
                 return None
-            entry = plain_entry
+            entry = open_entry
         is_stop, none_alarming, none_moving, seconds, goes, language = entry
         if words[1] in seconds:
             thirds = seconds[words[1]]
@@ -65,12 +70,43 @@ def compiled(all_rules: Mapping[str, Rules], known: Markers, default: str) -> Sw
         if goes:
             del words[0]
         kept = list(filterfalse(is_stop, words))
-        if not kept or kept[0] in leading or not none_alarming(kept):
+        if not kept or not none_alarming(kept) or (kept[0] in all_leads and begins(kept, all_leads)):
             return None
-        result = " ".join(kept).lower() if cased else " ".join(kept)
         # One weak word of another language is not enough to take the keywords for that language.
-        if none_moving(kept) or (language == default and sum(map(loads.get, filter(loads.__contains__, kept))) < 2):
-            return result, language
-        return None
+        if not none_moving(kept) and (language != default or sum(loads[word] for word in kept if word in loads) > 1):
+            return None
+        return (" ".join(kept).lower() if cased else " ".join(kept)), language
 
     return answer
+
+
+def _entry(rules: Rules, first: str) -> Entry:
+    """What is needed behind the first word *first* in the language of *rules*."""
+    alarming = rules.telling | rules.capitals | rules.lexicon.closings
+    seconds: dict[str, frozenset[str] | None] = {}
+    for word, thirds in rules.leads.get(first, {}).items():
+        for form in _forms([word]):
+            seconds[form] = None if thirds is None else _forms(thirds)
+    return Entry(
+        is_stop=rules.quick.__contains__,
+        none_alarming=alarming.isdisjoint,
+        none_moving=rules.moving.isdisjoint,
+        seconds=seconds,
+        goes=first in rules.stop,
+        language=rules.lexicon.language,
+    )
+
+
+def _forms(words: Iterable[str]) -> frozenset[str]:
+    """*words* with and without a capital."""
+    return frozenset(form for word in words for form in (word, word.capitalize()))
+
+
+def _loads(known: Markers, default: str) -> dict[str, int]:
+    """How much each word speaks for a language that is not *default*."""
+    return {
+        form: max(weight for language, weight in weights if language != default)
+        for word, weights in known.weights.items()
+        if any(language != default for language, _ in weights)
+        for form in _forms([word])
+    }

@@ -91,6 +91,10 @@ def keys_of(shape: Shape, response: Any, items: Sequence[Any]) -> list[Key]:
     outer = shape.namespace(response)
     keys: list[Key] = []
     for item in items:
+        if type(item) is dict and type(plain := item.get("id")) is str and plain:
+            own = item.get("namespace")
+            keys.append((outer if own is None else _namespace(own), plain))
+            continue
         reader = reader_of(item)
         key, own = shape.id(item), reader.namespace(item)
         if key is None or reader.names_document(item):

@@ -79,6 +79,8 @@ class Transform:
 
     def _version(self, flavour: str, own: str) -> str:
         mark = f"#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}" if own else ""
+        if not (flavour or own):
+            return self.version
         return f"{self.version}{'+' if flavour else ''}{flavour}{mark}"
 
     def _system(self, instruction: str, fields: tuple[ReplyField, ...], *, has_example: bool, has_history: bool) -> str:

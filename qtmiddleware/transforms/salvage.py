@@ -7,6 +7,7 @@ quote that ends a string from one that stands inside it. Time is linear in the t
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -49,6 +50,12 @@ class Cut(str):
     __slots__ = ()
 
 
+# Numbers stay as they are written.
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=Members, parse_int=str, parse_float=str, parse_constant=lambda _: _refused(_)
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A JSON *value* that stands in a text from *start* to *end*; *cut* says that its end is missing."""
@@ -65,6 +72,9 @@ class _NotJson(Exception):
 
 def json_values(text: str) -> list[Found]:
     """Every JSON object and list in *text*, outermost only, in their order."""
+    whole = _well_formed(text)
+    if whole is not None:
+        return [whole]
     found = []
     position = 0
     while match := _START.search(text, position):
@@ -76,6 +86,21 @@ def json_values(text: str) -> list[Found]:
             pass
         position = max(reader.position, match.start() + 1)
     return found
+
+
+def _well_formed(text: str) -> Found | None:
+    """The one value *text* consists of, where it is short of all that this reader is for."""
+    if not text.startswith(("{", "[")) or "\\" in text or text.count("{") + text.count("[") > MAX_DEPTH:
+        return None
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except ValueError:
+        return None
+    return Found(value, 0, end, False) if end == len(text) else None
+
+
+def _refused(_: str) -> None:
+    raise ValueError
 
 
 def json_string(text: str) -> str | None:

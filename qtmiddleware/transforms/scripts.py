@@ -22,6 +22,8 @@ def is_other_script(text: str, query: str, script_of: Callable[[str], str]) -> b
     the same. A text in a script that is a part of the query passes too, unless that part is Latin: there it is the
     technical terms.
     """
+    if text.isascii() and query.isascii():
+        return False  # Both are Latin, or without letters.
     asked, given = _script(query, script_of), _script(text, script_of)
     if not asked or not given or asked == given:
         return False
