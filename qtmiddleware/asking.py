@@ -56,6 +56,9 @@ class Question:
             settings.llm.sub_query_style,
             settings.llm.hyde_in_combined,
             settings.llm.temperature,
+            settings.llm.max_tokens,
+            settings.llm.history_messages,
+            settings.escalation.max_llm_calls_per_query,
             self.query,
             tuple((message.role, message.content) for message in self._history),
         )
@@ -124,7 +127,12 @@ class Question:
             made = replace(made, standalone=alone.standalone, notes=made.notes + alone.notes)
             if made.standalone:
                 reference, spans = made.standalone, protected_spans(made.standalone, language=language)
-        return _guarded(made, reference, spans)
+        kept = _guarded(made, reference, spans)
+        if kept.is_empty:
+            # The model did answer, and nothing of it may be searched.
+            other_script = any(what == "language_mismatch" for _, what in kept.notes)
+            self.trouble.append(Degradation("transform", "language_mismatch" if other_script else "dropped"))
+        return kept
 
 
 def _guarded(made: Transformation, query: str, spans: Sequence[Span]) -> Transformation:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from operator import ge, le
 from typing import Any, Final
 
 from qtmiddleware.settings import FusionMethod
@@ -44,29 +45,43 @@ class Fused:
 # One passage while it is being merged: [score, item, sources, best rank].
 _Entry = list[Any]
 _UNHEARD: Final = 1 << 40
-_Merge = Callable[[Sequence[Ranking], float, int], dict[Key, _Entry]]
+_Merge = Callable[[Sequence[Ranking], int, int], dict[Key, _Entry]]
 
 
-def lower_is_better(rankings: Sequence[Ranking]) -> bool:
-    """Whether the lists, which are best first, have rising scores."""
+def direction(rankings: Sequence[Ranking]) -> int:
+    """Which way the scores of the lists run, which are best first: 1 rising, -1 falling, 0 where none shows it."""
     rising = falling = 0
     for ranking in rankings:
         scores = ranking.scores
         if len(scores) > 1 and scores[0] is not None and scores[-1] is not None:
             rising += scores[0] < scores[-1]
             falling += scores[0] > scores[-1]
-    return rising > falling
+    return (rising > falling) - (falling > rising)
 
 
 def has_scores(rankings: Sequence[Ranking]) -> bool:
-    """Whether every passage of every list has a usable number."""
+    """Whether every list has usable numbers: none missing or beyond all measure, and in the order of the list.
+
+    A function that reranks and returns the scores of its first search has an order that these scores would undo.
+    """
+    return all(_is_usable(ranking.scores) for ranking in rankings)
+
+
+def _is_usable(scores: Sequence[float | None]) -> bool:
+    if None in scores:
+        return False
+    numbers: Sequence[float] = scores  # type: ignore[assignment]
     try:
-        return all(None not in it.scores and isfinite(4.0 * sum(map(abs, it.scores))) for it in rankings)  # type: ignore[arg-type]
+        if not isfinite(4.0 * sum(map(abs, numbers))):
+            return False
     except OverflowError:
         return False
+    if len(numbers) < 2:
+        return True
+    return all(map(ge if numbers[0] >= numbers[-1] else le, numbers, numbers[1:]))
 
 
-def _anchored(rankings: Sequence[Ranking], sign: float, _: int) -> dict[Key, _Entry]:
+def _anchored(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
     merged: dict[Key, _Entry] = {}
     total = sum(ranking.variant.weight for ranking in rankings if ranking.keys) or 1.0
     floor = 0.0
@@ -106,15 +121,15 @@ def _reciprocal(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -
     return merged
 
 
-def _rrf(rankings: Sequence[Ranking], _: float, k: int) -> dict[Key, _Entry]:
+def _rrf(rankings: Sequence[Ranking], _: int, k: int) -> dict[Key, _Entry]:
     return _reciprocal(rankings, k, [1.0] * len(rankings))
 
 
-def _weighted_rrf(rankings: Sequence[Ranking], _: float, k: int) -> dict[Key, _Entry]:
+def _weighted_rrf(rankings: Sequence[Ranking], _: int, k: int) -> dict[Key, _Entry]:
     return _reciprocal(rankings, k, [ranking.variant.weight for ranking in rankings])
 
 
-def _max(rankings: Sequence[Ranking], sign: float, _: int) -> dict[Key, _Entry]:
+def _max(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
     merged: dict[Key, _Entry] = {}
     for position, ranking in enumerate(rankings):
         bit = 1 << position
@@ -130,30 +145,44 @@ def _max(rankings: Sequence[Ranking], sign: float, _: int) -> dict[Key, _Entry]:
     return merged
 
 
-def _concatenated(rankings: Sequence[Ranking]) -> Fused:
+def _concatenated(rankings: Sequence[Ranking], sign: int) -> Fused:
     keys: list[Key] = []
     scores: list[float] = []
     items: list[Any] = []
     sources: list[int] = []
     offsets: list[int] = []
-    rising = lower_is_better(rankings)
     for position, ranking in enumerate(rankings):
         offsets.append(len(keys))
         keys.extend(ranking.keys)
         items.extend(ranking.items)
-        scores.extend(0.0 if score is None else -score if rising else score for score in ranking.scores)
+        scores.extend(0.0 if score is None else sign * score for score in ranking.scores)
         sources.extend([1 << position] * len(ranking.keys))
     return Fused(keys, scores, items, sources, "concat", tuple(offsets))
 
 
-def _alone(ranking: Ranking, method: FusionMethod) -> Fused:
-    """One list, in its own order, whatever its scores say."""
+def _alone(ranking: Ranking, method: FusionMethod, sign: int) -> Fused:
+    """One list, in its own order, each passage once."""
+    ranking = _once_each(ranking)
     if has_scores([ranking]):
-        sign = -1.0 if lower_is_better([ranking]) else 1.0
         scores = [sign * score for score in ranking.scores]  # type: ignore[operator]
     else:
         scores = [1.0 / rank for rank in range(1, len(ranking.keys) + 1)]
     return Fused(ranking.keys, scores, ranking.items, [1] * len(scores), method)
+
+
+def _once_each(ranking: Ranking) -> Ranking:
+    if len(set(ranking.keys)) == len(ranking.keys):
+        return ranking
+    first: dict[Key, int] = {}
+    for place, key in enumerate(ranking.keys):
+        first.setdefault(key, place)
+    places = first.values()
+    return Ranking(
+        ranking.variant,
+        list(first),
+        [ranking.scores[place] for place in places],
+        [ranking.items[place] for place in places],
+    )
 
 
 _MERGES: dict[FusionMethod, _Merge] = {
@@ -165,20 +194,24 @@ _MERGES: dict[FusionMethod, _Merge] = {
 _BY_SCORE: frozenset[FusionMethod] = frozenset({"anchored", "max"})
 
 
-def fuse(rankings: Sequence[Ranking], method: FusionMethod = "anchored", *, rrf_k: int = 60) -> Fused:
+def fuse(
+    rankings: Sequence[Ranking], method: FusionMethod = "anchored", *, rrf_k: int = 60, rising: bool = False
+) -> Fused:
     """Merge *rankings* into one list, best first.
+
+    Whether lower scores are better is read off the lists; *rising* decides where they do not show it.
 
     Ties go to the better rank in any list, then to the smaller key for the rank-based methods; for the score-based
     ones to the list that stands first (the original's), then to its order there.
     """
+    sign = -(direction(rankings) or (1 if rising else -1))
     if method == "concat":
-        return _concatenated(rankings)
+        return _concatenated(rankings, sign)
     if len(rankings) == 1:
-        return _alone(rankings[0], method)
+        return _alone(rankings[0], method, sign)
     if method in _BY_SCORE and not has_scores(rankings):
         method = "weighted_rrf"
     by_score = method in _BY_SCORE
-    sign = -1.0 if by_score and lower_is_better(rankings) else 1.0
     merged = _MERGES[method](rankings, sign, rrf_k)
     if by_score:
         ordered = sorted(merged.items(), key=lambda pair: pair[1][0], reverse=True)

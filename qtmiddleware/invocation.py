@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import in_thread
-from qtmiddleware.errors import WrapError
+from qtmiddleware.errors import WrapError, is_outage
+from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import LanguageModel
 from qtmiddleware.querylog import QueryLog
 from qtmiddleware.request import Memory
 from qtmiddleware.responses import Shape, settled
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Search
+from qtmiddleware.types import Degradation, Retrieval
 
 Vectors = Sequence[Sequence[float]]
+
+logger: Final = logging.getLogger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)
 class Outfit:
     """What a middleware gives to every function it wraps.
 
-    *configured* answers the settings with some values overridden; it raises `ConfigError` where they are impossible.
+    *changed* answers an outfit with layers of settings laid over its own, the last one on top; it raises `ConfigError`
+    where they are impossible.
     """
 
     settings: Settings
-    configured: Callable[[Mapping[str, Any]], Settings]
-    model: LanguageModel | None
+    changed: Callable[[Outfit, Layers], Outfit]
+    model: LanguageModel
     memory: Memory
     shape: Shape | None = None
     embed: Callable[[Sequence[str]], Vectors] | None = None
@@ -43,6 +49,10 @@ def awaitable(value: Any) -> Awaitable[Any]:
     A wrapper may make an asynchronous function synchronous and still look like it.
     """
     return value if hasattr(value, "__await__") else _ready(value)
+
+
+def _may_narrow(step: Search, error: Exception) -> bool:
+    return step.may_narrow and step.top_k is not None and not is_outage(error)
 
 
 async def _ready(value: Any) -> Any:
@@ -78,28 +88,48 @@ class Invocation:
     def _embeds(self) -> bool:
         return self._outfit.embed is not None or self._outfit.aembed is not None
 
-    def _made(self, step: Search, query: Any) -> Any:
-        if step.top_k is None and query is self._original:
+    def _made(self, query: Any, top_k: int | None) -> Any:
+        if top_k is None and query is self._original:
             return self._fn(*self._args, **self._kwargs)
-        args, kwargs = self._call_shape.replaced(self._args, self._kwargs, query=query, top_k=step.top_k)
+        args, kwargs = self._call_shape.replaced(self._args, self._kwargs, query=query, top_k=top_k)
         return self._fn(*args, **kwargs)
 
     def search(self, step: Search) -> Any:
-        """The function's response to one text."""
+        """The function's response to one text.
+
+        A function that refuses as many passages as the step asks for is called as the caller called it, if the step
+        allows it, and will be from then on. What it raises then passes through.
+        """
         query: Any = step.text
         if self._embeds:
             query = step.vector if step.vector is not None else self.embed((step.text,))[0]
-        return settled(self._made(step, query))
+        try:
+            return settled(self._made(query, step.top_k))
+        except Exception as error:
+            if not _may_narrow(step, error):
+                raise
+        response = settled(self._made(query, None))
+        self._outfit.memory.refuses_widening = True
+        return response
 
     def asearch(self, step: Search) -> Awaitable[Any]:
-        """The function's response to one text, to be awaited."""
-        if self._embeds:
-            return self._embedded_search(step)
-        return awaitable(self._made(step, step.text))
+        """`search`, to be awaited."""
+        if not step.may_narrow and not self._embeds:
+            return awaitable(self._made(step.text, step.top_k))
+        return self._searched(step)
 
-    async def _embedded_search(self, step: Search) -> Any:
-        vector = step.vector if step.vector is not None else (await self.aembed((step.text,)))[0]
-        return await awaitable(self._made(step, vector))
+    async def _searched(self, step: Search) -> Any:
+        query: Any = step.text
+        if self._embeds:
+            query = step.vector if step.vector is not None else (await self.aembed((step.text,)))[0]
+        try:
+            return await awaitable(self._made(query, step.top_k))
+        except Exception as error:
+            if not _may_narrow(step, error):
+                raise
+        response = await awaitable(self._made(query, None))
+        self._outfit.memory.refuses_widening = True
+        return response
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """A vector a text, in one batch."""
@@ -112,6 +142,21 @@ class Invocation:
         if self._outfit.aembed is not None:
             return await self._outfit.aembed(texts)
         return await in_thread(functools.partial(self.embed, texts))
+
+    def finished(self, retrieval: Retrieval) -> Retrieval:
+        """*retrieval*, written to the log; that the log cannot be written is part of it then."""
+        log = self._outfit.log
+        if log is not None:
+            try:
+                log.write(retrieval)
+            except Exception as error:
+                trouble = Degradation("log", "failed", type(error).__name__)
+                logger.warning("the query log could not be written: %s", type(error).__name__)
+                retrieval = replace(retrieval, status="degraded", degradations=(*retrieval.degradations, trouble))
+        if logger.isEnabledFor(logging.DEBUG):
+            texts = [(it.kind, it.text) for it in retrieval.variants]
+            logger.debug("query %s %r searched %s", retrieval.trace.query_id, retrieval.original_query, texts)
+        return retrieval
 
 
 class ModelOnly:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qtmiddleware.fusion import Fused, fuse
+from qtmiddleware.fusion import Fused, direction, fuse, has_scores
 from qtmiddleware.keywords import keyword_scores, weighed
+from qtmiddleware.request import Request
 from qtmiddleware.responses import Shape, keys_of, shape_of, text_of
 from qtmiddleware.settings import Settings
 from qtmiddleware.trace import Trace
@@ -87,18 +88,22 @@ class Merged:
 
 
 def merged(
-    first: Found, others: Sequence[Found], *, keywords: str, count: int, settings: Settings, trace: Trace
+    first: Found, others: Sequence[Found], *, request: Request, keywords: str, count: int, trace: Trace
 ) -> Merged:
     """The original's list and the *others* as one result of at most *count* passages.
 
     *keywords* are the evidence the candidates are weighed by; ``""`` for none. The ``concat`` fusion keeps everything.
     """
+    settings, memory = request.settings, request.memory
     rankings = voices([first, *others], settings)
+    shown = direction(rankings)
+    if shown and has_scores(rankings):
+        memory.rising = shown > 0
     shape = next((entry.shape for entry in (first, *others) if entry.ranking.keys), first.shape)
     began = trace.clock()
-    fused = fuse(rankings, settings.fusion.method, rrf_k=settings.fusion.rrf_k)
+    fused = fuse(rankings, settings.fusion.method, rrf_k=settings.fusion.rrf_k, rising=memory.rising)
     if fused.method != settings.fusion.method and others:
-        trace.note("fusion", f"scores are missing; {fused.method} instead")
+        trace.note("fusion", f"scores are missing or do not follow the order; {fused.method} instead")
     fused_at = trace.clock()
     trace.stage("fuse", fused_at - began)
     ordered = fused
@@ -109,7 +114,9 @@ def merged(
         count = len(fused.keys)
     return Merged(
         response=_rebuilt(first, ordered.items[:count]),
-        matches=_matches(ordered, count, rankings, shape, settings.keyword_evidence.text_field),
+        matches=()
+        if request.brief
+        else _matches(ordered, count, rankings, shape, settings.keyword_evidence.text_field),
         rankings=tuple(rankings),
         fused=tuple(fused.keys),
         offsets=fused.offsets,

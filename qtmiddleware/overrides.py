@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from typing import Any
 
-_overrides: ContextVar[Mapping[str, Any] | None] = ContextVar("qtmiddleware_overrides", default=None)
+Layers = tuple[Mapping[str, Any], ...]
+
+_layers: ContextVar[Layers] = ContextVar("qtmiddleware_overrides", default=())
 
 
-def current_overrides() -> Mapping[str, Any] | None:
-    """What is overridden here, or ``None``."""
-    return _overrides.get()
+def current_overrides() -> Layers:
+    """What is overridden here, the outermost block first."""
+    return _layers.get()
 
 
 @contextmanager
@@ -21,18 +24,9 @@ def override(values: Mapping[str, Any]) -> Iterator[None]:
 
     The values are checked at the first call, which raises `ConfigError` where they are impossible.
     """
-    token = _overrides.set(over(_overrides.get() or {}, values))
+    # A copy, so that what the caller changes in it later has no effect.
+    token = _layers.set((*_layers.get(), deepcopy(dict(values))))
     try:
         yield
     finally:
-        _overrides.reset(token)
-
-
-def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """*above* laid over *below*, group by group."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        # A group is copied in any case, so that what the caller changes in it later has no effect.
-        merged[key] = over(under if isinstance(under, Mapping) else {}, value) if isinstance(value, Mapping) else value
-    return merged
+        _layers.reset(token)

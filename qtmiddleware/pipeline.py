@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from qtmiddleware.asking import NOTHING, Question
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.errors import ResponseShapeError, is_outage
+from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.gate import nothing_to_transform
 from qtmiddleware.merging import Found, final_count, found, merged
 from qtmiddleware.preprocess import Span, protected_spans
@@ -58,6 +58,7 @@ class _Retrieving:
         self.budget = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = prepared(request.original, request.history, self.settings)
         self.trace.stage("preprocess", self.trace.clock())
+        self.original = Variant("original", self.query.text, self.settings.fusion.weights.original)
         self._cache_key: Hashable = None
         self._spans: Sequence[Span] | None = None
 
@@ -87,7 +88,7 @@ class _Retrieving:
         else:
             response = yield from self._search_original()
         try:
-            first = found(Variant("original", self.query.text), response, self.request.shape)
+            first = found(self.original, response, self.request.shape)
         except ResponseShapeError as error:
             return (yield from self._unread(response, error))
         if question is not None and waits_for_first and self._escalates(first):
@@ -148,41 +149,31 @@ class _Retrieving:
         return wide
 
     def _search_original(self) -> Flow[Any]:
-        began = self.trace.clock()
-        width = self._width
-        outcome = Outcome()
-        try:
-            outcome.value = yield Search(self.query.text, width)
-        except Exception as error:
-            outcome.error = error
-        outcome.seconds = self.trace.clock() - began
-        return (yield from self._original(outcome, width))
-
-    def _original(self, outcome: Outcome, width: int | None) -> Flow[Any]:
-        """The original's response; a function that refuses so many passages is asked again as the caller asked."""
-        self.trace.searches += 1
-        self.trace.original_ms = outcome.seconds * 1e3
-        if outcome.error is None:
-            self.trace.stage("search.original", outcome.seconds)
-            return outcome.value
-        if width is None or is_outage(outcome.error):
-            raise outcome.error
-        self.trace.searches += 1
-        response = yield Search(self.query.text, None)
-        self.request.memory.refuses_widening = True
-        self.trace.stage("search.original", outcome.seconds)
-        self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
+        began, width = self.trace.clock(), self._width
+        response = yield Search(self.query.text, width, may_narrow=True)
+        self._note_original(began, self.trace.clock() - began, width)
         return response
+
+    def _note_original(self, began: float, seconds: float, width: int | None) -> None:
+        self.trace.searches += 1
+        self.trace.original_ms = seconds * 1e3
+        self.trace.stage("search.original", seconds, began=began)
+        if width is not None and self.request.memory.refuses_widening:
+            self.trace.searches += 1
+            self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
 
     def _patience(self) -> Deadline:
         return self.budget.sooner(self.settings.limits.llm_timeout_ms / 1e3)
 
     def _search_and_ask(self, question: Question) -> Flow[tuple[Any, Transformation]]:
         patience, width = self._patience(), self._width
-        steps: list[Leaf] = [Search(self.query.text, width), *question.asks(patience)]
+        steps: list[Leaf] = [Search(self.query.text, width, may_narrow=True), *question.asks(patience)]
+        began = self.trace.clock()
         outcome, *replies = yield Together(steps, patience, self.settings.limits.max_concurrency, essential=1)
-        response = yield from self._original(outcome, width)
-        return response, (yield from self._understood(question, replies, patience))
+        if outcome.error is not None:
+            raise outcome.error
+        self._note_original(began, outcome.seconds, width)
+        return outcome.value, (yield from self._understood(question, replies, patience))
 
     def _ask(self, question: Question) -> Flow[Transformation]:
         patience = self._patience()
@@ -192,9 +183,9 @@ class _Retrieving:
     def _understood(self, question: Question, replies: Sequence[Outcome], patience: Deadline) -> Flow[Transformation]:
         while question.answered(replies, self.trace):
             replies = yield Together(question.asks(patience), patience, self.settings.limits.max_concurrency)
-        self.trouble.extend(question.trouble)
         made = question.understood(self.request.original, self.spans, self.query.language or "auto")
         self.trace.notes.extend(made.notes)
+        self.trouble.extend(question.trouble)
         if not made.is_empty and not question.trouble and self._cache_key is not None:
             self.request.memory.cache.put(self._cache_key, made)
         return made
@@ -209,7 +200,7 @@ class _Retrieving:
             memory.refuses_widening = True
             response = yield Search(self.query.text, None)
         self.trouble.append(Degradation("response", "unreadable", error.shape))
-        return self._retrieval(response, matches=())
+        return self._retrieval(response, matches=(), variants=(self.original,))
 
     def _result(
         self, first: Found, variants: tuple[Variant, ...], came: Sequence[Found], made: Transformation
@@ -220,7 +211,7 @@ class _Retrieving:
             came = []
         keywords = self._keywords(made) if self.weighs else ""
         count = final_count(self.request.top_k, [first, *came])
-        outcome = merged(first, came, keywords=keywords, count=count, settings=self.settings, trace=self.trace)
+        outcome = merged(first, came, request=self.request, keywords=keywords, count=count, trace=self.trace)
         return self._retrieval(
             outcome.response,
             matches=outcome.matches,
@@ -252,5 +243,5 @@ class _Retrieving:
             status="degraded" if self.trouble else "full",
             degradations=tuple(self.trouble),
             trace=self.trace,
-            **{"variants": (), **parts},
+            **parts,
         )

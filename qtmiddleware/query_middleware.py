@@ -3,56 +3,33 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from qtmiddleware.calls import CallShape, is_async
+from qtmiddleware.bound import WrappedClassMethod
+from qtmiddleware.calls import CallShape
 from qtmiddleware.config import Config
 from qtmiddleware.drivers import arun, run
+from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.invocation import ModelOnly, Outfit
-from qtmiddleware.llms import as_language_model
 from qtmiddleware.lockstep import side_by_side
-from qtmiddleware.overrides import current_overrides, over
+from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.pipeline import Flow, transform
-from qtmiddleware.ports import Embedder, LanguageModel
+from qtmiddleware.ports import LanguageModel
 from qtmiddleware.preprocess import preprocess
-from qtmiddleware.querylog import QueryLog
 from qtmiddleware.request import Memory, Request, conversation, transformation_cache, validated
 from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
 from qtmiddleware.types import Transformation
+from qtmiddleware.wrap_options import AskOptions, WrapOptions, awaits, embedding
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
 
 P = ParamSpec("P")
 R = TypeVar("R")
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
-
-
-class AskOptions(TypedDict, total=False):
-    """The conversation so far, oldest first, and settings overridden for this call."""
-
-    history: Iterable[Any] | None
-    config: Mapping[str, Any] | None
-
-
-class WrapOptions(TypedDict, total=False):
-    """How a function is to be read.
-
-    *query_arg* and *top_k_arg* name its parameters where the usual names are not used (``inputs.text`` reaches into a
-    mapping). *embed* turns texts into vectors for a function that takes a vector: an embedder or a function of a list
-    of texts. *read* takes the matches out of a response of an own shape and *write* puts others back in. *kind* is
-    ``sync`` or ``async`` where that cannot be seen.
-    """
-
-    query_arg: str | None
-    top_k_arg: str | None
-    embed: Embedder | Callable[[Sequence[str]], Any] | None
-    read: Callable[[Any], Sequence[Any]] | None
-    write: Callable[[Any, Sequence[Any]], Any] | None
-    kind: Literal["sync", "async"] | None
 
 
 class Decorator(Protocol):
@@ -75,10 +52,13 @@ class QueryMiddleware:
     def __init__(self, config: ConfigSource = None, *, client: Any = None) -> None:
         self.config = Config.load(config)
         self.settings = self.config.settings
-        self.model: LanguageModel = as_language_model(client, self.settings)
-        log = self.settings.log
-        self._log = QueryLog(log.path, query_text=log.query_text) if log.path else None
+        self._equipment = Equipment(self.config, client)
         self._memory = Memory(transformation_cache(self.settings))
+
+    @property
+    def model(self) -> LanguageModel:
+        """The language model of this middleware's own settings."""
+        return self._equipment.model(self.settings)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, client: Any = None) -> QueryMiddleware:
@@ -99,8 +79,9 @@ class QueryMiddleware:
         `WrapOptions`. Raises `WrapError` where the query cannot be found in *fn*'s signature.
         """
         if isinstance(fn, classmethod | staticmethod):
-            return type(fn)(self.wrap(fn.__func__, **options))
-        awaits = _awaits(fn, options.get("kind"))
+            kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
+            return kind(self.wrap(fn.__func__, **options))
+        is_awaited = awaits(fn, options.get("kind"))
         embed = options.get("embed")
         call_shape = CallShape.of(
             fn,
@@ -108,8 +89,8 @@ class QueryMiddleware:
             top_k_arg=options.get("top_k_arg"),
             takes_vector=embed is not None,
         )
-        outfit = self._outfit(awaits=awaits, embed=embed, read=options.get("read"), write=options.get("write"))
-        return (AsyncWrapped if awaits else Wrapped)(fn, call_shape, outfit)
+        outfit = self._outfit(awaits=is_awaited, embed=embed, read=options.get("read"), write=options.get("write"))
+        return (AsyncWrapped if is_awaited else Wrapped)(fn, call_shape, outfit)
 
     def _outfit(self, *, awaits: bool, embed: Any, read: Any, write: Any) -> Outfit:
         if (read is None) != (write is None):
@@ -118,29 +99,32 @@ class QueryMiddleware:
             raise ConfigError(
                 "client is asynchronous and the wrapped function is not; pass openai.OpenAI() instead", path="client"
             )
-        plain, awaited = _embedding(embed)
+        plain, awaited = embedding(embed)
         if awaited is not None and not awaits:
             raise WrapError("embed is asynchronous and the wrapped function is not; give a synchronous embed")
         return Outfit(
             settings=self.settings,
-            configured=self._configured,
+            changed=self._changed,
             model=self.model,
             memory=Memory(self._memory.cache),
             shape=custom_shape(read, write) if read is not None else None,
             embed=plain,
             aembed=awaited,
-            log=self._log,
+            log=self._equipment.log(self.settings),
         )
 
-    def _configured(self, values: Mapping[str, Any]) -> Settings:
-        return self.config.overridden(values).settings if values else self.settings
+    def _changed(self, outfit: Outfit, layers: Layers) -> Outfit:
+        equipment = self._equipment
+        settings = equipment.settings(layers)
+        return replace(outfit, settings=settings, model=equipment.model(settings), log=equipment.log(settings))
 
-    def _effective(self, config: Mapping[str, Any] | None) -> Settings:
-        return self._configured(over(current_overrides() or {}, config or {}))
+    def _effective(self, config: Mapping[str, Any] | None = None) -> Settings:
+        layers = (*current_overrides(), config) if config else current_overrides()
+        return self._equipment.settings(layers) if layers else self.settings
 
     def preprocess(self, query: str) -> str:
         """The keywords of *query* under this configuration."""
-        options = self._effective(None).preprocess
+        options = self._effective().preprocess
         return preprocess(
             query, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words
         )
@@ -158,9 +142,11 @@ class QueryMiddleware:
 
         What could not be had is empty, and ``notes`` says why; nothing is raised for it.
         """
+        settings = self._effective(options.get("config"))
+        world = ModelOnly(self._equipment.model(settings))
         if isinstance(query, str):
-            return run(self._transforming(query, options), ModelOnly(self.model))
-        return [made for batch in self._batches(query, options) for made in run(batch, ModelOnly(self.model))]
+            return run(self._transforming(query, settings, options), world)
+        return [made for batch in self._batches(query, settings, options) for made in run(batch, world)]
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -173,37 +159,40 @@ class QueryMiddleware:
         self, query: str | Sequence[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
         """`transform` without blocking the running loop."""
-        if isinstance(query, str):
-            return await arun(self._transforming(query, options), ModelOnly(self.model))
-        return [made for batch in self._batches(query, options) for made in await arun(batch, ModelOnly(self.model))]
-
-    def _transforming(self, query: str, options: AskOptions) -> Flow[Transformation]:
         settings = self._effective(options.get("config"))
+        world = ModelOnly(self._equipment.model(settings))
+        if isinstance(query, str):
+            return await arun(self._transforming(query, settings, options), world)
+        return [made for batch in self._batches(query, settings, options) for made in await arun(batch, world)]
+
+    def _transforming(self, query: str, settings: Settings, options: AskOptions) -> Flow[Transformation]:
         request = Request(
             original=validated(query, "query", settings),
             history=conversation(options.get("history")),
             settings=settings,
             memory=self._memory,
-            model=self.model.name,
+            model=self._equipment.model(settings).name,
         )
         return transform(request)
 
-    def _batches(self, queries: Sequence[str], options: AskOptions) -> Iterator[Flow[list[Transformation]]]:
+    def _batches(
+        self, queries: Sequence[str], settings: Settings, options: AskOptions
+    ) -> Iterator[Flow[list[Transformation]]]:
         """As many questions at once as may be in flight; the time of a batch begins when it is made."""
-        limit = self._effective(options.get("config")).limits.max_concurrency
-        for start in range(0, len(queries), limit):
-            flows = [self._transforming(query, options) for query in queries[start : start + limit]]
+        # All of them before the first is asked: a bad one costs nothing.
+        asked = [validated(query, "query", settings) for query in queries]
+        limit = settings.limits.max_concurrency
+        for start in range(0, len(asked), limit):
+            flows = [self._transforming(query, settings, options) for query in asked[start : start + limit]]
             yield side_by_side(flows, limit=limit)
 
     def close(self) -> None:
         """Close the clients this middleware made; those it was given stay open."""
-        if hasattr(self.model, "close"):
-            self.model.close()
+        self._equipment.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
-        if hasattr(self.model, "aclose"):
-            await self.model.aclose()
+        await self._equipment.aclose()
 
     def __enter__(self) -> QueryMiddleware:
         return self
@@ -216,29 +205,6 @@ class QueryMiddleware:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def _awaits(fn: Any, kind: object) -> bool:
-    if kind not in (None, "sync", "async"):
-        raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
-    if not callable(fn):
-        raise WrapError(f"{type(fn).__name__} is not callable; the middleware wraps functions")
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise WrapError(
-            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns them"
-        )
-    return kind == "async" if kind else is_async(fn)
-
-
-def _embedding(embed: Any) -> tuple[Any, Any]:
-    """The synchronous and the asynchronous embedding of what the caller gave."""
-    if embed is None:
-        return None, None
-    if isinstance(embed, Embedder):
-        return embed.embed, None
-    if callable(embed):
-        return (None, embed) if is_async(embed) else (embed, None)
-    raise WrapError(f"embed must be a function of a list of texts or an embedder, not {type(embed).__name__}")
 
 
 @overload

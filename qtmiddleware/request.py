@@ -23,12 +23,14 @@ def transformation_cache(settings: Settings) -> TTLCache[Transformation]:
 class Memory:
     """What one wrapped function remembers between calls; transformations are shared by all of a middleware."""
 
-    __slots__ = ("cache", "gate", "refuses_widening", "warned_of_shape")
+    __slots__ = ("cache", "gate", "refuses_widening", "rising", "warned_of_shape")
 
     def __init__(self, cache: TTLCache[Transformation]) -> None:
         self.cache = cache
         self.gate = Gate()
         self.refuses_widening = False
+        # Whether lower scores are better, as the lists seen so far have shown.
+        self.rising = False
         self.warned_of_shape = False
 
 
@@ -37,7 +39,8 @@ class Request:
     """What the flow is given.
 
     *top_k* is what the caller's call asks for, ``None`` where that cannot be known. *model* names the language model,
-    ``""`` where there is none. *embeds* says that the wrapped function takes vectors.
+    ``""`` where there is none. *embeds* says that the wrapped function takes vectors, *brief* that the caller looks at
+    the response alone.
     """
 
     original: str = field(repr=False)
@@ -48,6 +51,7 @@ class Request:
     shape: Shape | None = None
     model: str = ""
     embeds: bool = False
+    brief: bool = False
 
 
 def validated(query: Any, argument: str, settings: Settings) -> str:

@@ -13,16 +13,24 @@ from qtmiddleware.ports import Prompt
 class Search:
     """Search for one text. Performed by the wrapped function; answers its response, whatever that is.
 
-    *top_k* is how many passages to ask for, ``None`` for what the caller's own call says. *vector* stands in for the
-    text where it was embedded before.
+    *top_k* is how many passages to ask for, ``None`` for what the caller's own call says; *may_narrow* lets a function
+    that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
     """
 
-    __slots__ = ("text", "top_k", "vector")
+    __slots__ = ("may_narrow", "text", "top_k", "vector")
 
-    def __init__(self, text: str, top_k: int | None = None, vector: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        top_k: int | None = None,
+        vector: Sequence[float] | None = None,
+        *,
+        may_narrow: bool = False,
+    ) -> None:
         self.text = text
         self.top_k = top_k
         self.vector = vector
+        self.may_narrow = may_narrow
 
 
 class Embed:

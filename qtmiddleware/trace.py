@@ -98,7 +98,7 @@ class Trace:
     def stage(
         self, name: str, seconds: float, status: str = "ok", detail: str = "", *, began: float | None = None
     ) -> None:
-        """Write down that stage *name* took *seconds*; it has just ended, unless *began* (on the clock) says otherwise."""
+        """Write down that stage *name* took *seconds*; it ended just now, unless *began* (on the clock) is given."""
         started = self.clock() - seconds if began is None else began
         self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from qtmiddleware.trace import Trace
 
-
 VariantKind = Literal["original", "standalone", "rewrite", "step_back", "sub_query", "paraphrase", "hyde"]
 """What a searched text is to the question: the question itself, or one of the model's forms of it."""
 
@@ -109,7 +108,7 @@ class Ranking:
     """
 
     variant: Variant
-    keys: Sequence[Key]
+    keys: Sequence[Key] = field(repr=False)
     scores: Sequence[float | None]
     items: Sequence[Any] = field(repr=False)
 
@@ -127,9 +126,9 @@ class Degradation:
 class Retrieval:
     """The outcome of one retrieval.
 
-    *response* has the wrapped function's own shape; *matches* is the same result, read. *offsets* holds, with the
-    ``concat`` fusion, where each searched list begins in *matches*, in the order of *rankings*. *rankings* and *fused* are
-    what the result was made of: each variant's own list, and their keys after fusion, before any evidence.
+    *response* has the wrapped function's own shape; *matches* is the same result, read. *rankings* and *fused* are what
+    it was made of: each variant's own list, and their keys after fusion, before any evidence. *offsets* holds, with
+    the ``concat`` fusion, where each list begins in *matches*, in the order of *rankings*.
     """
 
     original_query: str = field(repr=False)

@@ -23,15 +23,15 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     errors deadline trace settings
     types
     ports
-    steps cache calls responses fusion keywords gate preprocess transforms overrides chunking
-    lockstep request variants asking merging querylog drivers llms embedders stores config
+    steps cache calls responses fusion keywords gate preprocessing transforms overrides bound
+    lockstep request variants asking querylog drivers llms embedders stores config wrap_options
+    merging equipment
     searching
     pipeline
     invocation
     wrapped
     query_middleware testing
-    middleware factory
-    evaluation integrations
+    evaluation
     demo
     cli
     __init__ __main__
@@ -151,6 +151,8 @@ def test_vendor_libraries_are_imported_inside_functions_alone(file: Source) -> N
         and not found.module.startswith(".")
         and not is_ours(found.module)
         and found.module.partition(".")[0] not in sys.stdlib_module_names
+        # The command line is written in typer and rich; `qtmiddleware.cli` loads it behind a guard of its own.
+        and not (file.room == "cli" and found.module.partition(".")[0] in {"typer", "rich"})
     ]
     assert wrong == []
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.fusion import Fused, fuse, has_scores, lower_is_better
+from qtmiddleware.fusion import Fused, direction, fuse, has_scores
 from qtmiddleware.settings import FusionMethod
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
@@ -145,7 +145,7 @@ def test_anchored_handles_negative_scores() -> None:
 
 def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
     near = [ranked(("a", 0.1), ("b", 0.4), ("c", 2.0)), ranked(("b", 0.2), ("d", 1.0))]
-    assert lower_is_better(near)
+    assert direction(near) > 0
     fused = fuse(near)
     # The lowest place of a list of distances is its largest distance.
     expected = {
@@ -160,7 +160,7 @@ def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
 
 def test_one_list_out_of_order_does_not_turn_the_direction() -> None:
     falling = [ranked(("a", 0.9), ("b", 0.1)), ranked(("a", 0.8), ("c", 0.2)), ranked(("d", 0.1), ("e", 0.2))]
-    assert not lower_is_better(falling)
+    assert direction(falling) <= 0
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_one_list_out_of_order_does_not_turn_the_direction() -> None:
     [[], [ranked()], [ranked(("a", 0.5))], [ranked(("a", 0.5), ("b", 0.5))], [ranked(("a", None), ("b", 1.0))]],
 )
 def test_higher_is_better_where_the_order_does_not_tell(rankings: list[Ranking]) -> None:
-    assert not lower_is_better(rankings)
+    assert direction(rankings) <= 0
 
 
 # --- max and concat, as the seeds do them -------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_scores_never_rise_down_the_list(rankings: list[Ranking], method: Fusion
 
 @given(st.lists(rankings_of(unique=False), min_size=2, max_size=4))
 def test_anchored_equals_its_formula(rankings: list[Ranking]) -> None:
-    if lower_is_better(rankings):
+    if direction(rankings) > 0:
         return
     heard = [it for it in rankings if it.keys]
     total = sum(it.variant.weight for it in heard)

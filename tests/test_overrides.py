@@ -4,52 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from qtmiddleware.overrides import current_overrides, over, override
+from qtmiddleware.overrides import Layers, current_overrides, override
 
 
 def test_outside_of_a_block_nothing_is_overridden() -> None:
-    assert current_overrides() is None
+    assert current_overrides() == ()
     with override({"top_k": 2}):
         pass
-    assert current_overrides() is None
+    assert current_overrides() == ()
 
 
-def test_inner_blocks_win_and_end() -> None:
+def test_inner_blocks_lie_on_top_and_end() -> None:
     with override({"top_k": 2, "chunk_size": 10}):
         with override({"top_k": 3}):
-            assert current_overrides() == {"top_k": 3, "chunk_size": 10}
-        assert current_overrides() == {"top_k": 2, "chunk_size": 10}
-
-
-def test_groups_are_laid_over_each_other_key_by_key() -> None:
-    with (
-        override({"fusion": {"rrf_k": 10, "weights": {"hyde": 0.5}}}),
-        override({"fusion": {"weights": {"rewrite": 2}}}),
-    ):
-        assert current_overrides() == {"fusion": {"rrf_k": 10, "weights": {"hyde": 0.5, "rewrite": 2}}}
+            assert current_overrides() == ({"top_k": 2, "chunk_size": 10}, {"top_k": 3})
+        assert current_overrides() == ({"top_k": 2, "chunk_size": 10},)
 
 
 def test_a_block_that_fails_ends_too() -> None:
     with pytest.raises(ZeroDivisionError), override({"top_k": 2}):
         raise ZeroDivisionError
-    assert current_overrides() is None
+    assert current_overrides() == ()
 
 
 def test_a_whole_function_can_be_such_a_block() -> None:
     @override({"top_k": 7})
-    def inside() -> Mapping[str, Any] | None:
+    def inside() -> Layers:
         return current_overrides()
 
-    assert [inside(), inside(), current_overrides()] == [{"top_k": 7}, {"top_k": 7}, None]
+    assert [inside(), inside(), current_overrides()] == [({"top_k": 7},), ({"top_k": 7},), ()]
 
 
 def test_what_is_changed_in_the_callers_mapping_later_has_no_effect() -> None:
@@ -57,13 +46,13 @@ def test_what_is_changed_in_the_callers_mapping_later_has_no_effect() -> None:
     with override(values):
         values["top_k"] = 99
         values["fusion"]["rrf_k"] = 99
-        assert current_overrides() == {"top_k": 2, "fusion": {"rrf_k": 10}}
+        assert current_overrides() == ({"top_k": 2, "fusion": {"rrf_k": 10}},)
 
 
 def test_threads_do_not_see_each_other() -> None:
     together = Barrier(8)
 
-    def inside(number: int) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    def inside(number: int) -> tuple[Layers, Layers]:
         before = current_overrides()
         with override({"top_k": number}):
             together.wait()
@@ -72,13 +61,13 @@ def test_threads_do_not_see_each_other() -> None:
         return before, seen
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(inside, range(8))) == [(None, {"top_k": number}) for number in range(8)]
+        assert list(pool.map(inside, range(8))) == [((), ({"top_k": number},)) for number in range(8)]
 
 
 async def test_tasks_do_not_see_each_other_but_their_makers_block() -> None:
     entered = [asyncio.Event() for _ in range(5)]
 
-    async def inside(number: int) -> Mapping[str, Any] | None:
+    async def inside(number: int) -> Layers:
         with override({"top_k": number}):
             entered[number].set()
             await asyncio.gather(*(event.wait() for event in entered))
@@ -86,37 +75,12 @@ async def test_tasks_do_not_see_each_other_but_their_makers_block() -> None:
 
     with override({"chunk_size": 10}):
         seen = await asyncio.gather(*(inside(number) for number in range(5)))
-    assert seen == [{"chunk_size": 10, "top_k": number} for number in range(5)]
-    assert current_overrides() is None
+    assert seen == [({"chunk_size": 10}, {"top_k": number}) for number in range(5)]
+    assert current_overrides() == ()
 
 
 def test_a_copied_context_takes_the_block_along() -> None:
     with override({"top_k": 2}):
         context = contextvars.copy_context()
-    assert context.run(current_overrides) == {"top_k": 2}
-    assert current_overrides() is None
-
-
-trees: st.SearchStrategy[Any] = st.recursive(
-    st.integers(0, 3), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8
-)
-mappings = st.dictionaries(st.sampled_from("abc"), trees, max_size=3)
-
-
-@given(mappings, mappings)
-def test_what_lies_above_is_seen_and_what_it_does_not_cover_stays(below: dict[str, Any], above: dict[str, Any]) -> None:
-    merged = over(below, above)
-    assert set(merged) == set(below) | set(above)
-    for name in merged:
-        if name not in above:
-            assert merged[name] == below[name]
-        elif isinstance(above[name], dict) and isinstance(below.get(name), dict):
-            assert merged[name] == over(below[name], above[name])
-        else:
-            assert merged[name] == above[name]
-    assert over(merged, above) == merged
-
-
-@given(mappings)
-def test_nothing_laid_over_or_under_changes_nothing(values: dict[str, Any]) -> None:
-    assert over(values, {}) == over({}, values) == values
+    assert context.run(current_overrides) == ({"top_k": 2},)
+    assert current_overrides() == ()

@@ -1,4 +1,4 @@
-"""What one would write by hand and no shorter: the same model call, the same five searches, the best score a passage."""
+"""What one would write by hand: the same model call, the same five searches, the best score of each passage."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.ports import Prompt
 
 Matches = list[dict[str, Any]]
+Awaited = Callable[[str], Awaitable[Matches]]
 
 
 def best(lists: Iterable[Matches]) -> Matches:
@@ -42,9 +43,7 @@ def pooled(search: Callable[[str], Matches], *, threads: int, seconds: float = 0
     return retrieve
 
 
-def gathered(
-    asearch: Callable[[str], Awaitable[Matches]], *, seconds: float = 0.0
-) -> Callable[[str], Awaitable[Matches]]:
+def gathered(asearch: Awaited, *, seconds: float = 0.0) -> Awaited:
     """The model, then the searches in one `asyncio.gather`."""
     model = paraphrasing_model(seconds)
 
@@ -55,9 +54,7 @@ def gathered(
     return retrieve
 
 
-def gathered_threads(
-    search: Callable[[str], Matches], *, threads: int, seconds: float = 0.0
-) -> Callable[[str], Awaitable[Matches]]:
+def gathered_threads(search: Callable[[str], Matches], *, threads: int, seconds: float = 0.0) -> Awaited:
     """`gathered` for a search that blocks, in a pool of *threads*."""
     pool = ThreadPoolExecutor(threads)
 

@@ -68,7 +68,7 @@ def rows(rounds: int) -> list[Row]:
         for method in methods:
             taken.setdefault(method, []).append(_timed(lambda method=method: fuse(lists, method)))  # type: ignore[misc]
     floor = median(taken.pop("by hand")[1:])
-    found = []
+    found: list[Row] = []
     for name, times in taken.items():
         ours = median(times[1:])
         if name == FusionSettings().method:

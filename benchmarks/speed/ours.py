@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.speed.workload import REPLIES
+from benchmarks.speed.workload import QUESTIONS, REPLIES
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.query_middleware import QueryMiddleware
@@ -56,8 +57,6 @@ class HangingModel:
         return Reply("")
 
     async def acomplete(self, _prompt: Prompt, _deadline: Deadline) -> Reply:
-        import asyncio
-
         await asyncio.sleep(self._seconds)
         return Reply("")
 
@@ -65,6 +64,14 @@ class HangingModel:
 def wrapped(fn: Callable[..., Any], config: dict[str, Any], model: Any) -> Any:
     """*fn* with the middleware around it."""
     return QueryMiddleware(config, client=model).wrap(fn)
+
+
+def check(wrapped_search: Any, *, searches: int) -> None:
+    """Make sure that what is measured does all of its work: every variant searched, nothing degraded."""
+    for question in QUESTIONS[:3]:
+        came = wrapped_search.retrieve(question)
+        if came.status != "full" or came.trace.searches != searches:
+            raise RuntimeError(f"{came.trace.searches} searches instead of {searches}, {came.degradations}")
 
 
 def with_options(**options: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import qtmiddleware
 from benchmarks.speed.floors import gathered, pooled
-from benchmarks.speed.ours import MULTI_QUERY, OFF, paraphrasing_model, with_options, wrapped
+from benchmarks.speed.ours import MULTI_QUERY, OFF, check, paraphrasing_model, with_options, wrapped
 from benchmarks.speed.worker import Case, serve
 from benchmarks.speed.workload import TOP_K, asearch, search
 
@@ -17,6 +17,7 @@ SETUPS = {
     " + remembered transformation": with_options(cache={"enabled": True}),
 }
 REPEATS = 50
+SEARCHES = 5
 
 
 def plain(question: str) -> Any:
@@ -54,6 +55,7 @@ def cases() -> dict[str, Case]:
         "off": switched_off(),
     }
     for name, config in SETUPS.items():
+        check(wrapped(search, config, paraphrasing_model()), searches=SEARCHES)
         found[f"ours sync{name}"] = wrapped(search, config, paraphrasing_model())
         found[f"ours async{name}"] = asynchronous(wrapped(asearch, config, paraphrasing_model()))
     return found

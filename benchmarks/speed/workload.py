@@ -29,7 +29,7 @@ _SECTORS = (
     "cement",
     "heating",
     "steel",
-    "forestry",
+    "timber",
     "housing",
     "textiles",
 )
@@ -55,51 +55,11 @@ LINES = {question: "\n".join(variants) for question, variants in VARIANTS.items(
 """The same as LangChain and LlamaIndex ask for it, a paraphrase a line."""
 _PLACE_OF = {text: place for question, texts in VARIANTS.items() for place, text in enumerate((question, *texts))}
 
-_WORDS = [
-    "agreement",
-    "paris",
-    "carbon",
-    "emissions",
-    "shipping",
-    "limit",
-    "climate",
-    "warming",
-    "ocean",
-    "policy",
-    "energy",
-    "transport",
-    "fuel",
-    "port",
-    "treaty",
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "a",
-    "is",
-    "that",
-    "for",
-    "it",
-    "with",
-    "as",
-    "on",
-    "by",
-    "at",
-    "from",
-    "or",
-    "an",
-    "be",
-    "this",
-    "are",
-    "which",
-    "was",
-    "not",
-    "have",
-    "has",
-    "its",
-    "were",
-]
+_LINES = (
+    "agreement paris carbon emissions shipping limit climate warming ocean policy energy transport fuel port treaty",
+    "the of and to in a is that for it with as on by at from or an be this are which was not have has its were",
+)
+_WORDS = [word for line in _LINES for word in line.split()]
 
 
 def _passage(chance: random.Random, number: int) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
-import qtmiddleware
 from qtmiddleware.cli import config, demo, preprocess, transform
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app.add_typer(config.app, name="config")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"qtmiddleware {qtmiddleware.__version__}")
+        typer.echo(f"qtmiddleware {version_of('qtmiddleware')}")
         raise typer.Exit
 
 

@@ -43,8 +43,7 @@ class CallableEmbedder:
     def dimension(self) -> int:
         """The length of every vector; where it was not given, one word is embedded to learn it."""
         if self._dimension is None:
-            self.embed(["dimension"])
-        assert self._dimension is not None
+            return len(self.embed(["dimension"])[0])
         return self._dimension
 
     @property

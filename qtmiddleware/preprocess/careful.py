@@ -15,8 +15,8 @@ def keys_of(tokens: Sequence[Token], loud: bool) -> list[str]:
 
     Where the query is *loud*, in capitals throughout, acronyms are words.
     """
-    kinds = ("word", "acronym") if loud else ("word",)
-    return [_key(token.text) if token.kind in kinds else "" for token in tokens]
+    other = "acronym" if loud else "word"
+    return [_key(text) if kind == "word" or kind == other else "" for kind, text, *_ in tokens]
 
 
 def is_loud(tokens: Sequence[Token], small: Container[str]) -> bool:

@@ -114,7 +114,7 @@ def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: 
         words = _after_lead_in(words, chosen.lexicon, acronyms)
     kept = list(filterfalse(chosen.quick.__contains__, words))
     # A telling stop word is one behind another word alone: most questions begin with "who".
-    if kept and kept[0] in chosen.stop and kept[0] == words[0]:
+    if kept and kept[0] == words[0] and kept[0] in chosen.stop and kept[0] not in chosen.homographs:
         del kept[0]
     outlook: Outlook = "settled"
     if not chosen.odd.isdisjoint(kept):
@@ -193,11 +193,14 @@ def _after_lead_in(words: list[str], lexicon: Lexicon, acronyms: bool) -> list[s
 
 
 def _telling(phrase: Phrase, lexicon: Lexicon) -> frozenset[str]:
-    """The words of *phrase* to look for: the last ones if they are stop words, rare at that place, or else others."""
-    if phrase[-1][0] <= lexicon.stop - lexicon.articles:
-        return phrase[-1][0]
-    places = (words for words, optional in reversed(phrase) if not optional and lexicon.stop.isdisjoint(words))
-    return next(places, phrase[-1][0])
+    """The words of *phrase* to look for: its homographs, or stop words at its end, rare there, or else others."""
+    places = [words for words, optional in phrase if not optional]
+    for words in places:
+        if words <= lexicon.homographs:
+            return words
+    if places[-1] <= lexicon.stop - lexicon.articles:
+        return places[-1]
+    return next((words for words in reversed(places) if lexicon.stop.isdisjoint(words)), places[-1])
 
 
 def _pairs(phrase: Phrase) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,8 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
     for match in BLANKS.finditer(text, start, end):
         chunk = match.group()
         if chunk.isalpha():
-            tokens.append(Token(_letters(chunk), chunk, match.start(), match.end(), opens, False))
+            kind: TokenKind = "word" if chunk.islower() else _letters(chunk)
+            tokens.append(Token(kind, chunk, match.start(), match.end(), opens, False))
             opens = False
             continue
         found = list(_read_chunk(chunk, match.start(), opens))

@@ -7,7 +7,7 @@ function is a closure over its tables, for every further call would cost as much
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import filterfalse
+from itertools import filterfalse, pairwise
 from typing import NamedTuple
 
 from qtmiddleware.preprocess.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Markers, Rules
@@ -20,14 +20,13 @@ class Entry(NamedTuple):
     """What is needed behind one first word, as bound methods of the tables."""
 
     is_stop: Callable[[object], bool]
-    none_alarming: Callable[[Iterable[object]], bool]
-    none_moving: Callable[[Iterable[object]], bool]
+    none_odd: Callable[[Iterable[object]], bool]
     seconds: Mapping[str, frozenset[str] | None]
     goes: bool
-    language: str
+    rules: Rules
 
 
-def compiled(
+def compiled(  # noqa: C901 - one function on purpose: see above
     all_rules: Mapping[str, Rules], known: Markers, default: str, begins: Callable[[Sequence[str], Leads], bool]
 ) -> Swift:
     """The function that answers plain questions with these word lists.
@@ -35,12 +34,13 @@ def compiled(
     *default* is the language of a question without a starter; *begins* tells whether words may begin with a lead-in.
     """
     entries = {word: _entry(all_rules[code], word) for word, code in known.starters.items()}
-    open_entry = _entry(all_rules[default], "")
-    own_leads, all_leads = all_rules[default].leads, all_rules[default].all_leads
+    default_rules = all_rules[default]
+    open_entry = _entry(default_rules, "")
+    own_leads, all_leads = default_rules.leads, default_rules.all_leads
     no_foreign, no_sure = _forms(known.foreign).isdisjoint, known.sure.isdisjoint
     loads = _loads(known, default)
 
-    def answer(text: str) -> tuple[str, str] | None:
+    def answer(text: str) -> tuple[str, str] | None:  # noqa: C901
         if not text.isascii():
             return None
         raw = text.encode()
@@ -48,7 +48,9 @@ def compiled(
             if raw.translate(None, SIMPLE):
                 return None
             shape = raw.translate(SHAPE).decode()
-            if "aA" in shape or "AA" in shape or ("." in shape[:-1] and (".a" in shape or ".A" in shape)):
+            if "aA" in shape or "AA" in shape:
+                return None
+            if shape.find(".", 0, -1) >= 0 and (".a" in shape or ".A" in shape):
                 return None
             text = raw.translate(BLANKED).decode()
         words = text.split()
@@ -62,7 +64,7 @@ def compiled(
             if first in own_leads or no_sure(words) or not no_foreign(words):
                 return None
             entry = open_entry
-        is_stop, none_alarming, none_moving, seconds, goes, language = entry
+        is_stop, none_odd, seconds, goes, rules = entry
         if words[1] in seconds:
             thirds = seconds[words[1]]
             if thirds is None or words[2] in thirds:
@@ -70,30 +72,41 @@ def compiled(
         if goes:
             del words[0]
         kept = list(filterfalse(is_stop, words))
-        if not kept or not none_alarming(kept) or (kept[0] in all_leads and begins(kept, all_leads)):
+        if not none_odd(kept) and not settle(kept, words, first, rules):
             return None
+        if not kept or (kept[0] in all_leads and begins(kept, all_leads)):
+            return None
+        return (" ".join(kept).lower() if cased else " ".join(kept)), rules.lexicon.language
+
+    def settle(kept: list[str], words: list[str], first: str, rules: Rules) -> bool:
+        """Take the last stop words out of *kept*; whether its odd words are harmless."""
+        if not rules.telling.isdisjoint(kept):
+            keys = [first, *map(str.lower, words[words[0] == first :])]
+            if not rules.pairs.isdisjoint(pairwise(keys)):
+                return False
+            kept[:] = filterfalse(rules.stop.__contains__, kept)
+        if not rules.capitals.isdisjoint(kept) or not rules.lexicon.closings.isdisjoint(kept):
+            return False
         # One weak word of another language is not enough to take the keywords for that language.
-        if not none_moving(kept) and (language != default or sum(loads[word] for word in kept if word in loads) > 1):
-            return None
-        return (" ".join(kept).lower() if cased else " ".join(kept)), language
+        return rules.moving.isdisjoint(kept) or (
+            rules is default_rules and sum(loads[word] for word in kept if word in loads) < 2
+        )
 
     return answer
 
 
 def _entry(rules: Rules, first: str) -> Entry:
     """What is needed behind the first word *first* in the language of *rules*."""
-    alarming = rules.telling | rules.capitals | rules.lexicon.closings
     seconds: dict[str, frozenset[str] | None] = {}
     for word, thirds in rules.leads.get(first, {}).items():
         for form in _forms([word]):
             seconds[form] = None if thirds is None else _forms(thirds)
     return Entry(
         is_stop=rules.quick.__contains__,
-        none_alarming=alarming.isdisjoint,
-        none_moving=rules.moving.isdisjoint,
+        none_odd=rules.odd.isdisjoint,
         seconds=seconds,
         goes=first in rules.stop,
-        language=rules.lexicon.language,
+        rules=rules,
     )
 
 

@@ -50,12 +50,6 @@ class Cut(str):
     __slots__ = ()
 
 
-# Numbers stay as they are written.
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=Members, parse_int=str, parse_float=str, parse_constant=lambda _: _refused(_)
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """A JSON *value* that stands in a text from *start* to *end*; *cut* says that its end is missing."""
@@ -101,6 +95,10 @@ def _well_formed(text: str) -> Found | None:
 
 def _refused(_: str) -> None:
     raise ValueError
+
+
+# Numbers stay as they are written.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=Members, parse_int=str, parse_float=str, parse_constant=_refused)
 
 
 def json_string(text: str) -> str | None:

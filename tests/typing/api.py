@@ -1,0 +1,166 @@
+"""What type checkers see of the public names. Checked by mypy, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Literal, assert_type
+
+import qtmiddleware as qtm
+from qtmiddleware.query_middleware import Decorator
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.wrapped import AsyncWrapped, Wrapped
+
+
+@qtm.middleware
+def plain(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+    """Decorated without parentheses."""
+    return []
+
+
+@qtm.middleware()
+def called(query: str, top_k: int = 4) -> list[str]:
+    """Decorated with empty parentheses."""
+    return []
+
+
+@qtm.middleware(config={"topK": 4}, client=ScriptedModel("x"), query_arg="words", top_k_arg="count", kind="sync")
+def configured(words: str, *, count: int) -> tuple[str, ...]:
+    """Decorated with options."""
+    return ()
+
+
+@qtm.middleware
+async def awaited(query: str) -> list[int]:
+    """An asynchronous one."""
+    return []
+
+
+@qtm.middleware(config="config.json")
+async def configured_awaited(query: str) -> list[int]:
+    """An asynchronous one with options."""
+    return []
+
+
+class Service:
+    """Methods are found on the class and on its objects."""
+
+    @qtm.middleware
+    def search(self, query: str) -> list[str]:
+        """Searches."""
+        return []
+
+    @qtm.middleware
+    async def asearch(self, query: str) -> list[str]:
+        """Searches, awaited."""
+        return []
+
+
+def search(query: str, top_k: int = 4) -> list[float]:
+    """A plain function."""
+    return []
+
+
+async def asearch(query: str) -> dict[str, int]:
+    """A coroutine function."""
+    return {}
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    """Turns texts into vectors."""
+    return []
+
+
+def decorated() -> None:
+    """What the decorators give."""
+    assert_type(plain("q", top_k=3), list[dict[str, Any]])
+    assert_type(called("q"), list[str])
+    assert_type(configured("q", count=1), tuple[str, ...])
+    assert_type(plain.retrieve("q", history=[], config={"topK": 1}), qtm.Retrieval)
+    assert_type(qtm.middleware(), Decorator)
+    assert_type(Service.search(Service(), "q"), list[str])
+    assert_type(Service().search("q"), list[str])
+    assert_type(Service().search.retrieve("q"), qtm.Retrieval)
+    plain(7)  # type: ignore[arg-type]
+    plain("q", topk=3)  # type: ignore[call-arg]
+    configured("q")  # type: ignore[call-arg]
+    qtm.middleware(quary_arg="q")  # type: ignore[call-overload]
+    qtm.middleware(kind="threads")  # type: ignore[call-overload]
+    _: Callable[[str], list[str]] = called
+
+
+async def decorated_awaited() -> None:
+    """What the decorators give of coroutine functions."""
+    assert_type(await awaited("q"), list[int])
+    assert_type(await configured_awaited("q"), list[int])
+    assert_type(await awaited.aretrieve("q", history=[("user", "x")]), qtm.Retrieval)
+    assert_type(await plain.aretrieve("q"), qtm.Retrieval)
+    assert_type(await Service().asearch("q"), list[str])
+    _: Callable[[str], Coroutine[Any, Any, list[int]]] = awaited
+
+
+def wrapped() -> None:
+    """What `QueryMiddleware` gives."""
+    middleware = qtm.QueryMiddleware({"topK": 4}, client=ScriptedModel({}))
+    assert_type(middleware, qtm.QueryMiddleware)
+    assert_type(qtm.QueryMiddleware.from_file(Path("config.json")), qtm.QueryMiddleware)
+    assert_type(middleware.wrap(search)("q", 3), list[float])
+    assert_type(middleware.wrap(search, embed=embed, query_arg="query").retrieve("q"), qtm.Retrieval)
+    assert_type(middleware.wrap(search, read=list, write=lambda _, items: items)("q"), list[float])
+    middleware.wrap(search, embde=embed)  # type: ignore[call-overload]
+    assert_type(middleware.preprocess("q"), str)
+    assert_type(qtm.preprocess("q"), str)
+    with middleware as entered:
+        assert_type(entered, qtm.QueryMiddleware)
+    with qtm.override({"topK": 4}) as nothing:
+        assert_type(nothing, None)
+
+
+def kinds() -> None:
+    """What is told apart before anything is called."""
+    middleware = qtm.QueryMiddleware()
+    one: Wrapped[[str, int], list[float]] = qtm.QueryMiddleware().wrap(_numbers)
+    other: AsyncWrapped[[str], dict[str, int]] = qtm.QueryMiddleware().wrap(_counts)
+    assert_type(one("q", 1), list[float])
+    made: Coroutine[Any, Any, dict[str, int]] = other("q")
+    made.close()
+    assert_type(middleware.close(), None)
+
+
+def transformed() -> None:
+    """One question gives one transformation, several give a list."""
+    middleware = qtm.QueryMiddleware()
+    assert_type(middleware.transform("q"), qtm.Transformation)
+    assert_type(middleware.transform(["q", "r"]), list[qtm.Transformation])
+    assert_type(middleware.transform(("q",), history=None, config={}), list[qtm.Transformation])
+    assert_type(middleware.transform("q").rewrite, str | None)
+    assert_type(middleware.transform("q").sub_queries, tuple[str, ...])
+
+
+async def atransformed() -> None:
+    """The same, awaited."""
+    async with qtm.QueryMiddleware() as middleware:
+        assert_type(await middleware.atransform("q"), qtm.Transformation)
+        assert_type(await middleware.atransform(["q", "r"]), list[qtm.Transformation])
+        assert_type(await middleware.wrap(asearch)("q"), dict[str, int])
+        assert_type(await middleware.wrap(asearch).aretrieve("q"), qtm.Retrieval)
+
+
+def read(retrieval: qtm.Retrieval) -> None:
+    """What a retrieval holds."""
+    assert_type(retrieval.original_query, str)
+    assert_type(retrieval.matches, tuple[qtm.Match, ...])
+    assert_type(retrieval.variants, tuple[qtm.Variant, ...])
+    assert_type(retrieval.status, Literal["full", "degraded"])
+    assert_type(retrieval.degradations, tuple[qtm.Degradation, ...])
+    assert_type(retrieval.matches[0].score, float | None)
+    assert_type(retrieval.trace.to_dict(), dict[str, Any])
+    retrieval.status = "full"  # type: ignore[misc]
+
+
+def _numbers(query: str, top_k: int) -> list[float]:
+    return []
+
+
+async def _counts(query: str) -> dict[str, int]:
+    return {}

@@ -1,5 +1,8 @@
 """Haystack's QueryExpander and MultiQueryTextRetriever, in a Pipeline and as bare components."""
 
+# ruff: noqa: ARG002
+# The signatures are the peer's own.
+
 from __future__ import annotations
 
 import json

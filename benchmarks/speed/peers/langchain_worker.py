@@ -1,5 +1,8 @@
 """LangChain's MultiQueryRetriever; the original is searched too, as it is by the others."""
 
+# ruff: noqa: ARG002
+# The signatures are the peer's own.
+
 from __future__ import annotations
 
 from importlib.metadata import version

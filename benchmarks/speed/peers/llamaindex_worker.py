@@ -1,5 +1,8 @@
 """LlamaIndex's QueryFusionRetriever in its default mode, with four generated queries beside the original."""
 
+# ruff: noqa: ARG002
+# The signatures are the peer's own.
+
 from __future__ import annotations
 
 from importlib.metadata import version

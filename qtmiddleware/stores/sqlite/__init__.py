@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import regex
-
 from qtmiddleware.errors import StoreError
 from qtmiddleware.ports import Passage
 from qtmiddleware.stores.sqlite.matrix import Matrix, checked_vectors, empty_matrix
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SQLiteStore"]
 
-_WORD: Final = regex.compile(r"[\p{L}\p{N}\p{M}\p{Co}]+")
+_WORD: Final = r"[\p{L}\p{N}\p{M}\p{Co}]+"
 """What the full-text index takes for a word."""
 _SLICE: Final = 500
 """Values in one statement; some builds of SQLite allow no more than 999."""
@@ -118,7 +116,9 @@ class SQLiteStore:
         The score is BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009), greater is better. Nothing in *text* is read as
         query syntax.
         """
-        words = dict.fromkeys(_WORD.findall(text))
+        import regex
+
+        words = dict.fromkeys(regex.findall(_WORD, text))
         if not words or top_k < 1:
             return []
         with self._reading() as run:

@@ -1,0 +1,59 @@
+"""What a caller may say about a function, its embedding and a question, and how it is read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from qtmiddleware.calls import is_async
+from qtmiddleware.errors import WrapError
+from qtmiddleware.ports import Embedder
+
+
+class AskOptions(TypedDict, total=False):
+    """The conversation so far, oldest first, and settings overridden for this call."""
+
+    history: Iterable[Any] | None
+    config: Mapping[str, Any] | None
+
+
+class WrapOptions(TypedDict, total=False):
+    """How a function is to be read.
+
+    *query_arg* and *top_k_arg* name its parameters where the usual names are not used (``inputs.text`` reaches into a
+    mapping). *embed* turns texts into vectors for a function that takes a vector: an embedder or a function of a list
+    of texts. *read* takes the matches out of a response of an own shape and *write* puts others back in. *kind* is
+    ``sync`` or ``async`` where that cannot be seen.
+    """
+
+    query_arg: str | None
+    top_k_arg: str | None
+    embed: Embedder | Callable[[Sequence[str]], Any] | None
+    read: Callable[[Any], Sequence[Any]] | None
+    write: Callable[[Any, Sequence[Any]], Any] | None
+    kind: Literal["sync", "async"] | None
+
+
+def awaits(fn: Any, kind: object) -> bool:
+    """Whether calls of *fn* must be awaited; raises `WrapError` where it cannot be wrapped at all."""
+    if kind not in (None, "sync", "async"):
+        raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
+    if not callable(fn):
+        raise WrapError(f"{type(fn).__name__} is not callable; the middleware wraps functions")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise WrapError(
+            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns them"
+        )
+    return kind == "async" if kind else is_async(fn)
+
+
+def embedding(embed: Any) -> tuple[Any, Any]:
+    """The synchronous and the asynchronous embedding of what the caller gave."""
+    if embed is None:
+        return None, None
+    if isinstance(embed, Embedder):
+        return embed.embed, None
+    if callable(embed):
+        return (None, embed) if is_async(embed) else (embed, None)
+    raise WrapError(f"embed must be a function of a list of texts or an embedder, not {type(embed).__name__}")

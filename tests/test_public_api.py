@@ -1,0 +1,127 @@
+"""What `import qtmiddleware` promises, and what it costs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+
+SOURCE = Path(qtm.__file__)
+HEAVY = ("openai", "pinecone", "pydantic", "numpy", "httpx")
+
+
+def type_checking_imports() -> dict[str, set[str]]:
+    """The names that type checkers see, by the module they come from."""
+    block = next(
+        node
+        for node in ast.parse(SOURCE.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    )
+    found: dict[str, set[str]] = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        assert node.module is not None
+        home = node.module.removeprefix("qtmiddleware.")
+        found.setdefault(home, set()).update(alias.asname or alias.name for alias in node.names)
+    return found
+
+
+def python(code: str) -> Any:
+    """What *code* prints as JSON, in an interpreter of its own."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50)
+    return json.loads(done.stdout)
+
+
+def test_all_is_sorted_and_without_repetition() -> None:
+    assert qtm.__all__ == sorted(set(qtm.__all__))
+
+
+@pytest.mark.parametrize("name", qtm.__all__)
+def test_every_public_name_resolves_and_is_the_same_each_time(name: str) -> None:
+    assert getattr(qtm, name) is getattr(qtm, name)
+
+
+def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
+    homes = {home: set(names) for home, names in qtm._HOMES.items()}
+    assert homes == type_checking_imports()
+    assert sorted(name for names in homes.values() for name in names) == qtm.__all__
+
+
+def test_star_import_brings_every_public_name() -> None:
+    names = python("from qtmiddleware import *; import json; print(json.dumps(sorted(globals())))")
+    assert set(qtm.__all__) <= set(names)
+
+
+@pytest.mark.parametrize("name", qtm.__all__)
+def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
+    thing = getattr(qtm, name)
+    own = thing.__doc__ if inspect.isfunction(thing) else vars(thing).get("__doc__")
+    assert own
+    assert own.strip()[0].isupper() or own.strip()[0] in "*`"
+    assert not own.startswith(f"{name}(")  # what dataclasses write where nobody wrote anything
+
+
+@pytest.mark.parametrize("name", ["QueryMiddleware", "Retrieval", "Config"])
+def test_every_public_method_has_a_docstring(name: str) -> None:
+    members = {key: value for key, value in vars(getattr(qtm, name)).items() if not key.startswith("_")}
+    bare = [key for key, value in members.items() if callable(getattr(value, "__func__", value)) and not value.__doc__]
+    assert bare == []
+
+
+def test_no_module_has_the_name_of_a_public_callable() -> None:
+    modules = {module.name for module in pkgutil.iter_modules([str(SOURCE.parent)])}
+    assert modules & set(qtm.__all__) == set()
+
+
+def test_public_callables_stay_callable_after_everything_was_imported() -> None:
+    kinds = python(
+        "import importlib, json, pkgutil, qtmiddleware as qtm\n"
+        "for module in pkgutil.walk_packages(qtm.__path__, 'qtmiddleware.'):\n"
+        "    if not module.name.endswith('__main__'):\n"
+        "        importlib.import_module(module.name)\n"
+        "print(json.dumps({name: callable(getattr(qtm, name)) for name in qtm.__all__}))"
+    )
+    assert [name for name, is_callable in kinds.items() if not is_callable] == []
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = python("import json, sys, qtmiddleware; print(json.dumps(sorted(sys.modules)))")
+    assert [name for name in HEAVY if name in loaded] == []
+    assert [name for name in loaded if name.startswith("qtmiddleware.")] == []
+
+
+def test_decorating_and_calling_by_rules_loads_nothing_heavy() -> None:
+    loaded = python(
+        "import json, sys, qtmiddleware as qtm\n"
+        "qtm.middleware(lambda query, top_k=4: [{'id': 'a', 'score': 0.5, 'text': 'b'}])('What is it?')\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_dir_shows_what_is_public() -> None:
+    assert dir(qtm) == sorted([*qtm.__all__, "__version__"])
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="module 'qtmiddleware' has no attribute 'retreive'"):
+        qtm.retreive  # noqa: B018
+    assert not hasattr(qtm, "retreive")
+
+
+def test_every_error_is_one_of_ours() -> None:
+    errors = [getattr(qtm, name) for name in qtm._HOMES["errors"]]
+    assert all(issubclass(error, qtm.QtMiddlewareError) for error in errors)
+
+
+def test_the_package_is_typed() -> None:
+    assert (SOURCE.parent / "py.typed").is_file()
