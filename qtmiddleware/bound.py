@@ -5,10 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from qtmiddleware.types import Retrieval
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class Bound:
+class Bound(Generic[P, R]):
     """What ``instance.method`` is for a wrapped method; equal to another look-up of the same one, as methods are."""
 
     def __init__(self, wrapped: Any, instance: Any) -> None:
@@ -20,17 +25,17 @@ class Bound:
         functools.update_wrapper(self, wrapped.__wrapped__, updated=())
         self.__wrapped__ = wrapped.__wrapped__.__get__(instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the wrapped method on this object."""
-        return self.__func__(self.__self__, *args, **kwargs)
+        return self.__func__(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
-    def retrieve(self, *args: Any, **kwargs: Any) -> Any:
+    def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """`Wrapped.retrieve` on this object."""
-        return self.__func__.retrieve(self.__self__, *args, **kwargs)
+        return self.__func__.retrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
-    async def aretrieve(self, *args: Any, **kwargs: Any) -> Any:
+    async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """`Wrapped.aretrieve` on this object."""
-        return await self.__func__.aretrieve(self.__self__, *args, **kwargs)
+        return await self.__func__.aretrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

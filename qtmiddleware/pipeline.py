@@ -11,7 +11,7 @@ whenever the rest is late, wrong or down; only its own failure is raised, as it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Coroutine, Generator, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -198,6 +198,8 @@ class _Retrieving:
             logger.warning("nothing was improved: %s", error)
         if self._width is not None:
             memory.refuses_widening = True
+            if isinstance(response, Coroutine):
+                response.close()
             response = yield Search(self.query.text, None)
         self.trouble.append(Degradation("response", "unreadable", error.shape))
         return self._retrieval(response, matches=(), variants=(self.original,))

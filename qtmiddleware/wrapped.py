@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pickle import PicklingError
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from qtmiddleware.bound import Bound, binds, mark_as_coroutine_function
 from qtmiddleware.calls import CallShape
@@ -20,7 +20,9 @@ from qtmiddleware.settings import Settings
 from qtmiddleware.types import Retrieval
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 def is_off(settings: Settings) -> bool:
@@ -69,7 +71,7 @@ class Wrapped(Generic[P, R]):
         *history* is the conversation so far, oldest first; *config* overrides settings for this call. Raises what the
         function itself raises, `InvalidQuery` for a query that cannot be searched and `ConfigError` for bad *config*.
         """
-        turns = tuple(history or ())
+        turns = history if isinstance(history, Sequence) else tuple(history or ())
         return self._retrieved(args, self._with_history(kwargs, turns), turns, config)
 
     async def aretrieve(
@@ -80,19 +82,19 @@ class Wrapped(Generic[P, R]):
         **kwargs: Any,
     ) -> Retrieval:
         """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
-        turns = tuple(history or ())
+        turns = history if isinstance(history, Sequence) else tuple(history or ())
         request, call = self._request(args, self._with_history(kwargs, turns), turns, config)
         return call.finished(await arun(retrieve(request), call))
 
-    def _with_history(self, kwargs: dict[str, Any], history: tuple[Any, ...]) -> dict[str, Any]:
+    def _with_history(self, kwargs: dict[str, Any], history: Sequence[Any]) -> dict[str, Any]:
         """*kwargs* with the history too, where the function has a parameter of that name."""
-        return {**kwargs, "history": list(history)} if self._takes_history and history else kwargs
+        return {**kwargs, "history": history} if self._takes_history and history else kwargs
 
     def _retrieved(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        history: tuple[Any, ...],
+        history: Sequence[Any],
         config: Mapping[str, Any] | None,
         *,
         brief: bool = False,
@@ -104,7 +106,7 @@ class Wrapped(Generic[P, R]):
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        history: tuple[Any, ...],
+        history: Sequence[Any],
         config: Mapping[str, Any] | None,
         *,
         brief: bool = False,
@@ -131,7 +133,13 @@ class Wrapped(Generic[P, R]):
         call = Invocation(self._fn, call_shape, args, kwargs, original, outfit, native_async=self.is_async)
         return request, call
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self: Wrapped[Concatenate[S, Q], R], instance: S, owner: type | None = None) -> Bound[Q, R]: ...
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """What a plain function would be as a class attribute: itself on the class, a method on an instance."""
         return Bound(self, instance) if instance is not None and binds(self._fn) else self
 
     def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,440 @@
+"""The flow: what is asked and searched, when, how often, and what is told about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from threading import Barrier
+from typing import Any
+
+import pytest
+from retrieval_world import (
+    FOLLOW_UP,
+    HISTORY,
+    PASSAGES,
+    QUERY,
+    REPLIES,
+    Way,
+    every_way,
+    ids,
+    kinds,
+    message,
+    off,
+    reasons,
+    scripted,
+    search,
+    transforming,
+)
+
+import qtmiddleware as qtm
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.testing import ScriptedModel
+
+REWRITE = REPLIES["rewrite"]["rewrite"]
+SUBS = REPLIES["decompose"]["sub_queries"]
+
+
+# --- what happens at the same time --------------------------------------------------------------------------------
+
+
+class Meeting:
+    """A model and a search that only go on when as many as expected have come, in threads or on a loop."""
+
+    name = "meeting"
+
+    def __init__(self, *, round_of: dict[str, int]) -> None:
+        self.barriers = {name: Barrier(count, timeout=20) for name, count in round_of.items()}
+        self.tasks = {name: asyncio.Barrier(count) for name, count in round_of.items()}
+        self.round = {"standalone": "first", "search": "first"}
+
+    def place(self, mode: str) -> str:
+        return self.round.get(mode, "last")
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        self.barriers[self.place(prompt.mode)].wait()
+        return Reply(json.dumps(scripted(prompt)))
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        async with asyncio.timeout(20):
+            await self.tasks[self.place(prompt.mode)].wait()
+        return Reply(json.dumps(scripted(prompt)))
+
+    def search(self, query: str, top_k: int = 4) -> Any:
+        if query in (QUERY, FOLLOW_UP):
+            self.barriers[self.place("search")].wait()
+        return search(query, top_k)
+
+    async def asearch(self, query: str, top_k: int = 4) -> Any:
+        if query in (QUERY, FOLLOW_UP):
+            async with asyncio.timeout(20):
+                await self.tasks[self.place("search")].wait()
+        return search(query, top_k)
+
+
+MEETINGS: dict[str, tuple[str, dict[str, int], dict[str, str], tuple[dict[str, str], ...], int]] = {
+    "the original's search and the question": ("rewrite", {"all": 2}, {"search": "all", "rewrite": "all"}, (), 1),
+    "the original's search and all three questions": (
+        "all",
+        {"all": 4},
+        {"search": "all", "rewrite": "all", "stepback": "all", "decompose": "all"},
+        (),
+        3,
+    ),
+    "first the standalone form, then all three questions": (
+        "all",
+        {"first": 2, "last": 3},
+        {"search": "first", "standalone": "first"},
+        HISTORY,
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_what_can_be_done_at_the_same_time_is(name: str, way: str) -> None:
+    kind, counts, places, history, calls = MEETINGS[name]
+    meeting = Meeting(round_of=counts)
+    meeting.round = places
+    qm = qtm.QueryMiddleware(transforming(kind), client=meeting)
+    query = FOLLOW_UP if history else QUERY
+    if way == "sync":
+        retrieval = qm.wrap(meeting.search).retrieve(query, history=history)
+    else:
+        retrieval = asyncio.run(qm.wrap(meeting.asearch).aretrieve(query, history=history))
+    assert retrieval.trace.llm_calls == calls
+    assert retrieval.status == "full"
+
+
+@every_way
+def test_all_variants_are_searched_at_the_same_time(way: Way) -> None:
+    barrier = Barrier(2, timeout=20)
+
+    def respond(query: str, top_k: int) -> Any:
+        if query in SUBS and way.name != "async":
+            barrier.wait()
+        return search(query, top_k)
+
+    retrieval = way.wrap(respond, config=transforming("decompose")).retrieve(QUERY)
+    assert retrieval.status == "full"
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_no_more_than_the_limit_is_done_at_once(way: str) -> None:
+    running, most = set(), [0]
+
+    def enter(name: str) -> None:
+        running.add(name)
+        most[0] = max(most[0], len(running))
+
+    def plain(query: str, top_k: int = 4) -> Any:
+        enter(query)
+        try:
+            return search(query, top_k)
+        finally:
+            running.discard(query)
+
+    async def awaited(query: str, top_k: int = 4) -> Any:
+        enter(query)
+        try:
+            await asyncio.sleep(0)
+            return search(query, top_k)
+        finally:
+            running.discard(query)
+
+    config = transforming("multi_query", limits={"maxConcurrency": 2})
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
+    made = qm.wrap(plain).retrieve(QUERY) if way == "sync" else asyncio.run(qm.wrap(awaited).aretrieve(QUERY))
+    assert len(made.variants) == 4
+    assert most[0] <= 2
+
+
+# --- whether the model is asked -----------------------------------------------------------------------------------
+
+
+@every_way
+def test_a_remembered_transformation_costs_no_second_call(way: Way) -> None:
+    searched = way.wrap(config=transforming("rewrite"))
+    first, second = searched.retrieve(QUERY), searched.retrieve(QUERY)
+    assert len(searched.model.prompts) == 1
+    assert (first.trace.llm_calls, first.trace.cache_hits) == (1, 0)
+    assert (second.trace.llm_calls, second.trace.cache_hits) == (0, 1)
+    assert second.trace.decision is not None
+    assert (second.trace.decision.call, second.trace.decision.reason) == (False, "cached")
+    assert second.matches == first.matches
+    assert sorted(searched.texts) == sorted([QUERY, REWRITE] * 2)  # results are never remembered
+
+
+def test_functions_of_one_middleware_share_their_transformations() -> None:
+    model = ScriptedModel(scripted)
+    qm = qtm.QueryMiddleware(transforming("rewrite"), client=model)
+    qm.wrap(lambda query, top_k=4: search(query, top_k))(QUERY)
+    qm.wrap(lambda query: search(query, 3))(QUERY)
+    qm.transform(QUERY)
+    assert len(model.prompts) == 1
+
+
+DIFFERENT: dict[str, dict[str, Any]] = {
+    "type": {"config": {"transformationType": "hyde"}},
+    "tenant": {"config": {"cache": {"tenant": "other"}}},
+    "prompt": {"config": {"llm": {"prompts": {"rewrite": "Write it in another way."}}}},
+    "temperature": {"config": {"llm": {"temperature": 1.0}}},
+    "history": {"history": HISTORY},
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_is_asked_differently_is_asked_again(name: str) -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite"))
+    searched.retrieve(QUERY)
+    again = searched.retrieve(QUERY, **DIFFERENT[name])
+    assert len(searched.model.prompts) == 2
+    assert again.trace.cache_hits == 0
+
+
+def test_a_budget_of_fewer_calls_is_not_remembered_for_more() -> None:
+    searched = Way("sync").wrap(config=transforming("all"))
+    few = searched.retrieve(FOLLOW_UP, history=HISTORY, config={"escalation": {"maxLlmCallsPerQuery": 1}})
+    many = searched.retrieve(FOLLOW_UP, history=HISTORY)
+    assert kinds(few) == ["original", "standalone"]
+    assert many.trace.llm_calls == 4
+
+
+def test_nothing_is_remembered_where_the_cache_is_off() -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite", cache={"enabled": False}))
+    searched.retrieve(QUERY)
+    searched.retrieve(QUERY)
+    assert len(searched.model.prompts) == 2
+
+
+def test_a_failure_is_not_remembered() -> None:
+    replies = iter([ModelError("rate_limited"), {"rewrite": REWRITE}])
+    searched = Way("sync").wrap(config=transforming("rewrite"), script=lambda _: next(replies))
+    assert searched.retrieve(QUERY).status == "degraded"
+    assert kinds(searched.retrieve(QUERY)) == ["original", "rewrite"]
+
+
+def test_half_an_answer_is_used_and_not_remembered() -> None:
+    def script(prompt: Prompt) -> Any:
+        return ModelError("unavailable") if prompt.mode == "stepback" else scripted(prompt)
+
+    searched = Way("sync").wrap(config=transforming("all"), script=script)
+    first = searched.retrieve(QUERY)
+    assert kinds(first) == ["original", "rewrite", "sub_query", "sub_query"]
+    assert reasons(first) == [("transform.stepback", "unavailable")]
+    searched.retrieve(QUERY)
+    assert len(searched.model.prompts) == 6
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("Hello!", "small_talk"),
+        ("muchas gracias", "small_talk"),
+        ("ERR_4711", "only_identifiers"),
+        ("2024-05-01", "only_identifiers"),
+        ("https://example.com/a?b=1", "only_identifiers"),
+    ],
+)
+def test_what_no_model_could_better_is_not_sent_to_one(query: str, reason: str, way: Way) -> None:
+    searched = way.wrap(config=transforming("combined"))
+    retrieval = searched.retrieve(query)
+    assert searched.model.prompts == []
+    assert retrieval.trace.decision is not None
+    assert (retrieval.trace.decision.call, retrieval.trace.decision.reason) == (False, reason)
+    assert searched.texts == [query]
+    assert retrieval.status == "full"
+
+
+def test_small_talk_in_a_conversation_may_well_be_an_answer() -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite"))
+    retrieval = searched.retrieve("Yes", history=[message("assistant", "Do you want to know what Jaco eats?")])
+    assert len(searched.model.prompts) == 1
+    assert "standalone" in kinds(retrieval)
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("escalation", "calls", "reason"),
+    [
+        ({"mode": "always"}, 1, "always"),
+        ({"mode": "never"}, 0, "never"),
+        ({"maxLlmCallsPerQuery": 0}, 0, "never"),
+        ({"mode": "auto", "targetCallRate": 1.0}, 1, "low_spread"),
+        ({"mode": "auto", "targetCallRate": 0.0}, 0, "target_call_rate_is_zero"),
+    ],
+)
+def test_whether_the_model_was_asked_is_explained(
+    escalation: dict[str, Any], calls: int, reason: str, way: Way
+) -> None:
+    searched = way.wrap(config=transforming("rewrite", escalation=escalation))
+    decision = searched.retrieve(QUERY).trace.decision
+    assert decision is not None
+    assert (decision.call, decision.reason) == (bool(calls), reason)
+    assert len(searched.model.prompts) == calls
+
+
+@pytest.mark.parametrize(("scores", "call"), [([0.9, 0.1], False), ([0.51, 0.5], True)])
+def test_auto_asks_only_where_the_first_result_is_unsure(scores: list[float], call: bool) -> None:
+    asked: list[str] = []
+
+    def respond(query: str, top_k: int) -> Any:
+        asked.append(query)
+        return [{"id": str(i), "score": score} for i, score in enumerate(scores)]
+
+    searched = Way("sync").wrap(respond, config=transforming("rewrite", escalation={"mode": "auto"}))
+    decision = searched.retrieve(QUERY).trace.decision
+    assert decision is not None
+    assert (decision.call, decision.reason) == (call, "low_spread" if call else "clear_first_result")
+    assert dict(decision.signals) == pytest.approx({"spread": (scores[0] - scores[1]) / 2, "threshold": 0.05, "observed": 1})
+    assert asked == ([QUERY, REWRITE] if call else [QUERY])
+
+
+def test_auto_asks_in_every_conversation() -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 0.0}))
+    decision = searched.retrieve(FOLLOW_UP, history=HISTORY).trace.decision
+    assert decision is not None
+    assert (decision.call, decision.reason) == (True, "conversation")
+
+
+# --- conversations ------------------------------------------------------------------------------------------------
+
+
+@every_way
+def test_a_follow_up_is_searched_in_its_standalone_form(way: Way) -> None:
+    searched = way.wrap(config=transforming("rewrite"), script={"standalone": "What does Jaco eat?"})
+    retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
+    assert retrieval.original_query == FOLLOW_UP
+    assert kinds(retrieval) == ["original", "standalone"]
+    assert sorted(searched.texts) == sorted([FOLLOW_UP, "What does Jaco eat?"])
+    assert ids(retrieval)[0] == "food"
+    (prompt,) = searched.model.prompts
+    assert [turn.content for turn in prompt.history] == [turn["content"] for turn in HISTORY]
+
+
+def test_the_users_words_have_no_voice_beside_their_standalone_form() -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite"), script={"standalone": "What does Jaco eat?"})
+    retrieval = searched.retrieve(FOLLOW_UP, history=HISTORY)
+    assert [ranking.variant.kind for ranking in retrieval.rankings] == ["standalone"]
+    louder = {"fusion": {"weights": {"originalInConversation": 0.5}}}
+    both = searched.retrieve(FOLLOW_UP, history=HISTORY, config=louder)
+    assert [(it.variant.kind, it.variant.weight) for it in both.rankings] == [("original", 0.5), ("standalone", 1.0)]
+
+
+HISTORIES: dict[str, list[Any]] = {
+    "mappings": list(HISTORY),
+    "pairs": [(turn["role"], turn["content"]) for turn in HISTORY],
+    "objects": [qtm.Message(turn["role"], turn["content"]) for turn in HISTORY],
+    "with a blank turn": [*HISTORY, message("assistant", " ")],
+    "without content": [*HISTORY, {"role": "assistant", "content": None}],
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_history_may_have_any_usual_form(name: str) -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite"))
+    searched.retrieve(FOLLOW_UP, history=iter(HISTORIES[name]))
+    assert [(turn.role, turn.content) for turn in searched.model.prompts[0].history] == [
+        (turn["role"], turn["content"]) for turn in HISTORY
+    ]
+
+
+@pytest.mark.parametrize("history", [None, (), []])
+def test_without_a_history_no_standalone_form_is_asked_for(history: Any) -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite"))
+    searched.retrieve(QUERY, history=history)
+    assert [wanted.name for wanted in searched.model.prompts[0].fields] == ["rewrite"]
+
+
+# --- what is searched ---------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("apply_to", "text"),
+    [("keywords", QUERY), ("text", "jaco health concerns"), ("both", "jaco health concerns")],
+)
+def test_what_the_stripped_query_is_used_for_is_set(apply_to: str, text: str, way: Way) -> None:
+    searched = way.wrap(config={"preprocess": {"applyTo": apply_to}})
+    retrieval = searched.retrieve(QUERY)
+    weighs = apply_to != "text"
+    assert searched.calls == [(text, 50 if weighs else 4)]
+    assert retrieval.original_query == QUERY
+    assert retrieval.variants == (qtm.Variant("original", text),)
+    assert any(stage.name == "keyword_evidence" for stage in retrieval.trace.stages) == weighs
+
+
+@every_way
+def test_candidates_are_asked_for_and_cut_back(way: Way) -> None:
+    searched = way.wrap(config={"keywordEvidence": {"candidates": 6}})
+    retrieval = searched.retrieve(QUERY, top_k=2)
+    assert searched.calls == [(QUERY, 6)]
+    assert len(retrieval.response) == len(retrieval.matches) == 2
+    assert len(retrieval.rankings[0].keys) == len(retrieval.fused) == 6
+
+
+@every_way
+def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        if top_k > 5:
+            raise ValueError("at most 5")
+        return search(query, top_k)
+
+    searched = way.wrap(respond)
+    first, second = searched.retrieve(QUERY, top_k=3), searched.retrieve(QUERY, top_k=3)
+    assert searched.calls == [(QUERY, 50), (QUERY, 3), (QUERY, 3)]
+    assert ("keyword_evidence", "the function refuses 50 candidates") in first.trace.notes
+    assert (first.trace.searches, second.trace.searches) == (2, 1)
+    assert first.matches == second.matches
+    assert first.status == "full"
+
+
+@every_way
+def test_an_error_that_is_not_about_candidates_is_not_remembered(way: Way) -> None:
+    mood = ["bad", "bad"]
+
+    def respond(query: str, top_k: int) -> Any:
+        if mood:
+            raise ValueError(mood.pop())
+        return search(query, top_k)
+
+    searched = way.wrap(respond)
+    with pytest.raises(ValueError, match="bad"):
+        searched.retrieve(QUERY, top_k=3)
+    searched.retrieve(QUERY, top_k=3)
+    assert searched.calls == [(QUERY, 50), (QUERY, 3), (QUERY, 50)]
+
+
+@every_way
+def test_evidence_without_text_keeps_the_order_and_says_so(way: Way) -> None:
+    searched = way.wrap(lambda query, top_k: [{"id": row["id"], "score": row["score"]} for row in search(query, top_k)])
+    retrieval = searched.retrieve(QUERY, top_k=8)
+    assert ids(retrieval) == [row["id"] for row in search(QUERY, 8)]
+    assert ("keyword_evidence", "no text in the metadata; order kept") in retrieval.trace.notes
+    assert retrieval.status == "full"
+
+
+def test_evidence_without_a_keyword_in_any_text_keeps_the_order_and_says_so() -> None:
+    retrieval = Way("sync").wrap().retrieve("Kubernetes upgrade?", top_k=8)
+    assert ids(retrieval) == [row["id"] for row in search("Kubernetes upgrade?", 8)]
+    assert ("keyword_evidence", "no keyword in any candidate; order kept") in retrieval.trace.notes
+
+
+def test_the_field_that_holds_the_text_is_set() -> None:
+    def respond(query: str, top_k: int) -> Any:
+        return [{"id": row["id"], "score": row["score"], "metadata": {"a": {"b": row["metadata"]["text"]}}} for row in search(query, top_k)]
+
+    named = Way("sync").wrap(respond, config={"keywordEvidence": {"textField": "a.b"}}).retrieve(QUERY)
+    assert named.matches[0].text == PASSAGES["health"]
+    assert named.trace.notes == []
+
+
+def test_off_means_the_functions_own_call() -> None:
+    retrieval = Way("sync").wrap(config=off()).retrieve(QUERY, top_k=3)
+    assert retrieval.response == search(QUERY, 3)
+    assert retrieval.trace.searches == 1
+    assert retrieval.trace.decision is not None
+    assert retrieval.trace.decision.reason == "no_transformation"
