@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import log
 from typing import Final
 
@@ -20,6 +21,10 @@ _MARKS: Final = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unico
 _WORD: Final = re.compile(rf"[\w{_MARKS}]+")
 # Scripts that are written without spaces: there a "word" is every pair of neighbouring characters.
 _UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+
+
+# What is no letter, digit or underscore of a plain text is a gap between its words.
+_PLAIN_WORDS: Final = bytes(code if chr(code).isalnum() or code == 95 else 32 for code in range(128)) + bytes(128)
 
 
 def _terms(text: str) -> list[str]:
@@ -46,40 +51,53 @@ def _trimmed(word: str) -> str:
     return word
 
 
+class _Wanted:
+    """The terms of the keywords, ready to be counted in many texts."""
+
+    def __init__(self, keywords: str) -> None:
+        self.terms = frozenset(_terms(keywords))
+        # A character of an unspaced script that is asked for alone stands in no list of pairs.
+        self._single = frozenset(term for term in self.terms if len(term) == 1 and _UNSPACED.match(term))
+        # How each term may be spelt in a plain text, so that not every word of it has to be trimmed.
+        self._spellings = {
+            spelling: term
+            for term in self.terms
+            for spelling in (term, term + "s")
+            if term.isascii() and _trimmed(spelling) == term
+        }
+
+    def counted(self, text: str) -> tuple[Mapping[str, int], int]:
+        """How often each term stands in *text*, and how many terms the text has."""
+        if text.isascii():
+            words = text.lower().encode().translate(_PLAIN_WORDS).decode().split()
+            spellings = self._spellings
+            found = Counter(map(spellings.__getitem__, filter(spellings.__contains__, words)))
+            return found, len(words)
+        terms = _terms(text)
+        found = Counter(term for term in terms if term in self.terms and term not in self._single)
+        found.update({sign: count for sign in self._single if (count := text.count(sign))})
+        return found, len(terms)
+
+
 def keyword_scores(keywords: str, texts: Sequence[str | None]) -> list[float] | None:
     """The BM25 score of each text, 0 where there is no text; ``None`` where no text holds any of the *keywords*.
 
     score = sum over terms of idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
     """
-    wanted = set(_terms(keywords))
-    if not wanted:
-        return None
-    counts: list[dict[str, int]] = []
-    lengths: list[int] = []
-    document_frequency: dict[str, int] = dict.fromkeys(wanted, 0)
-    single = {term for term in wanted if len(term) == 1 and _UNSPACED.match(term)}
-    for text in texts:
-        terms = _terms(text) if text else []
-        # A character of such a script that is asked for alone stands in no list of pairs.
-        found = {sign: count for sign in single if text and (count := text.count(sign))}
-        for term in terms:
-            if term in wanted and term not in single:
-                found[term] = found.get(term, 0) + 1
-        for term in found:
-            document_frequency[term] += 1
-        counts.append(found)
-        lengths.append(len(terms))
-    if not any(counts):
+    wanted = _Wanted(keywords)
+    counted = [wanted.counted(text or "") for text in texts]
+    document_frequency = Counter(term for found, _ in counted for term in found)
+    if not document_frequency:
         return None
     size = len(texts)
-    mean_length = sum(lengths) / size
+    mean_length = sum(length for _, length in counted) / size
     idf = {term: log(1.0 + (size - df + 0.5) / (df + 0.5)) for term, df in document_frequency.items()}
     return [
         sum(
             idf[term] * tf * (K1 + 1.0) / (tf + K1 * (1.0 - B + B * length / mean_length)) for term, tf in found.items()
         )
-        for found, length in zip(counts, lengths, strict=True)
+        for found, length in counted
     ]
 
 

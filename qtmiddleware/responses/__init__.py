@@ -8,13 +8,14 @@ for its type.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final, Protocol
 
 from qtmiddleware.responses.base import ABSENT, follow, is_list, rebuilt, step, unknown
 from qtmiddleware.responses.items import reader_of, usual_text
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key
 
-__all__ = ["Shape", "custom_shape", "keys_of", "settled", "shape_of", "text_of"]
+__all__ = ["Shape", "custom_shape", "keys_of", "scores_of", "settled", "shape_of", "text_of"]
 
 _ENVELOPES: Final = (
     ("query response", ("matches",)),
@@ -101,6 +102,15 @@ def keys_of(shape: Shape, response: Any, items: Sequence[Any]) -> list[Key]:
             key = f"{key or ''}\0{text_of(shape, item, None) or repr(item)}"
         keys.append((outer if own is None else _namespace(own), key))
     return keys
+
+
+def scores_of(shape: Shape, items: Sequence[Any]) -> list[float | None]:
+    """The backend's own number of each item, ``None`` where it has none."""
+    score = shape.score
+    return [
+        plain if type(item) is dict and type(plain := item.get("score")) is float and isfinite(plain) else score(item)
+        for item in items
+    ]
 
 
 def text_of(shape: Shape, item: Any, text_field: str | None) -> str | None:

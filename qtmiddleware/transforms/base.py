@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from qtmiddleware.ports import Prompt, ReplyField
@@ -30,6 +30,9 @@ STANDALONE: Final = ReplyField(
     "or opens a new topic",
 )
 """The field every prompt of a conversation has first."""
+
+MOST_SYSTEMS: Final = 64
+"""How many differently set instructions of one transform are remembered."""
 
 MAX_TOKENS: Final = 800
 """What a prompt names where the settings send no limit."""
@@ -56,6 +59,7 @@ class Transform:
     rules: tuple[str, ...] = FAITHFUL
     example: tuple[str, Mapping[str, object]] | None = None
     flavour: Callable[[Settings], str] | None = None
+    _systems: dict[tuple[object, ...], str] = field(default_factory=dict, repr=False, compare=False)
 
     def prompt(self, settings: Settings, query: str, history: Sequence[Message] = ()) -> Prompt:
         """The prompt for *query*; with a *history* it asks for the standalone form of the query too."""
@@ -84,6 +88,19 @@ class Transform:
         return f"{self.version}{'+' if flavour else ''}{flavour}{mark}"
 
     def _system(self, instruction: str, fields: tuple[ReplyField, ...], *, has_example: bool, has_history: bool) -> str:
+        key = (instruction, has_example, has_history, *((it.name, it.max_items) for it in fields))
+        made = self._systems.get(key)
+        if made is None:
+            if len(self._systems) >= MOST_SYSTEMS:
+                self._systems.clear()
+            made = self._systems[key] = self._written(
+                instruction, fields, has_example=has_example, has_history=has_history
+            )
+        return made
+
+    def _written(
+        self, instruction: str, fields: tuple[ReplyField, ...], *, has_example: bool, has_history: bool
+    ) -> str:
         parts = [instruction, _DATA.format(history=_HISTORY if has_history else "")]
         parts.append("\n".join(f"- {rule}" for rule in self.rules))
         if has_history and len(fields) > 1:
