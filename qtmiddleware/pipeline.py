@@ -69,16 +69,6 @@ class _Retrieving:
             self._spans = protected_spans(self.request.original, language=self.query.language or "auto")
         return self._spans
 
-    @property
-    def weighs(self) -> bool:
-        """Whether the candidates are weighed by keywords."""
-        settings = self.settings
-        return (
-            settings.keyword_evidence.enabled
-            and settings.preprocess.apply_to != "text"
-            and settings.fusion.method != "concat"
-        )
-
     def flow(self) -> Flow[Retrieval]:
         """The whole flow."""
         question, made = self._before()
@@ -131,7 +121,10 @@ class _Retrieving:
             return "never"
         if self.request.history:
             return ""
-        return nothing_to_transform(self.request.original, [it.text for it in self.spans if it.kind in _LITERAL])
+        query = self.request.original
+        # Where a plain word stands there is more than codes, and they need not be looked for yet.
+        is_prose = any(word.isalpha() and word.islower() for word in query.split())
+        return nothing_to_transform(query, [] if is_prose else [it.text for it in self.spans if it.kind in _LITERAL])
 
     def _escalates(self, first: Found) -> bool:
         """The gate, once the first result is known."""
@@ -144,7 +137,7 @@ class _Retrieving:
     def _width(self) -> int | None:
         """How many passages a search asks for; ``None`` leaves the caller's own number."""
         top_k, wide = self.request.top_k, self.settings.keyword_evidence.candidates
-        if top_k is None or top_k >= wide or not self.weighs or self.request.memory.refuses_widening:
+        if top_k is None or top_k >= wide or not self.request.weighs or self.request.memory.refuses_widening:
             return None
         return wide
 
@@ -211,7 +204,7 @@ class _Retrieving:
         if len(came) < min(self.settings.fusion.min_successes, len(variants)):
             self.trouble.append(Degradation("search", "too_few_successes", f"{len(came)} of {len(variants)} variants"))
             came = []
-        keywords = self._keywords(made) if self.weighs else ""
+        keywords = self._keywords(made) if self.request.weighs else ""
         count = final_count(self.request.top_k, [first, *came])
         outcome = merged(first, came, request=self.request, keywords=keywords, count=count, trace=self.trace)
         return self._retrieval(

@@ -53,6 +53,16 @@ class Request:
     embeds: bool = False
     brief: bool = False
 
+    @property
+    def weighs(self) -> bool:
+        """Whether the candidates are weighed by keywords."""
+        settings = self.settings
+        return (
+            settings.keyword_evidence.enabled
+            and settings.preprocess.apply_to != "text"
+            and settings.fusion.method != "concat"
+        )
+
 
 def validated(query: Any, argument: str, settings: Settings) -> str:
     """*query* itself, if it can be searched; raises `InvalidQuery` that names *argument* otherwise."""

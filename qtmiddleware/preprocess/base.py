@@ -58,9 +58,9 @@ class Token(NamedTuple):
 class Lexicon:
     """The word list of one language, every word casefolded and with straight apostrophes.
 
-    *homographs* are stop words that are names too, *pronouns* what follows one where it is none, *strong* and *weak*
-    the words a language is told by, *starters* the first words that are enough alone. *lead_ins* and *kept* are
-    phrases: what goes as a whole at the start, and what stays as a whole anywhere.
+    *homographs* are stop words that are names too, *pronouns* what follows one where it is none. A language is told by
+    the words *strong* and *weak*, by *starters*, first words that are enough alone, and by *openers*, which weigh more
+    in that place. *lead_ins* and *kept* are phrases: what goes as a whole at the start, and what stays anywhere.
     """
 
     language: str
@@ -76,6 +76,7 @@ class Lexicon:
     strong: frozenset[str] = frozenset()
     weak: frozenset[str] = frozenset()
     starters: frozenset[str] = frozenset()
+    openers: frozenset[str] = frozenset()
     lead_ins: Phrases = field(default_factory=dict)
     kept: Phrases = field(default_factory=dict)
     nouns_are_capitalised: bool = False
@@ -91,7 +92,7 @@ class Rules:
 
     *quick* are the stop words that go without a second look and *odd* all words that ask for one: *telling* words of
     kept phrases, capitalised stop words, and what another pass might take away. *pairs* are the neighbours in kept
-    phrases, *capitals* the stop words as they begin a name, *moving* the stop words and closings of all other lists.
+    phrases, *capitals* the stop words as they begin a name (*title_articles* begin titles and go), *moving* the stop words and closings of all other lists.
     *homographs* and *elides* stand in the lexicon too: names among the stop words, and whether it elides articles.
     *leads* are the first words of the lead-ins, *all_leads* those of all lists.
     """
@@ -104,6 +105,7 @@ class Rules:
     homographs: frozenset[str]
     elides: bool
     capitals: frozenset[str]
+    title_articles: frozenset[str]
     pairs: frozenset[tuple[str, str]]
     moving: frozenset[str]
     leads: Leads
@@ -114,12 +116,14 @@ class Rules:
 class Markers:
     """What small words say about the language.
 
-    *weights* are the languages each word speaks for. *starters* are first words that are enough alone. A query with
-    one of *sure* and none of *foreign* is in the default language: no count could come out otherwise.
+    *weights* are the languages each word speaks for. *starters* are first words that are enough alone, *openers* those
+    that weigh more in that place. A query of plain ASCII with one of *sure* and none of *foreign*, and no opener, is in
+    the default language: no count could come out otherwise.
     """
 
     weights: Mapping[str, tuple[tuple[str, int], ...]]
     starters: Mapping[str, str]
+    openers: Mapping[str, str]
     sure: frozenset[str]
     foreign: frozenset[str]
 

@@ -25,7 +25,8 @@ def markers(lexicons: Sequence[Lexicon]) -> Markers:
     return Markers(
         weights={word: tuple(weights.items()) for word, weights in table.items()},
         starters={word: lexicon.language for lexicon in lexicons for word in lexicon.starters},
-        sure=frozenset(word for word, weights in table.items() if _lead(weights) > 0 and weights[DEFAULT] == STRONG),
+        openers={word: lexicon.language for lexicon in lexicons for word in lexicon.openers},
+        sure=frozenset(word for word, weights in table.items() if _lead(weights) > 0),
         foreign=frozenset(word for word, weights in table.items() if _lead(weights) < 0),
     )
 
@@ -40,18 +41,17 @@ def guess(keys: Sequence[str], known: Markers) -> str:
     """The language of the folded words *keys*, or ``""`` where they do not tell."""
     if keys and (language := known.starters.get(keys[0])) is not None:
         return language
-    elided = "'" in "".join(keys)
-    if not elided and known.foreign.isdisjoint(keys) and not known.sure.isdisjoint(keys):
-        return DEFAULT
     weights = known.weights
     telling = set(filter(weights.__contains__, keys))
-    if elided:
+    if "'" in "".join(keys):
         heads = (word[: word.index("'") + 1] for word in keys if "'" in word)
         telling.update(filter(weights.__contains__, heads))
     scores: dict[str, int] = {}
     for word in telling:
         for language, weight in weights[word]:
             scores[language] = scores.get(language, 0) + weight
+    if keys and (language := known.openers.get(keys[0])) is not None:
+        scores[language] += WEAK
     return _winner(scores, keys) if scores else ""
 
 

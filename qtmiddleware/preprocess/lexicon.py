@@ -33,6 +33,7 @@ def load(language: str) -> Lexicon:
         strong=_words(hints["strong"]),
         weak=_words(hints["weak"]),
         starters=_words(hints["starters"]),
+        openers=_words(hints.get("openers", [])),
         lead_ins=_phrases(data["lead_ins"]),
         kept=_phrases(data["kept_phrases"]),
         nouns_are_capitalised=bool(data.get("nouns_are_capitalised", False)),

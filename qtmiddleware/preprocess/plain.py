@@ -94,6 +94,7 @@ def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
         homographs=lexicon.homographs,
         elides=bool(lexicon.elisions),
         capitals=capitals,
+        title_articles=frozenset(word.capitalize() for word in lexicon.articles & stop if len(word) > 1),
         pairs=frozenset(pair for phrase in kept for pair in _pairs(phrase)),
         moving=moving,
         leads=_leads([lexicon]),
@@ -140,6 +141,7 @@ def _second_look(words: list[str], kept: list[str], chosen: Rules, acronyms: boo
         if not chosen.pairs.isdisjoint(pairwise(keys_of(words, acronyms))):
             return None
         kept = list(filterfalse(chosen.stop.__contains__, kept))
+    kept = list(filterfalse(chosen.title_articles.__contains__, kept))
     if not chosen.capitals.isdisjoint(kept) or (kept and kept[-1] in chosen.lexicon.closings):
         return None
     return kept, "settled" if chosen.moving.isdisjoint(kept) else "foreign"

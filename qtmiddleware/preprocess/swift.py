@@ -61,7 +61,9 @@ def compiled(  # noqa: C901 - one function on purpose: see above
             words[0] = first = first.lower()
         entry = entries.get(first)
         if entry is None:
-            if first in own_leads or no_sure(words) or not no_foreign(words):
+            if first in known.openers or no_sure(words) or not no_foreign(words):
+                return None
+            if first in own_leads and begins(words, own_leads):
                 return None
             entry = open_entry
         is_stop, none_odd, seconds, goes, rules = entry
@@ -85,6 +87,7 @@ def compiled(  # noqa: C901 - one function on purpose: see above
             if not rules.pairs.isdisjoint(pairwise(keys)):
                 return False
             kept[:] = filterfalse(rules.stop.__contains__, kept)
+        kept[:] = filterfalse(rules.title_articles.__contains__, kept)
         if not rules.capitals.isdisjoint(kept) or not rules.lexicon.closings.isdisjoint(kept):
             return False
         # One weak word of another language is not enough to take the keywords for that language.

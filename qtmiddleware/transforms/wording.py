@@ -26,6 +26,8 @@ _CJK: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 
 def clean(text: str) -> str:
     """*text* on one line, with single spaces and no character that cannot be seen."""
+    if text.isascii() and text.isprintable() and "  " not in text and text == text.strip(" "):
+        return text
     spaced = " ".join(text.split())
     if spaced.isascii() and spaced.isprintable():
         return spaced

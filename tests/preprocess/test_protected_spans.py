@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from qtmiddleware.preprocess import Span, detect_language, dominant_script, protected_spans
+
+CASES = [
+    ("Does Jaco have any health concerns?", [("name", "Jaco")]),
+    ("What are Jaco's favorite activities?", [("name", "Jaco")]),
+    ("does jaco have any health concerns?", []),
+    ("DOES JACO HAVE ANY HEALTH CONCERNS?", []),
+    ("What Is The Capital Of France?", []),
+    ("Compare Python and Java", [("name", "Python"), ("name", "Java")]),
+    ("Who are The Who?", [("name", "The Who")]),
+    ("Who wrote The Hobbit?", [("name", "Hobbit")]),
+    ("Marie Curie", [("name", "Marie Curie")]),
+    ("Did Marie Curie, Niels Bohr or I win?", [("name", "Marie Curie"), ("name", "Niels Bohr")]),
+    ("What did Will Smith say in May 2023?", [("name", "Will Smith"), ("name", "May"), ("number", "2023")]),
+    ("WHO guidelines", [("name", "WHO")]),
+    ("IT", [("name", "IT")]),
+    (
+        "Does the IT department support C++ and .NET?",
+        [("name", "IT"), ("identifier", "C++"), ("identifier", ".NET")],
+    ),
+    ("Is 10% of $5 more than 3.14?", [("number", "10%"), ("number", "$5"), ("number", "3.14")]),
+    ("does it cost 1,000 € or -5°C", [("number", "1,000"), ("number", "-5°C")]),
+    ("what is error E-4042 in v1.2.3?", [("identifier", "E-4042"), ("identifier", "v1.2.3")]),
+    ("how does foo::bar call snake_case?", [("identifier", "foo::bar"), ("identifier", "snake_case")]),
+    ('who said "to be or not to be"?', [("quote", "to be or not to be")]),
+    ("who said “ to be ”?", [("quote", "to be")]),
+    ("what is not covered", [("negation", "not")]),
+    ("Why can’t I log in without a phone?", [("negation", "can’t"), ("negation", "without")]),
+    (
+        "mail bob@example.com about https://a.example/b?c=1.",
+        [("url", "bob@example.com"), ("url", "https://a.example/b?c=1")],
+    ),
+    ("ask @handle about #tags", [("identifier", "@handle"), ("identifier", "#tags")]),
+    ("Welche Straße führt nach Köln?", []),
+    ("Wie viele Bälle fing Josh Norman ab?", [("name", "Josh Norman")]),
+    ("Warum wird mein Antrag von der NASA nicht bearbeitet?", [("name", "NASA"), ("negation", "nicht")]),
+    ("¿Cuál es la capital de España?", [("name", "España")]),
+    ("Pourquoi ne puis-je pas aller à Lyon ?", [("negation", "ne"), ("negation", "pas"), ("name", "Lyon")]),
+    ("Perché non posso accedere?", [("negation", "non")]),
+    ("", []),
+]
+
+
+@pytest.mark.parametrize(("query", "found"), CASES)
+def test_what_a_rewrite_must_not_lose_is_found(query: str, found: list[tuple[str, str]]) -> None:
+    assert [(span.kind, span.text) for span in protected_spans(query)] == found
+
+
+def test_a_span_tells_its_place_but_not_its_text() -> None:
+    (span,) = protected_spans("is 3.14 enough")
+    assert span == Span("number", "3.14", 3, 7)
+    assert "3.14" not in repr(span)
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("hello", "latin"),
+        ("¿Qué?", "latin"),
+        ("Привет", "cyrillic"),
+        ("Γειά σου", "greek"),
+        ("法国的首都", "han"),
+        ("日本の首都", "japanese"),
+        ("カタカナ", "japanese"),
+        ("서울의 인구", "hangul"),
+        ("عاصمة فرنسا", "arabic"),
+        ("שלום", "hebrew"),
+        ("राजधानी", "devanagari"),
+        ("กรุงเทพ", "thai"),
+        ("What is the meaning of 你好?", "latin"),
+        ("什么是这个语言的全局锁 Go", "han"),
+        ("1234 ?!", ""),
+        ("", ""),
+    ],
+)
+def test_the_dominant_script_is_that_of_most_letters(text: str, script: str) -> None:
+    assert dominant_script(text) == script
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("what is love", "en"),
+        ("is python fast", "en"),
+        ("was the ship insured", "en"),
+        ("Was umgibt Chloroplasten?", "de"),
+        ("Wer hat das Gedicht The Mask of Anarchy geschrieben?", "de"),
+        ("health concerns", ""),
+        ("los angeles", ""),
+        ("die hard", ""),
+        ("Vad är huvudstaden i Sverige?", ""),
+        ("Какая столица России?", ""),
+        ("法国的首都是什么？", ""),
+        ("", ""),
+    ],
+)
+def test_a_language_is_named_only_where_it_is_clear(text: str, language: str) -> None:
+    assert detect_language(text) == language

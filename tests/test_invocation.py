@@ -1,0 +1,215 @@
+"""One call, made again with other texts, vectors and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import pytest
+from retrieval_world import PASSAGES, QUERY, REPLIES, Way, every_way, ids, kinds, reasons, scripted, transforming
+
+import qtmiddleware as qtm
+from qtmiddleware.invocation import ModelOnly
+from qtmiddleware.steps import Embed, Search
+from qtmiddleware.testing import ScriptedModel
+
+SUBS = REPLIES["decompose"]["sub_queries"]
+
+
+def vector(text: str) -> list[float]:
+    return [float(len(text)), float(ord(text[0]))]
+
+
+class Embedding:
+    """A vector a text; counts its batches."""
+
+    name = "lengths"
+    dimension = 2
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self._lock = Lock()
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        with self._lock:
+            self.batches.append(list(texts))
+        return [vector(text) for text in texts]
+
+    async def aembed(self, texts: Sequence[str]) -> list[list[float]]:
+        return self.embed(texts)
+
+
+class Nearest:
+    """Searches by vector, in both ways; keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self._lock = Lock()
+
+    def rows(self, wanted: Any, top_k: int) -> Any:
+        with self._lock:
+            self.asked.append(wanted)
+        rows = [
+            {"id": name, "distance": abs(wanted[0] - len(text)), "text": text} for name, text in PASSAGES.items()
+        ]
+        return sorted(rows, key=lambda row: row["distance"])[:top_k]
+
+    def plain(self, vector: list[float], top_k: int = 3) -> Any:
+        return self.rows(vector, top_k)
+
+    async def awaited(self, vector: list[float], top_k: int = 3) -> Any:
+        return self.rows(vector, top_k)
+
+
+def retrieved(way: Way, embed: Any, config: Any, **options: Any) -> tuple[qtm.Retrieval, Nearest]:
+    nearest = Nearest()
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
+    wrapped: Any = qm.wrap(nearest.awaited if way.name == "async" else nearest.plain, embed=embed)
+    return way.retrieve(wrapped, QUERY, **options), nearest
+
+
+@every_way
+@pytest.mark.parametrize("kind", ["function", "embedder", "coroutine function"])
+def test_the_variants_are_embedded_in_one_batch(way: Way, kind: str) -> None:
+    embedding = Embedding()
+    given = {"function": embedding.embed, "embedder": embedding, "coroutine function": embedding.aembed}[kind]
+    if kind == "coroutine function" and way.name != "async":
+        with pytest.raises(qtm.WrapError, match="embed is asynchronous"):
+            retrieved(way, given, transforming("decompose"))
+        return
+    retrieval, nearest = retrieved(way, given, transforming("decompose"))
+    assert embedding.batches == [[QUERY], SUBS]
+    assert sorted(nearest.asked) == sorted(vector(text) for text in (QUERY, *SUBS))
+    assert kinds(retrieval) == ["original", "sub_query", "sub_query"]
+    assert retrieval.status == "full"
+
+
+@every_way
+def test_rules_alone_embed_once(way: Way) -> None:
+    embedding = Embedding()
+    retrieved(way, embedding, {})
+    assert embedding.batches == [[QUERY]]
+
+
+@every_way
+def test_an_embedding_that_fails_for_the_original_is_raised_as_it_is(way: Way) -> None:
+    error = RuntimeError("no model")
+
+    def embed(texts: Sequence[str]) -> Any:
+        raise error
+
+    with pytest.raises(RuntimeError) as caught:
+        retrieved(way, embed, {})
+    assert caught.value is error
+
+
+@every_way
+def test_an_embedding_that_fails_for_the_variants_leaves_the_original(way: Way) -> None:
+    def embed(texts: Sequence[str]) -> Any:
+        if QUERY not in texts:
+            raise RuntimeError
+        return [vector(text) for text in texts]
+
+    retrieval, nearest = retrieved(way, embed, transforming("decompose"))
+    assert ("embed", "failed") in reasons(retrieval)
+    assert nearest.asked == [vector(QUERY)]
+    assert retrieval.response == retrieved(way, Embedding(), {})[0].response
+
+
+@every_way
+@pytest.mark.parametrize("wrong", [[], [[1.0]], [[1.0]] * 5, None], ids=["none", "one", "five", "None"])
+def test_a_wrong_number_of_vectors_is_a_failure_of_the_embedding(way: Way, wrong: Any) -> None:
+    def embed(texts: Sequence[str]) -> Any:
+        return [vector(texts[0])] if QUERY in texts else wrong
+
+    retrieval, nearest = retrieved(way, embed, transforming("decompose"))
+    assert ("embed", "failed") in reasons(retrieval)
+    assert nearest.asked == [vector(QUERY)]
+
+
+@every_way
+def test_distances_are_fused_the_right_way_round(way: Way) -> None:
+    retrieval, _ = retrieved(way, Embedding(), transforming("decompose", keywordEvidence={"enabled": False}), top_k=8)
+    found = ids(retrieval)
+    distance = {match.id: match.score or 0.0 for match in retrieval.matches}
+    assert distance[found[0]] < distance[found[-1]]
+    fused = [match.fused_score or 0.0 for match in retrieval.matches]
+    assert fused == sorted(fused, reverse=True)
+
+
+@every_way
+def test_one_list_of_distances_keeps_its_order(way: Way) -> None:
+    retrieval, nearest = retrieved(way, Embedding(), {"keywordEvidence": {"enabled": False}}, top_k=8)
+    assert retrieval.response == nearest.rows(vector(QUERY), 8)
+
+
+@pytest.mark.parametrize("embed", [42, "all-MiniLM-L6-v2", object()], ids=repr)
+def test_what_cannot_embed_is_refused(embed: Any) -> None:
+    with pytest.raises(qtm.WrapError, match="embed"):
+        qtm.QueryMiddleware().wrap(Nearest().plain, embed=embed)
+
+
+def test_a_function_of_vectors_without_an_embedding_is_refused() -> None:
+    with pytest.raises(qtm.WrapError, match="embed="):
+        qtm.QueryMiddleware().wrap(Nearest().plain)
+
+
+# --- responses only the caller knows ------------------------------------------------------------------------------
+
+
+class Page:
+    """A response of an own shape."""
+
+    def __init__(self, found: tuple[Any, ...], total: int) -> None:
+        self.inside = {"found": found}
+        self.total = total
+
+
+def read(page: Page) -> list[Any]:
+    return list(page.inside["found"])
+
+
+def write(page: Page, items: Sequence[Any]) -> Page:
+    return Page(tuple(items), page.total)
+
+
+@every_way
+def test_an_own_response_is_read_and_written_by_its_own_functions(way: Way) -> None:
+    def respond(query: str, top_k: int) -> Page:
+        rows = Nearest().rows(vector(query), top_k)
+        return Page(tuple({"id": row["id"], "score": -row["distance"], "text": row["text"]} for row in rows), 8)
+
+    searched = way.wrap(respond, config=transforming("decompose"), read=read, write=write)
+    retrieval = searched.retrieve(QUERY, top_k=2)
+    assert type(retrieval.response) is Page
+    assert retrieval.response.total == 8
+    assert [row["id"] for row in retrieval.response.inside["found"]] == ids(retrieval)
+    assert len(ids(retrieval)) == 2
+    assert retrieval.status == "full"
+
+
+@pytest.mark.parametrize("options", [{"read": read}, {"write": write}], ids=["read", "write"])
+def test_reading_and_writing_belong_together(options: dict[str, Any]) -> None:
+    with pytest.raises(qtm.WrapError, match="belong together"):
+        Way("sync").wrap(**options)
+
+
+@every_way
+def test_an_own_response_that_cannot_be_read_comes_back_as_it_is(way: Way) -> None:
+    page = Page((), 0)
+    searched = way.wrap(lambda query, top_k: page, read=lambda page: "text", write=write)
+    retrieval = searched.retrieve(QUERY)
+    assert retrieval.response is page
+    assert reasons(retrieval) == [("response", "unreadable")]
+
+
+# --- asking the model alone ---------------------------------------------------------------------------------------
+
+
+def test_a_world_of_the_model_alone_searches_and_embeds_nothing() -> None:
+    world = ModelOnly(ScriptedModel("x"))
+    for refused in (lambda: world.search(Search("x")), lambda: world.embed(Embed(["x"]).texts)):
+        with pytest.raises(qtm.WrapError):
+            refused()
+    assert world.native_async
