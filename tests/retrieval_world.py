@@ -64,7 +64,7 @@ def words(text: str) -> set[str]:
 def search(query: str, top_k: int) -> list[dict[str, Any]]:
     """The passages that share most words with *query*, best first (Jaccard)."""
     asked = words(query)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": name, "score": len(asked & words(text)) / len(asked | words(text)), "metadata": {"text": text}}
         for name, text in PASSAGES.items()
     ]

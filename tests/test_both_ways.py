@@ -59,9 +59,7 @@ SCENARIOS = (
     Scenario("hyde", transforming("hyde"), ("original", "hyde")),
     Scenario("keywords", transforming("keywords"), ("original",)),
     Scenario("combined", transforming("combined"), ("original", *VARIANTS)),
-    Scenario(
-        "all", transforming("all"), ("original", "rewrite", "sub_query", "sub_query", "step_back"), llm_calls=3
-    ),
+    Scenario("all", transforming("all"), ("original", "rewrite", "sub_query", "sub_query", "step_back"), llm_calls=3),
     Scenario(
         "follow-up",
         transforming("rewrite"),
@@ -75,14 +73,22 @@ SCENARIOS = (
         Scenario(f"fused by {method}", transforming("combined", fusion={"method": method}), ("original", *VARIANTS))
         for method in ("rrf", "weighted_rrf", "concat")
     ),
-    Scenario("fused by max", transforming("combined", fusion={"method": "max"}), ("original", *VARIANTS), first="illness"),
+    Scenario(
+        "fused by max", transforming("combined", fusion={"method": "max"}), ("original", *VARIANTS), first="illness"
+    ),
     Scenario(
         "without the original",
         transforming("rewrite", fusion={"includeOriginal": False}),
         ("original", "rewrite"),
         first="illness",
     ),
-    Scenario("model down", transforming("rewrite"), ("original",), script=DOWN, reasons=(("transform.rewrite", "unavailable"),)),
+    Scenario(
+        "model down",
+        transforming("rewrite"),
+        ("original",),
+        script=DOWN,
+        reasons=(("transform.rewrite", "unavailable"),),
+    ),
     Scenario(
         "all with the model down",
         transforming("all"),
@@ -91,9 +97,27 @@ SCENARIOS = (
         llm_calls=3,
         reasons=tuple((f"transform.{mode}", "unavailable") for mode in ("rewrite", "stepback", "decompose")),
     ),
-    Scenario("model refuses", transforming("rewrite"), ("original",), script="I'm sorry, I can't help with that.", reasons=(("transform.rewrite", "refused"),)),
-    Scenario("model is buggy", transforming("rewrite"), ("original",), script=RuntimeError("oops"), reasons=(("transform.rewrite", "failed"),)),
-    Scenario("one search fails", transforming("combined"), ("original", *VARIANTS), fails=("hips",), reasons=(("search.hyde", "failed"),)),
+    Scenario(
+        "model refuses",
+        transforming("rewrite"),
+        ("original",),
+        script="I'm sorry, I can't help with that.",
+        reasons=(("transform.rewrite", "refused"),),
+    ),
+    Scenario(
+        "model is buggy",
+        transforming("rewrite"),
+        ("original",),
+        script=RuntimeError("oops"),
+        reasons=(("transform.rewrite", "failed"),),
+    ),
+    Scenario(
+        "one search fails",
+        transforming("combined"),
+        ("original", *VARIANTS),
+        fails=("hips",),
+        reasons=(("search.hyde", "failed"),),
+    ),
     Scenario(
         "all variants fail",
         transforming("decompose"),
@@ -109,7 +133,11 @@ SCENARIOS = (
         reasons=(("search.sub_query", "failed"), ("search", "too_few_successes")),
     ),
     Scenario("never", transforming("rewrite", escalation={"mode": "never"}), ("original",), llm_calls=0),
-    Scenario("auto asks", transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 1.0}), ("original", "rewrite")),
+    Scenario(
+        "auto asks",
+        transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 1.0}),
+        ("original", "rewrite"),
+    ),
     Scenario(
         "auto does not ask",
         transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 0.0}),
@@ -117,9 +145,19 @@ SCENARIOS = (
         llm_calls=0,
     ),
     Scenario("small talk", transforming("combined"), ("original",), "Thank you!", llm_calls=0, first="adoption"),
-    Scenario("two calls at most", transforming("all", escalation={"maxLlmCallsPerQuery": 2}), ("original", "rewrite", "step_back"), llm_calls=2),
-    Scenario("one at a time", transforming("all", limits={"maxConcurrency": 1}), ("original", "rewrite", "sub_query", "sub_query", "step_back"), llm_calls=3),
-)  # fmt: skip
+    Scenario(
+        "two calls at most",
+        transforming("all", escalation={"maxLlmCallsPerQuery": 2}),
+        ("original", "rewrite", "step_back"),
+        llm_calls=2,
+    ),
+    Scenario(
+        "one at a time",
+        transforming("all", limits={"maxConcurrency": 1}),
+        ("original", "rewrite", "sub_query", "sub_query", "step_back"),
+        llm_calls=3,
+    ),
+)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda it: it.name)
@@ -150,6 +188,8 @@ def test_calling_gives_the_response_of_the_retrieval(scenario: Scenario) -> None
     for way in WAYS[:2]:
         searched = way.wrap(config=scenario.config, script=scenario.script)
         responses.append(searched.call(scenario.query, top_k=3))
-    assert responses[0] == responses[1] == WAYS[0].wrap(config=scenario.config, script=scenario.script).retrieve(
-        scenario.query, top_k=3
-    ).response
+    assert (
+        responses[0]
+        == responses[1]
+        == WAYS[0].wrap(config=scenario.config, script=scenario.script).retrieve(scenario.query, top_k=3).response
+    )

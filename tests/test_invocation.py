@@ -50,9 +50,7 @@ class Nearest:
     def rows(self, wanted: Any, top_k: int) -> Any:
         with self._lock:
             self.asked.append(wanted)
-        rows = [
-            {"id": name, "distance": abs(wanted[0] - len(text)), "text": text} for name, text in PASSAGES.items()
-        ]
+        rows = [{"id": name, "distance": abs(wanted[0] - len(text)), "text": text} for name, text in PASSAGES.items()]
         return sorted(rows, key=lambda row: row["distance"])[:top_k]
 
     def plain(self, vector: list[float], top_k: int = 3) -> Any:

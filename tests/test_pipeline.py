@@ -20,7 +20,6 @@ from retrieval_world import (
     kinds,
     message,
     off,
-    reasons,
     scripted,
     search,
     transforming,
@@ -28,7 +27,6 @@ from retrieval_world import (
 
 import qtmiddleware as qtm
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 
@@ -276,7 +274,7 @@ def test_evidence_without_a_keyword_in_any_text_keeps_the_order_and_says_so() ->
 
 def test_the_field_that_holds_the_text_is_set() -> None:
     def respond(query: str, top_k: int) -> Any:
-        return [{"id": row["id"], "score": row["score"], "metadata": {"a": {"b": row["metadata"]["text"]}}} for row in search(query, top_k)]
+        return [{**row, "metadata": {"a": {"b": row["metadata"]["text"]}}} for row in search(query, top_k)]
 
     named = Way("sync").wrap(respond, config={"keywordEvidence": {"textField": "a.b"}}).retrieve(QUERY)
     assert named.matches[0].text == PASSAGES["health"]

@@ -59,7 +59,9 @@ def test_a_retrieval_tells_everything(way: Way) -> None:
 
 
 @every_way
-@pytest.mark.parametrize("query", [" Jaco?\n", "JACO\u00a0\u2003?", "e\u0301 \u00e9", "\ud83d jaco", "a\x00b\r\n", "\ufeffjaco"])
+@pytest.mark.parametrize(
+    "query", [" Jaco?\n", "JACO\u00a0\u2003?", "e\u0301 \u00e9", "\ud83d jaco", "a\x00b\r\n", "\ufeffjaco"]
+)
 def test_the_original_query_is_what_came_in(query: str, way: Way) -> None:
     searched = way.wrap(config=transforming("rewrite"))
     retrieval = searched.retrieve(query)

@@ -19,6 +19,9 @@ def main() -> None:
         # A terminal that lacks a character shows a replacement; it never ends the program.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    # One query is a small multiplication: several threads of the linear algebra library only wait for one another, and
+    # on a busy machine for long. It reads this when numpy is first imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         _run()
     except BrokenPipeError:

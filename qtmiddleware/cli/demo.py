@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -89,10 +90,15 @@ def _progress() -> Progress:
 
 
 def _table(comparison: Comparison, note: str) -> Table:
-    table = Table(title=f"{comparison.questions} questions, {comparison.passages} passages", caption=note)
-    table.add_column("system")
-    for heading in ("nDCG@10", "recall@10", "MRR@10", "hurt", "helped", "added ms", "LLM calls"):
-        table.add_column(heading, justify="right")
+    table = Table(
+        title=f"{comparison.questions} questions, {comparison.passages} passages",
+        caption=note,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("system", no_wrap=True)
+    for heading in ("nDCG@10", "R@10", "MRR@10", "hurt", "helped", "+ms", "calls"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for score in comparison.systems:
         table.add_row(
             score.name,

@@ -48,6 +48,10 @@ def prepare(
 
     Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word lists that are none.
     """
+    if language == AUTO and not keep_words and not extra_words:
+        quick = _shelf().answer(text)
+        if quick is not None:
+            return Prepared(*quick)
     return Prepared(*_prepared(text, language, keep_words, extra_words))
 
 
@@ -59,6 +63,10 @@ def preprocess(
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'
     """
+    if language == AUTO and not keep_words and not extra_words:
+        quick = _shelf().answer(text)
+        if quick is not None:
+            return quick[0]
     return _prepared(text, language, keep_words, extra_words)[0]
 
 
@@ -72,7 +80,7 @@ def detect_language(text: str) -> str:
     if not _is_latin(text):
         return ""
     shelf = _shelf()
-    return shelf.guess(_read(text, shelf)[1])
+    return shelf.guess(_read(text, shelf)[1], text)
 
 
 def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
@@ -87,7 +95,7 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     shelf = _shelf()
     code = _code(language)
     tokens, keys, loud = _read(text, shelf)
-    chosen = (code or shelf.guess(keys)) if _is_latin(text) else ""
+    chosen = (code or shelf.guess(keys, text)) if _is_latin(text) else ""
     return spans.spans(text, tokens, shelf.rules[chosen or languages.DEFAULT].lexicon, loud)
 
 
@@ -101,9 +109,9 @@ class _Shelf:
     is_extended: bool
     answer: swift.Swift
 
-    def guess(self, keys: list[str]) -> str:
-        """The language of the folded words *keys*, or ``""``."""
-        return languages.guess(list(filter(None, keys)), self.markers)
+    def guess(self, keys: list[str], text: str = "") -> str:
+        """The language of the folded words *keys*, and of the marks only one language has in *text*, or ``""``."""
+        return languages.guess([*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers)
 
 
 @lru_cache(16)
@@ -120,7 +128,7 @@ def _shelf(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str]
         markers=markers,
         small=frozenset(word for lexicon in own for word in lexicon.stop - lexicon.acronyms),
         is_extended=bool(extra_words),
-        answer=swift.compiled(rules, markers, languages.DEFAULT, plain.begins),
+        answer=swift.compiled(rules, markers, languages.DEFAULT, plain.begins, plain.after_lead_in),
     )
 
 
@@ -131,13 +139,7 @@ def _prepared(
     if not isinstance(text, str):
         raise _not_text(text)
     shelf = _own_shelf(keep_words, extra_words) if keep_words or extra_words else _shelf()
-    if language == AUTO:
-        code = ""
-        quick = shelf.answer(text)
-        if quick is not None:
-            return quick
-    else:
-        code = _code(language)
+    code = "" if language == AUTO else _code(language)
     result, used, settled = _once(text, code, shelf)
     if settled:
         return result, used
@@ -174,7 +176,7 @@ def _once_carefully(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool
     if not (_is_latin(text) or shelf.is_extended):
         return text, "", True
     tokens, keys, _ = _read(text, shelf)
-    used = code or shelf.guess(keys)
+    used = code or shelf.guess(keys, text)
     result = careful.strip(text, tokens, keys, shelf.rules[used].lexicon)
     return result or text, used, False
 

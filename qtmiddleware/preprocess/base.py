@@ -92,7 +92,8 @@ class Rules:
 
     *quick* are the stop words that go without a second look and *odd* all words that ask for one: *telling* words of
     kept phrases, capitalised stop words, and what another pass might take away. *pairs* are the neighbours in kept
-    phrases, *capitals* the stop words as they begin a name (*title_articles* begin titles and go), *moving* the stop words and closings of all other lists.
+    phrases, *capitals* the stop words as they begin a name (*title_articles* begin titles and go), *moving* the stop
+    words and closings of all other lists.
     *homographs* and *elides* stand in the lexicon too: names among the stop words, and whether it elides articles.
     *leads* are the first words of the lead-ins, *all_leads* those of all lists.
     """

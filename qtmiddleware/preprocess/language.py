@@ -50,16 +50,18 @@ def guess(keys: Sequence[str], known: Markers) -> str:
     for word in telling:
         for language, weight in weights[word]:
             scores[language] = scores.get(language, 0) + weight
-    if keys and (language := known.openers.get(keys[0])) is not None:
-        scores[language] += WEAK
-    return _winner(scores, keys) if scores else ""
+    opener = known.openers.get(keys[0]) if keys else None
+    if opener is not None and opener in scores:
+        scores[opener] += WEAK
+    return _winner(scores, keys, opener) if scores else ""
 
 
-def _winner(scores: dict[str, int], keys: Sequence[str]) -> str:
+def _winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
     """The language with the best score, if it is good enough and ahead of all others."""
     best = max(scores.values())
     leaders = [language for language, score in scores.items() if score == best]
     if len(leaders) > 1:
-        return ""
+        # A draw with a language that leads by its opener alone: another word speaks for the default.
+        return DEFAULT if DEFAULT in leaders and opener in leaders else ""
     enough = best >= STRONG or (leaders[0] == DEFAULT and all(map(str.isascii, keys)))
     return leaders[0] if enough else ""

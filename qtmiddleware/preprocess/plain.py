@@ -85,12 +85,13 @@ def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
     moving = frozenset(word for other in all_lists for word in (other.stop - stop) | other.closings)
     moving |= frozenset(map(str.capitalize, moving))
     capitals = frozenset(map(str.capitalize, stop))
+    closings = lexicon.closings | frozenset(map(str.capitalize, lexicon.closings))
     return Rules(
         lexicon=lexicon,
         stop=stop,
         quick=stop - telling,
         telling=telling,
-        odd=telling | capitals | moving | lexicon.closings,
+        odd=telling | capitals | moving | closings,
         homographs=lexicon.homographs,
         elides=bool(lexicon.elisions),
         capitals=capitals,
@@ -112,7 +113,7 @@ def strip(words: list[str], chosen: Rules, capital: str, cased: bool, acronyms: 
     if (acronyms or chosen.elides or first in chosen.homographs) and not _can_strip(words, chosen, capital, acronyms):
         return None
     if first in chosen.leads and begins(words, chosen.leads):
-        words = _after_lead_in(words, chosen.lexicon, acronyms)
+        words = after_lead_in(words, chosen.lexicon, acronyms)
     kept = list(filterfalse(chosen.quick.__contains__, words))
     # A telling stop word is one behind another word alone: most questions begin with "who".
     if kept and kept[0] == words[0] and kept[0] in chosen.stop and kept[0] not in chosen.homographs:
@@ -142,7 +143,7 @@ def _second_look(words: list[str], kept: list[str], chosen: Rules, acronyms: boo
             return None
         kept = list(filterfalse(chosen.stop.__contains__, kept))
     kept = list(filterfalse(chosen.title_articles.__contains__, kept))
-    if not chosen.capitals.isdisjoint(kept) or (kept and kept[-1] in chosen.lexicon.closings):
+    if not chosen.capitals.isdisjoint(kept) or (kept and kept[-1].lower() in chosen.lexicon.closings):
         return None
     return kept, "settled" if chosen.moving.isdisjoint(kept) else "foreign"
 
@@ -185,7 +186,7 @@ def keys_of(words: list[str], acronyms: bool) -> list[str]:
     return ["" if _is_acronym(word) else word.lower() for word in words]
 
 
-def _after_lead_in(words: list[str], lexicon: Lexicon, acronyms: bool) -> list[str]:
+def after_lead_in(words: list[str], lexicon: Lexicon, acronyms: bool = False) -> list[str]:
     """*words* without the lead-ins at their start."""
     keys = keys_of(words, acronyms)
     start = 0

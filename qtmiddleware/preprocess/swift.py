@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import filterfalse, pairwise
 from typing import NamedTuple
 
-from qtmiddleware.preprocess.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Markers, Rules
+from qtmiddleware.preprocess.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Lexicon, Markers, Rules
 
-Swift = Callable[[str], tuple[str, str] | None]
+Swift = Callable[[object], tuple[str, str] | None]
 """The keywords of a query and their language."""
 
 
@@ -27,11 +27,16 @@ class Entry(NamedTuple):
 
 
 def compiled(  # noqa: C901 - one function on purpose: see above
-    all_rules: Mapping[str, Rules], known: Markers, default: str, begins: Callable[[Sequence[str], Leads], bool]
+    all_rules: Mapping[str, Rules],
+    known: Markers,
+    default: str,
+    begins: Callable[[Sequence[str], Leads], bool],
+    after_lead_in: Callable[[list[str], Lexicon], list[str]],
 ) -> Swift:
     """The function that answers plain questions with these word lists.
 
-    *default* is the language of a question without a starter; *begins* tells whether words may begin with a lead-in.
+    *default* is the language of a question without a starter; *begins* tells whether words may begin with a lead-in and
+    *after_lead_in* takes it away.
     """
     entries = {word: _entry(all_rules[code], word) for word, code in known.starters.items()}
     default_rules = all_rules[default]
@@ -40,8 +45,8 @@ def compiled(  # noqa: C901 - one function on purpose: see above
     no_foreign, no_sure = _forms(known.foreign).isdisjoint, known.sure.isdisjoint
     loads = _loads(known, default)
 
-    def answer(text: str) -> tuple[str, str] | None:  # noqa: C901
-        if not text.isascii():
+    def answer(text: object) -> tuple[str, str] | None:  # noqa: C901
+        if not isinstance(text, str) or not text.isascii():
             return None
         raw = text.encode()
         if cased := raw.translate(None, SMALL) != b"":
@@ -64,14 +69,16 @@ def compiled(  # noqa: C901 - one function on purpose: see above
             if first in known.openers or no_sure(words) or not no_foreign(words):
                 return None
             if first in own_leads and begins(words, own_leads):
-                return None
+                words = after_lead_in(words, default_rules.lexicon)
+                if len(words) < 3:
+                    return None
             entry = open_entry
         is_stop, none_odd, seconds, goes, rules = entry
         if words[1] in seconds:
             thirds = seconds[words[1]]
             if thirds is None or words[2] in thirds:
-                return None
-        if goes:
+                words = after_lead_in(words, rules.lexicon)
+        if goes and words and words[0] is first:
             del words[0]
         kept = list(filterfalse(is_stop, words))
         if not none_odd(kept) and not settle(kept, words, first, rules):
@@ -88,7 +95,7 @@ def compiled(  # noqa: C901 - one function on purpose: see above
                 return False
             kept[:] = filterfalse(rules.stop.__contains__, kept)
         kept[:] = filterfalse(rules.title_articles.__contains__, kept)
-        if not rules.capitals.isdisjoint(kept) or not rules.lexicon.closings.isdisjoint(kept):
+        if not rules.capitals.isdisjoint(kept) or not rules.lexicon.closings.isdisjoint(map(str.lower, kept)):
             return False
         # One weak word of another language is not enough to take the keywords for that language.
         return rules.moving.isdisjoint(kept) or (

@@ -81,7 +81,7 @@ def search(query: str, top_k: int) -> list[dict[str, Any]]:
         return {word.strip("?.,!").casefold() for word in text.split()}
 
     asked = words(query)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": name, "score": len(asked & words(text)) / len(asked | words(text)), "metadata": {"text": text}}
         for name, text in PASSAGES.items()
     ]
@@ -116,9 +116,7 @@ class Caller:
         self.name = name
         self.url = url
 
-    def ask(
-        self, settings: Mapping[str, Any], *, respond: Respond = search, query: Any = QUERY, **options: Any
-    ) -> Day:
+    def ask(self, settings: Mapping[str, Any], *, respond: Respond = search, query: Any = QUERY, **options: Any) -> Day:
         day, lock = Day(), Lock()
 
         def function(query: str, top_k: int = 3) -> Any:
@@ -148,7 +146,9 @@ class Caller:
         self, settings: Mapping[str, Any], coroutine: Any, account: dict[str, Any], query: Any, options: dict[str, Any]
     ) -> qtm.Retrieval:
         async with openai.AsyncOpenAI(**account) as client:
-            return await qtm.QueryMiddleware(settings, client=client).wrap(coroutine).aretrieve(query, **options)
+            wrapped = qtm.QueryMiddleware(settings, client=client).wrap(coroutine)
+            retrieval: qtm.Retrieval = await wrapped.aretrieve(query, **options)
+            return retrieval
 
     def rules_alone(self, respond: Respond = search, query: str = QUERY) -> Day:
         """The same question where no model was ever configured."""

@@ -47,7 +47,9 @@ def test_how_long_a_query_may_be_is_set(caller: Caller) -> None:
     assert day.calls == []
 
 
-@pytest.mark.parametrize("query", ["🐶", "a\x00b", "\ud800 dog", "؟", "...", "​dog", "<script>", "{query}", "%s %d", "0"])
+@pytest.mark.parametrize(
+    "query", ["🐶", "a\x00b", "\ud800 dog", "؟", "...", "\u200bdog", "<script>", "{query}", "%s %d", "0"]
+)
 def test_odd_queries_are_searched_as_they_are(query: str, caller: Caller, service: ChatService) -> None:
     service.answer = {"rewrite": "Which dog?"}
     day = caller.ask(transforming("rewrite"), query=query)
@@ -86,7 +88,9 @@ def test_a_bad_setting_for_a_block_is_refused_at_its_first_call(name: str, calle
     assert day.calls == []
 
 
-@pytest.mark.parametrize("history", [["hello"], [{"role": "user", "content": 7}], [{"role": None, "content": "x"}], [3]])
+@pytest.mark.parametrize(
+    "history", [["hello"], [{"role": "user", "content": 7}], [{"role": None, "content": "x"}], [3]]
+)
 def test_a_history_that_is_none_is_refused_before_any_call(
     history: list[Any], caller: Caller, service: ChatService
 ) -> None:

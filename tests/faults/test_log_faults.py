@@ -55,3 +55,9 @@ def test_no_passage_reaches_the_log_even_where_it_stands_in_for_an_id(caller: Ca
     assert len(text.splitlines()) == 1
     assert "secret" not in json.dumps(read_log(path))
     assert QUERY not in text
+
+
+def test_the_log_is_set_for_one_call(caller: Caller, tmp_path: Path) -> None:
+    path = tmp_path / "queries.jsonl"
+    day = caller.ask({}, config={"log": {"path": str(path)}})
+    assert [line["query_id"] for line in read_log(path)] == [day.retrieval.trace.query_id]

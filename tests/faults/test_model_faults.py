@@ -1,4 +1,4 @@
-"""A model that is slow, down or wrong costs nothing but itself: the caller gets what the rules alone give, or better."""
+"""A model that is slow, down or wrong costs nothing but itself: the caller gets what the rules give, or better."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from fault_world import HASTY, QUERY, SECRET, Answer, Caller, ChatService, completion, failure, transforming
 from werkzeug import Response
+
+import qtmiddleware as qtm
 
 ESSAY = "Dogs of every age may fall ill, and what that means depends on a great many things. " * 20
 
@@ -45,10 +47,12 @@ FAULTS = (
     Fault("broken off", completion('{"rewrite": "Does the dog Ja', finish="length"), "truncated"),
     Fault("broken off and nobody says so", completion('{"rewrite": "Does the dog Ja'), "truncated"),
     Fault("a page", Response("<html><body>Sign in</body></html>", content_type="text/html"), "unparsable"),
-    Fault("an error as a success", Response('{"error": {"code": 429}}', content_type="application/json"), "rate_limited"),
+    Fault(
+        "an error as a success", Response('{"error": {"code": 429}}', content_type="application/json"), "rate_limited"
+    ),
     Fault("nothing at all", Response("", content_type="application/json"), "empty"),
     Fault("bytes", Response(b"\x00\xff\xfe", content_type="application/json"), "unparsable"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.name)
@@ -220,3 +224,14 @@ def test_a_rewrite_that_lost_a_name_gets_it_back(caller: Caller, service: ChatSe
     day = caller.ask(transforming("rewrite"), query="Which illness does the dog Jaco have?")
     assert day.retrieval.transformation.rewrite == "Which medical conditions does the dog have? (Jaco)"
     assert ("rewrite", "repaired: name") in day.retrieval.trace.notes
+
+
+def test_the_model_and_its_options_are_set_for_one_call(caller: Caller, service: ChatService) -> None:
+    service.answer = {"rewrite": "Which illness does Jaco have?"}
+    caller.ask(transforming("rewrite"), config={"transformationModel": "other", "llm": {"temperature": 0.7}})
+    with qtm.override({"transformationModel": "third", "llm": {"maxTokens": 77}}):
+        caller.ask(transforming("rewrite"))
+    caller.ask(transforming("rewrite"))
+    assert [body["model"] for body in service.bodies] == ["other", "third", "gpt-4o-mini"]
+    assert [body["temperature"] for body in service.bodies] == [0.7, 0.0, 0.0]
+    assert [body["max_tokens"] for body in service.bodies] == [800, 77, 800]

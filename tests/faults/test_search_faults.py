@@ -149,7 +149,10 @@ def test_lists_without_scores_are_fused_by_their_ranks(caller: Caller, service: 
         return [{"id": row["id"], "metadata": row["metadata"]} for row in search(query, top_k)]
 
     day = caller.ask(transforming("decompose"), respond=respond)
-    assert ("fusion", "scores are missing or do not follow the order; weighted_rrf instead") in day.retrieval.trace.notes
+    assert (
+        "fusion",
+        "scores are missing or do not follow the order; weighted_rrf instead",
+    ) in day.retrieval.trace.notes
     assert {match.score for match in day.retrieval.matches} == {None}
 
 

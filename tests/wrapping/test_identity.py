@@ -115,7 +115,9 @@ def test_what_has_no_name_says_so_when_it_is_pickled() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrapped", [search, asearch, qm.wrap(Finder()), qm.wrap(functools.partial(bare)), qm.wrap(Service().search)], ids=repr
+    "wrapped",
+    [search, asearch, qm.wrap(Finder()), qm.wrap(functools.partial(bare)), qm.wrap(Service().search)],
+    ids=repr,
 )
 def test_a_copy_of_a_wrapped_function_is_itself(wrapped: Any) -> None:
     assert copy.copy(wrapped) is wrapped

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pinecone import AsyncIndex, Pinecone
+from pinecone.exceptions import PineconeException
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 from wrapping_world import QUERY, REWRITE, middleware
@@ -133,9 +134,7 @@ def test_a_query_may_be_asked_for_later(service: Service, index: Any) -> None:
     ],
     ids=["inputs", "query"],
 )
-def test_a_search_with_integrated_embedding_is_wrapped(
-    arguments: dict[str, Any], service: Service, index: Any
-) -> None:
+def test_a_search_with_integrated_embedding_is_wrapped(arguments: dict[str, Any], service: Service, index: Any) -> None:
     response = qm.wrap(index.search)(namespace="dogs", **arguments)
     assert type(response) is type(index.search(namespace="dogs", inputs={"text": "x"}, top_k=1))
     assert [hit.id for hit in response.result.hits] == ["health", "food"]
@@ -184,9 +183,9 @@ def test_a_function_around_the_client_is_decorated(service: Service, index: Any)
 @pytest.mark.parametrize("status", [401, 404])
 def test_the_clients_own_error_reaches_the_caller(status: int, service: Service, index: Any) -> None:
     service.status = status
-    with pytest.raises(Exception) as plain:
+    with pytest.raises(PineconeException) as plain:
         index.search(namespace="dogs", inputs={"text": QUERY}, top_k=2)
-    with pytest.raises(Exception) as wrapped:
+    with pytest.raises(PineconeException) as wrapped:
         qm.wrap(index.search)(namespace="dogs", inputs={"text": QUERY}, top_k=2)
     assert type(wrapped.value) is type(plain.value)
     assert str(wrapped.value) == str(plain.value)

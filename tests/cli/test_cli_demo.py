@@ -1,0 +1,44 @@
+"""``qtm demo`` on a few of its questions, with real vectors and recorded replies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtmiddleware.demo import BASELINE, SYSTEMS
+from tests.cli.conftest import Ended
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def found(qtm: Run, tmp_path: Path) -> dict[str, Any]:
+    ended = qtm("demo", "--questions", "6", "--json")
+    assert ended.code == 0, ended.err
+    assert "Replaying recorded replies" in ended.err
+    assert (tmp_path / ".tmp" / "demo" / "index.sqlite").exists()
+    return json.loads(ended.out)  # type: ignore[no-any-return]
+
+
+def test_every_system_is_compared_and_an_example_walked_through(found: dict[str, Any]) -> None:
+    assert [system["name"] for system in found["systems"]] == list(SYSTEMS)
+    assert found["questions"] == 6
+    assert found["baseline"] == BASELINE
+    calls = {system["name"]: system["llmCalls"] for system in found["systems"]}
+    assert (calls["raw"], calls["rules"], calls["combined"], calls["all"]) == (0, 0, 6, 18)
+    assert found["example"]["variants"][0]["kind"] == "original"
+    assert {variant["kind"] for variant in found["example"]["variants"]} >= {"rewrite", "sub_query", "step_back"}
+    assert len(found["example"]["final"]) == 10
+
+
+def test_the_table_fits_a_plain_terminal(qtm: Run) -> None:
+    ended = qtm("demo", "--questions", "2", COLUMNS="80")
+    assert ended.code == 0, ended.err
+    rows = [line for line in ended.out.splitlines() if line.split()[:1] in ([name.split()[0]] for name in SYSTEMS)]
+    assert len(rows) >= len(SYSTEMS)
+    assert "…" not in "".join(rows[: len(SYSTEMS)])
+    assert "Step by step" in ended.out

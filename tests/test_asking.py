@@ -1,0 +1,219 @@
+"""What the model is asked about a question, in which rounds, and what is made of its replies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from qtmiddleware.asking import Question
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.ports import Reply
+from qtmiddleware.preprocess import protected_spans
+from qtmiddleware.settings import EscalationSettings, LlmSettings, Settings
+from qtmiddleware.steps import Outcome
+from qtmiddleware.trace import Trace
+from qtmiddleware.types import Degradation, Message, Transformation
+
+QUERY = "What did Acme pay for order A-113 in 2023?"
+HISTORY = (Message("user", "Tell me about Acme."), Message("assistant", "Acme is a customer."))
+
+
+def settings(kind: Any = "rewrite", *, calls: int = 4, **llm: Any) -> Settings:
+    return Settings(
+        transformation_type=kind,
+        escalation=EscalationSettings(max_llm_calls_per_query=calls),
+        llm=LlmSettings(**llm),
+    )
+
+
+def modes(question: Question) -> list[str]:
+    return [prompt.mode for prompt in question.prompts]
+
+
+def came(*replies: Any) -> list[Outcome]:
+    """What came of the questions: texts and mappings are replies, errors were raised, ``None`` is late."""
+    outcomes = []
+    for reply in replies:
+        if reply is None:
+            outcomes.append(Outcome(late=True))
+        elif isinstance(reply, Exception):
+            outcomes.append(Outcome(error=reply))
+        else:
+            text = reply if isinstance(reply, str) else json.dumps(reply)
+            outcomes.append(Outcome(Reply(text, 10, 5, cost_usd=0.25)))
+    return outcomes
+
+
+def understood(question: Question, query: str = QUERY) -> Transformation:
+    return question.understood(query, protected_spans(query, language="en"), "en")
+
+
+# --- what is asked ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("rewrite", ["rewrite"]),
+        ("stepback", ["stepback"]),
+        ("decompose", ["decompose"]),
+        ("multi_query", ["multi_query"]),
+        ("hyde", ["hyde"]),
+        ("keywords", ["keywords"]),
+        ("combined", ["combined"]),
+        ("all", ["rewrite", "stepback", "decompose"]),
+    ],
+)
+def test_each_type_asks_its_own_prompts(kind: str, expected: list[str]) -> None:
+    assert modes(Question(QUERY, (), settings(kind))) == expected
+
+
+@pytest.mark.parametrize(("calls", "expected"), [(1, 1), (2, 2), (3, 3), (9, 3)])
+def test_no_more_is_asked_than_a_query_may_cost(calls: int, expected: int) -> None:
+    assert len(Question(QUERY, (), settings("all", calls=calls)).prompts) == expected
+
+
+def test_in_a_conversation_all_asks_for_the_standalone_form_first() -> None:
+    question = Question("And in 2024?", HISTORY, settings("all"))
+    assert modes(question) == ["standalone"]
+    assert question.answered(came({"standalone": "What did Acme pay in 2024?"}), Trace())
+    assert modes(question) == ["rewrite", "stepback", "decompose"]
+    assert {prompt.query for prompt in question.prompts} == {"What did Acme pay in 2024?"}
+    assert not question.answered(came({"rewrite": "How much did Acme pay in 2024?"}, "", None), Trace())
+
+
+@pytest.mark.parametrize("reply", [None, ModelError("refused"), {"standalone": "And in 2024?"}])
+def test_without_a_standalone_form_the_question_itself_is_asked_about(reply: Any) -> None:
+    question = Question("And in 2024?", HISTORY, settings("all"))
+    assert question.answered(came(reply), Trace())
+    assert {prompt.query for prompt in question.prompts} == {"And in 2024?"}
+
+
+def test_the_standalone_call_counts_among_what_a_query_may_cost() -> None:
+    question = Question("And in 2024?", HISTORY, settings("all", calls=2))
+    question.answered(came({"standalone": "What did Acme pay in 2024?"}), Trace())
+    assert modes(question) == ["rewrite"]
+    alone = Question("And in 2024?", HISTORY, settings("all", calls=1))
+    assert not alone.answered(came({"standalone": "What did Acme pay in 2024?"}), Trace())
+
+
+def test_in_a_conversation_one_prompt_asks_for_both() -> None:
+    (prompt,) = Question("And in 2024?", HISTORY, settings("rewrite")).prompts
+    assert [wanted.name for wanted in prompt.fields] == ["standalone", "rewrite"]
+
+
+def test_no_instruction_holds_a_word_of_the_user() -> None:
+    for kind in ("rewrite", "all", "combined", "hyde"):
+        for prompt in Question(QUERY, HISTORY, settings(kind)).prompts:
+            assert "Acme" not in prompt.system
+            assert json.loads(prompt.user)["query"] == QUERY
+
+
+def test_every_question_has_a_deadline_of_its_own() -> None:
+    asks = Question(QUERY, (), settings("all")).asks(Deadline.after(30.0))
+    asks[0].deadline.cancel()
+    assert [ask.deadline.passed for ask in asks] == [True, False, False]
+
+
+# --- what is remembered -------------------------------------------------------------------------------------------
+
+
+def key(question: str = QUERY, history: tuple[Message, ...] = (), **more: Any) -> Any:
+    model = more.pop("model", "m")
+    return Question(question, history, settings(**more)).cache_key(model)
+
+
+def test_equal_questions_share_a_key() -> None:
+    assert key() == key()
+    assert hash(key()) == hash(key())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"question": "What did Acme pay?"},
+        {"history": HISTORY},
+        {"model": "other"},
+        {"kind": "hyde"},
+        {"temperature": 0.5},
+        {"prompts": {"rewrite": "Say it in other words."}},
+    ],
+    ids=lambda it: next(iter(it)),
+)
+def test_different_questions_have_different_keys(other: dict[str, Any]) -> None:
+    assert key() != key(**other)
+
+
+# --- what is made of the replies ----------------------------------------------------------------------------------
+
+
+def test_the_parts_of_several_replies_become_one() -> None:
+    question, trace = Question(QUERY, (), settings("all")), Trace()
+    question.answered(
+        came(
+            {"rewrite": "How much money did Acme pay for order A-113 in 2023?"},
+            {"step_back": "What do customers pay for orders?"},
+            {"sub_queries": ["What was order A-113 of Acme?", "Which payments did Acme make in 2023?"]},
+        ),
+        trace,
+    )
+    made = understood(question)
+    assert made.rewrite == "How much money did Acme pay for order A-113 in 2023?"
+    assert made.step_back == "What do customers pay for orders?"
+    assert len(made.sub_queries) == 2
+    assert question.trouble == []
+    assert (trace.llm_calls, trace.input_tokens, trace.output_tokens, trace.cost_usd) == (3, 30, 15, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason", "detail"),
+    [
+        (None, "timeout", ""),
+        (ModelError("rate_limited", "too many"), "rate_limited", "too many"),
+        (RuntimeError("secret"), "failed", "RuntimeError"),
+        ("I'm sorry, I can't help with that.", "refused", "the model refused to transform the query"),
+    ],
+)
+def test_what_went_wrong_is_told_by_its_reason(reply: Any, reason: str, detail: str) -> None:
+    question, trace = Question(QUERY, (), settings()), Trace()
+    question.answered(came(reply), trace)
+    assert question.trouble == [Degradation("transform.rewrite", reason, detail)]
+    assert understood(question).is_empty
+    assert trace.llm_calls == 1
+    (stage,) = trace.stages
+    assert (stage.name, stage.status, stage.detail) == ("transform.rewrite", "degraded", reason)
+
+
+def test_one_part_that_fails_leaves_the_others() -> None:
+    question = Question(QUERY, (), settings("all"))
+    question.answered(came(None, {"step_back": "What do customers pay for orders?"}, ModelError("empty")), Trace())
+    made = understood(question)
+    assert (made.rewrite, made.step_back, made.sub_queries) == (None, "What do customers pay for orders?", ())
+    assert [it.reason for it in question.trouble] == ["timeout", "empty"]
+
+
+def test_a_rewrite_gets_back_what_it_lost() -> None:
+    question = Question(QUERY, (), settings())
+    question.answered(came({"rewrite": "How much money did Acme pay for order A-113?"}), Trace())
+    made = understood(question)
+    assert made.rewrite == "How much money did Acme pay for order A-113? (2023)"
+    assert ("rewrite", "repaired: number") in made.notes
+
+
+def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> None:
+    question = Question("And for A-114?", HISTORY, settings())
+    reply = {"standalone": "What did Acme pay for order A-114?", "rewrite": "How much money was spent on order A-114?"}
+    question.answered(came(reply), Trace())
+    made = understood(question, "And for A-114?")
+    assert made.standalone == "What did Acme pay for order A-114?"
+    assert made.rewrite is not None
+    assert "Acme" in made.rewrite
+
+
+def test_a_standalone_form_that_lost_what_the_user_wrote_gets_it_back() -> None:
+    question = Question("And for A-114?", HISTORY, settings())
+    question.answered(came({"standalone": "What did Acme pay for its orders?"}), Trace())
+    assert understood(question, "And for A-114?").standalone == "What did Acme pay for its orders? (A-114)"

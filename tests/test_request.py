@@ -1,0 +1,140 @@
+"""What a question must be, and what it becomes before anything is searched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.request import conversation, prepared, validated
+from qtmiddleware.settings import LimitSettings, PreprocessSettings, Settings
+from qtmiddleware.types import Message
+
+QUERY = "Does Jaco have any health concerns?"
+
+
+class Text(str):
+    """A text of an own type."""
+
+    __slots__ = ()
+
+
+def test_a_text_is_given_back_as_it_is() -> None:
+    own = Text("Jaco")
+    assert validated(own, "query", Settings()) is own
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t", "\u3000", "\u2028"])
+def test_a_blank_text_is_refused(blank: str) -> None:
+    with pytest.raises(qtm.InvalidQuery, match=r"^question is blank$") as caught:
+        validated(blank, "question", Settings())
+    assert caught.value.argument == "question"
+
+
+@given(
+    st.one_of(
+        st.none(), st.integers(), st.floats(), st.binary(), st.lists(st.text()), st.dictionaries(st.text(), st.text())
+    )
+)
+def test_what_is_no_text_is_refused_without_showing_it(value: Any) -> None:
+    with pytest.raises(qtm.InvalidQuery) as caught:
+        validated(value, "query", Settings())
+    assert str(caught.value) == f"query must be text, not {type(value).__name__}"
+
+
+def test_the_length_is_counted_in_characters() -> None:
+    settings = Settings(limits=LimitSettings(max_query_chars=5))
+    assert validated("🐶🐶🐶🐶🐶", "query", settings)
+    with pytest.raises(qtm.InvalidQuery, match=r"query has 6 characters; limits\.maxQueryChars allows 5"):
+        validated("🐶" * 6, "query", settings)
+
+
+@given(st.text())
+def test_any_text_is_searchable_or_refused(text: str) -> None:
+    try:
+        assert validated(text, "query", Settings()) is text
+    except qtm.InvalidQuery:
+        assert not text.strip()
+
+
+class Turn:
+    """A message as some libraries have it."""
+
+    def __init__(self, role: Any, content: Any) -> None:
+        self.role = role
+        self.content = content
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "user", "content": "Hi"},
+        ("user", "Hi"),
+        ["user", "Hi"],
+        Turn("user", "Hi"),
+        Message("user", "Hi"),
+        {"content": "Hi"},
+    ],
+    ids=["mapping", "pair", "list", "object", "message", "without a role"],
+)
+def test_a_turn_may_have_any_usual_form(turn: Any) -> None:
+    assert conversation([turn]) == (Message("user", "Hi"),)
+
+
+@pytest.mark.parametrize("turn", [{"role": "user", "content": None}, ("assistant", ""), ("user", " \n")])
+def test_a_blank_turn_goes(turn: Any) -> None:
+    assert conversation([turn, ("user", "Hi")]) == (Message("user", "Hi"),)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        "Hi",
+        7,
+        None,
+        ("user",),
+        ("a", "b", "c"),
+        {"role": 1, "content": "x"},
+        ("user", 7),
+        {"role": "user", "content": [1]},
+    ],
+)
+def test_what_is_no_turn_is_refused_without_showing_it(turn: Any) -> None:
+    with pytest.raises(qtm.InvalidQuery, match="history must hold messages") as caught:
+        conversation([turn])
+    assert caught.value.argument == "history"
+    assert "Hi" not in str(caught.value)
+
+
+@pytest.mark.parametrize("nothing", [None, (), [], iter(())])
+def test_no_history_is_no_conversation(nothing: Any) -> None:
+    assert conversation(nothing) == ()
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "text", "keywords"),
+    [
+        ("keywords", QUERY, "jaco health concerns"),
+        ("text", "jaco health concerns", "jaco health concerns"),
+        ("both", "jaco health concerns", "jaco health concerns"),
+    ],
+)
+def test_a_question_has_two_faces(apply_to: Any, text: str, keywords: str) -> None:
+    query = prepared(QUERY, (), Settings(preprocess=PreprocessSettings(apply_to=apply_to)))
+    assert (query.original, query.text, query.keywords, query.language) == (QUERY, text, keywords, "en")
+
+
+def test_without_rules_a_question_is_its_own_face() -> None:
+    query = prepared(QUERY, (), Settings(preprocess=PreprocessSettings(enabled=False, apply_to="both")))
+    assert (query.text, query.keywords, query.language) == (QUERY, QUERY, "")
+
+
+@given(st.text(min_size=1).filter(lambda text: not text.isspace()))
+def test_no_face_of_a_question_is_ever_blank(text: str) -> None:
+    for apply_to in ("keywords", "both"):
+        query = prepared(text, (), Settings(preprocess=PreprocessSettings(apply_to=apply_to)))
+        assert query.original == text
+        assert query.text.strip()

@@ -1,0 +1,124 @@
+"""The searches for a question's variants, each of which may fail alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from qtmiddleware.cache import TTLCache
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.merging import Found
+from qtmiddleware.request import Memory, Request
+from qtmiddleware.searching import search_variants
+from qtmiddleware.settings import LimitSettings, Settings
+from qtmiddleware.steps import Embed, Outcome, Search, Together
+from qtmiddleware.trace import Trace
+from qtmiddleware.types import Degradation, Variant
+
+VARIANTS = (Variant("rewrite", "one"), Variant("sub_query", "two", 0.5), Variant("sub_query", "three", 0.5))
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    return [{"id": name, "score": 0.5}]
+
+
+class Played:
+    """The flow of the variants' searches, answered from a script; keeps the steps it asked for."""
+
+    def __init__(self, *answers: Sequence[Outcome], embeds: bool = False, width: int | None = 50) -> None:
+        self.trace, self.trouble = Trace(), list[Degradation]()
+        self.steps: list[Together] = []
+        settings = Settings(limits=LimitSettings(max_concurrency=3))
+        request = Request("q", (), settings, Memory(TTLCache(1, 1)), embeds=embeds)
+        self.budget = Deadline.after(60.0)
+        flow = search_variants(
+            VARIANTS, request, width=width, budget=self.budget, trace=self.trace, trouble=self.trouble
+        )
+        self.lists = self._played(flow, answers)
+
+    def _played(self, flow: Any, answers: Sequence[Sequence[Outcome]]) -> list[Found]:
+        step = next(flow)
+        for answer in answers:
+            self.steps.append(step)
+            try:
+                step = flow.send(answer)
+            except StopIteration as stop:
+                return list(stop.value)
+        raise AssertionError(f"more was asked for: {step}")
+
+    @property
+    def kinds(self) -> list[str]:
+        return [found.ranking.variant.text for found in self.lists]
+
+
+def good(*names: str) -> list[Outcome]:
+    return [Outcome(rows(name), seconds=0.001) for name in names]
+
+
+def test_nothing_to_search_asks_for_nothing() -> None:
+    request = Request("q", (), Settings(), Memory(TTLCache(1, 1)))
+    flow = search_variants((), request, width=None, budget=Deadline(), trace=Trace(), trouble=[])
+    with pytest.raises(StopIteration) as stop:
+        next(flow)
+    assert stop.value.value == []
+
+
+def test_all_are_searched_in_one_step_within_the_limits() -> None:
+    played = Played(good("a", "b", "c"))
+    (together,) = played.steps
+    searches = [step for step in together.steps if isinstance(step, Search)]
+    assert [(step.text, step.top_k, step.vector) for step in searches] == [
+        ("one", 50, None), ("two", 50, None), ("three", 50, None),
+    ]  # fmt: skip
+    assert (together.limit, together.essential, together.deadline) == (3, 0, played.budget)
+    assert played.kinds == ["one", "two", "three"]
+    assert [list(found.ranking.keys) for found in played.lists] == [[("__default__", name)] for name in "abc"]
+    assert (played.trouble, played.trace.searches) == ([], 3)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "detail"),
+    [
+        (Outcome(error=KeyError("secret")), "failed", "KeyError"),
+        (Outcome(late=True), "timeout", ""),
+        (Outcome(42), "failed", "ResponseShapeError"),
+    ],
+)
+def test_one_that_fails_is_told_and_left_out(outcome: Outcome, reason: str, detail: str) -> None:
+    first, _, last = good("a", "b", "c")
+    played = Played([first, outcome, last])
+    assert played.kinds == ["one", "three"]
+    assert played.trouble == [Degradation("search.sub_query", reason, detail)]
+    assert ("search.sub_query", "degraded", reason) in [(it.name, it.status, it.detail) for it in played.trace.stages]
+
+
+def test_a_search_that_found_nothing_has_not_failed() -> None:
+    played = Played([Outcome([]), Outcome(None), *good("c")])
+    assert played.kinds == ["one", "two", "three"]
+    assert played.trouble == []
+
+
+def test_vectors_are_had_in_one_batch_before_the_searches() -> None:
+    vectors = [[1.0], [2.0], [3.0]]
+    played = Played([Outcome(vectors)], good("a", "b", "c"), embeds=True, width=None)
+    first, second = played.steps
+    (embed,) = first.steps
+    assert isinstance(embed, Embed)
+    assert list(embed.texts) == ["one", "two", "three"]
+    searches = [step for step in second.steps if isinstance(step, Search)]
+    assert [step.vector for step in searches] == vectors
+    assert {step.top_k for step in searches} == {None}
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [Outcome(error=RuntimeError()), Outcome(late=True), Outcome([[1.0]]), Outcome(None)],
+    ids=["error", "late", "too few", "None"],
+)
+def test_without_vectors_nothing_is_searched(outcome: Outcome) -> None:
+    played = Played([outcome], embeds=True)
+    assert played.lists == []
+    assert [it.stage for it in played.trouble] == ["embed"]
+    assert played.trace.searches == 0
