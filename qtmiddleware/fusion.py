@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from operator import ge, le
+from operator import itemgetter
 from typing import Any, Final
 
 from qtmiddleware.settings import FusionMethod
@@ -71,14 +71,17 @@ def _is_usable(scores: Sequence[float | None]) -> bool:
     if None in scores:
         return False
     numbers: Sequence[float] = scores  # type: ignore[assignment]
+    if not numbers:
+        return True
+    first, last = numbers[0], numbers[-1]
+    # Sorting what is sorted is one comparison an item. Where it is, its ends are its extremes; a sum shows what is no
+    # number, which no comparison does.
+    if list(numbers) != sorted(numbers, reverse=first >= last):
+        return False
     try:
-        if not isfinite(4.0 * sum(map(abs, numbers))):
-            return False
+        return isfinite(sum(numbers)) and isfinite(4.0 * len(numbers) * max(abs(first), abs(last)))
     except OverflowError:
         return False
-    if len(numbers) < 2:
-        return True
-    return all(map(ge if numbers[0] >= numbers[-1] else le, numbers, numbers[1:]))
 
 
 def _anchored(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
@@ -92,12 +95,14 @@ def _anchored(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entr
         weight = sign * ranking.variant.weight / total
         lowest = (min if sign > 0 else max)(ranking.scores)  # type: ignore[type-var]
         floor += weight * lowest  # type: ignore[operator]
-        for rank, (key, score, item) in enumerate(zip(ranking.keys, ranking.scores, ranking.items, strict=True)):
+        # The rank decides nothing where scores do.
+        gains = [weight * (score - lowest) for score in ranking.scores]  # type: ignore[operator]
+        for key, gain, item in zip(ranking.keys, gains, ranking.items, strict=True):
             entry = merged.get(key)
             if entry is None:
-                merged[key] = [weight * (score - lowest), item, bit, rank]  # type: ignore[operator]
+                merged[key] = [gain, item, bit, 0]
             elif not entry[2] & bit:
-                entry[0] += weight * (score - lowest)  # type: ignore[operator]
+                entry[0] += gain
                 entry[2] |= bit
     for entry in merged.values():
         entry[0] += floor

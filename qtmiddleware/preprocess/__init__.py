@@ -121,7 +121,8 @@ def _shelf(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str]
     ready = [Lexicon(""), *own]
     if keep_words or extra_words:
         ready = [lexicons.adjusted(lexicon, keep_words, extra_words) for lexicon in ready]
-    rules = {lexicon.language: plain.rules(lexicon, ready) for lexicon in ready}
+    leads = plain.leads_of(ready)
+    rules = {lexicon.language: plain.rules(lexicon, ready, leads) for lexicon in ready}
     markers = languages.markers(own)
     return _Shelf(
         rules=rules,

@@ -76,8 +76,11 @@ def _plain_brackets(shape: str) -> bool:
     return shape.count("(") == opening and shape.count(")") == closing
 
 
-def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
-    """What the plain way needs of *lexicon*; *all_lists* are those another pass might choose from."""
+def rules(lexicon: Lexicon, all_lists: Collection[Lexicon], all_leads: Leads) -> Rules:
+    """What the plain way needs of *lexicon*.
+
+    *all_lists* are those another pass might choose from, *all_leads* their `leads_of`.
+    """
     kept = [phrase for phrases in lexicon.kept.values() for phrase in phrases]
     stop = frozenset(word for word in lexicon.stop - lexicon.negations if not any(map(str.isdigit, word)))
     telling = frozenset(word for phrase in kept for word in _telling(phrase, lexicon))
@@ -98,8 +101,8 @@ def rules(lexicon: Lexicon, all_lists: Collection[Lexicon]) -> Rules:
         title_articles=frozenset(word.capitalize() for word in lexicon.articles & stop if len(word) > 1),
         pairs=frozenset(pair for phrase in kept for pair in _pairs(phrase)),
         moving=moving,
-        leads=_leads([lexicon]),
-        all_leads=_leads(all_lists),
+        leads=leads_of([lexicon]),
+        all_leads=all_leads,
     )
 
 
@@ -212,7 +215,7 @@ def _pairs(phrase: Phrase) -> Iterator[tuple[str, str]]:
         yield from product(left, right)
 
 
-def _leads(lists: Iterable[Lexicon]) -> Leads:
+def leads_of(lists: Iterable[Lexicon]) -> Leads:
     """How the lead-ins of *lists* may begin."""
     table: dict[str, dict[str, frozenset[str] | None]] = {}
     phrases = {phrase for lexicon in lists for found in lexicon.lead_ins.values() for phrase in found}

@@ -33,13 +33,16 @@ def seen() -> Recorder:
     return Recorder()
 
 
-def test_the_query_is_found_by_position_and_by_name(seen: Recorder) -> None:
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((QUERY, 3), {}), ((QUERY,), {"top_k": 3}), ((), {"top_k": 3, "query": QUERY})],
+    ids=["by position", "both", "by name"],
+)
+def test_the_query_is_found_by_position_and_by_name(args: Any, kwargs: Any, seen: Recorder) -> None:
     search = qm.wrap(lambda query, top_k=4: seen.note(query=query, top_k=top_k))
-    for call in (lambda: search(QUERY, 3), lambda: search(top_k=3, query=QUERY), lambda: search(QUERY, top_k=3)):
-        seen.seen.clear()
-        assert ids(call()) == ["near", "far"]
-        assert seen.values("query") == [QUERY, REWRITE]
-        assert seen.values("top_k") == [50, 50]
+    assert ids(search(*args, **kwargs)) == ["near", "far"]
+    assert seen.values("query") == [QUERY, REWRITE]
+    assert seen.values("top_k") == [50, 50]
 
 
 def test_the_query_may_be_positional_only(seen: Recorder) -> None:

@@ -240,8 +240,9 @@ def test_what_is_no_method_is_not_bound_by_a_class() -> None:
         callable = qm.wrap(Finder())
         bound = qm.wrap(service.plain)
 
-    for shelf in (Shelf(), Shelf):
-        assert ids(shelf.partial(QUERY)) == ["near", "far"]  # type: ignore[arg-type, call-arg]
+    shelves: list[Any] = [Shelf(), Shelf]
+    for shelf in shelves:
+        assert ids(shelf.partial(QUERY)) == ["near", "far"]
         assert ids(shelf.callable(QUERY)) == ["near", "far"]
         assert marks(shelf.bound(QUERY)) == {service}
 
