@@ -97,7 +97,7 @@ def merged(
     settings, memory = request.settings, request.memory
     rankings = voices([first, *others], settings)
     shown = direction(rankings)
-    if shown and has_scores(rankings):
+    if shown and (shown > 0) is not memory.rising and has_scores(rankings):
         memory.rising = shown > 0
     shape = next((entry.shape for entry in (first, *others) if entry.ranking.keys), first.shape)
     began = trace.clock()

@@ -11,7 +11,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.deadline import NEVER, Deadline
+from qtmiddleware.deadline import NEVER
 from qtmiddleware.drivers.threads import in_thread
 from qtmiddleware.drivers.world import Flow, T, World
 from qtmiddleware.errors import ModelError
@@ -44,56 +44,97 @@ async def _aoutcome(step: Leaf, world: World) -> Outcome:
     return Outcome(value, seconds=perf_counter() - began)
 
 
-async def _limited(step: Leaf, world: World, slots: asyncio.Semaphore, deadline: Deadline) -> Outcome:
-    async with slots:
-        return Outcome(late=True) if deadline.passed else await _aoutcome(step, world)
+class _Race:
+    """Steps performed as tasks, which count themselves down for the one who waits."""
 
+    __slots__ = ("_deadline", "_open", "_slots", "_waiter", "_world", "outcomes", "tasks")
 
-def _tasks(together: Together, world: World) -> list[asyncio.Task[Outcome]]:
-    loop = asyncio.get_running_loop()
-    if len(together.steps) <= together.limit:
-        return [loop.create_task(_aoutcome(step, world)) for step in together.steps]
-    slots = asyncio.Semaphore(together.limit)
-    never = Deadline()
-    return [
-        loop.create_task(_limited(step, world, slots, never if position < together.essential else together.deadline))
-        for position, step in enumerate(together.steps)
-    ]
+    def __init__(self, together: Together, world: World) -> None:
+        steps = together.steps
+        self.outcomes: list[Outcome | None] = [None] * len(steps)
+        self._world = world
+        self._deadline = together.deadline
+        self._slots = asyncio.Semaphore(together.limit) if len(steps) > together.limit else None
+        self._waiter: asyncio.Future[None] | None = None
+        self._open = len(steps) - together.essential
+        loop = asyncio.get_running_loop()
+        self.tasks = [
+            loop.create_task(self._perform(position, steps[position]))
+            for position in range(together.essential, len(steps))
+        ]
 
+    async def here(self, position: int, step: Leaf) -> Outcome:
+        """Perform one step in the caller's own task, however long it takes."""
+        if self._slots is None:
+            outcome = await _aoutcome(step, self._world)
+        else:
+            async with self._slots:
+                outcome = await _aoutcome(step, self._world)
+        self.outcomes[position] = outcome
+        return outcome
 
-async def _drained(tasks: Sequence[asyncio.Task[Outcome]]) -> None:
-    """Cancel *tasks* and let them clean up."""
-    open_tasks = [task for task in tasks if not task.done()]
-    for task in open_tasks:
-        task.cancel()
-    if open_tasks:
-        await asyncio.wait(open_tasks, timeout=DRAIN_SECONDS)
+    async def _perform(self, position: int, step: Leaf) -> None:
+        try:
+            if self._slots is None:
+                self.outcomes[position] = await _aoutcome(step, self._world)
+                return
+            async with self._slots:
+                if not self._deadline.passed:
+                    self.outcomes[position] = await _aoutcome(step, self._world)
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until all tasks have ended or the deadline has passed."""
+        left = self._deadline.remaining()
+        if not self._open or left <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if left == NEVER else loop.call_later(left, self._wake)
+        try:
+            await self._waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def end(self, steps: Sequence[Leaf]) -> None:
+        """Cancel what is under way and let it clean up."""
+        if not self._open:
+            return
+        for step, outcome in zip(steps, self.outcomes, strict=True):
+            if outcome is None and isinstance(step, Ask):
+                step.deadline.cancel()
+        under_way = [task for task in self.tasks if not task.done()]
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way, timeout=DRAIN_SECONDS)
 
 
 async def _atogether(together: Together, world: World) -> list[Outcome]:
-    tasks = _tasks(together, world)
-    essential = tasks[: together.essential]
+    steps, essential = together.steps, together.essential
+    race = _Race(together, world)
     try:
-        if essential:
-            await asyncio.wait(essential)
-        if all(task.result().error is None for task in essential):
-            left = together.deadline.remaining()
-            rest = [task for task in tasks if not task.done()]
-            if rest and left > 0:
-                await asyncio.wait(rest, timeout=None if left == NEVER else left)
+        # In the caller's own task, which is at work already: the others begin when this one first waits.
+        is_well = True
+        for position in range(essential):
+            is_well &= (await race.here(position, steps[position])).error is None
+        if is_well:
+            await race.wait()
     finally:
-        for step, task in zip(together.steps, tasks, strict=True):
-            if isinstance(step, Ask) and not task.done():
-                step.deadline.cancel()
-        await _drained(tasks)
-    return [_ended(task) for task in tasks]
-
-
-def _ended(task: asyncio.Task[Outcome]) -> Outcome:
-    if not task.done() or task.cancelled():
-        return Outcome(late=True)
-    error = task.exception()
-    return task.result() if error is None else Outcome(error=error)
+        await race.end(steps)
+    for position, task in enumerate(race.tasks, essential):
+        if race.outcomes[position] is None and task.done() and not task.cancelled():
+            error = task.exception()
+            race.outcomes[position] = None if error is None else Outcome(error=error)
+    return [outcome or Outcome(late=True) for outcome in race.outcomes]
 
 
 async def arun(flow: Flow[T], world: World) -> T:
