@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from qtmiddleware.preprocess import preprocess
+from qtmiddleware.preprocessing import preprocess
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 DEFAULT = [DATA / "nq_small" / "queries.jsonl", DATA / "xquad" / "en" / "queries.jsonl"]

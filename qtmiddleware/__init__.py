@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         WrapError,
     )
     from qtmiddleware.overrides import override
-    from qtmiddleware.preprocess import preprocess
+    from qtmiddleware.preprocessing import preprocess
     from qtmiddleware.query_middleware import QueryMiddleware, middleware
     from qtmiddleware.types import Degradation, Match, Message, Retrieval, Transformation, Variant
 
@@ -68,7 +68,7 @@ _HOMES = {
         "WrapError",
     ),
     "overrides": ("override",),
-    "preprocess": ("preprocess",),
+    "preprocessing": ("preprocess",),
     "query_middleware": ("QueryMiddleware", "middleware"),
     "types": ("Degradation", "Match", "Message", "Retrieval", "Transformation", "Variant"),
 }

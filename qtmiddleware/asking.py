@@ -8,7 +8,7 @@ from dataclasses import replace
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt
-from qtmiddleware.preprocess import Span, dominant_script, protected_spans
+from qtmiddleware.preprocessing import Span, dominant_script, protected_spans
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Ask, Outcome
 from qtmiddleware.trace import Trace

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from operator import itemgetter
 from typing import Any, Final
 
 from qtmiddleware.settings import FusionMethod

@@ -20,7 +20,7 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.gate import nothing_to_transform
 from qtmiddleware.merging import Found, final_count, found, merged
-from qtmiddleware.preprocess import Span, protected_spans
+from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.request import Request, prepared
 from qtmiddleware.searching import search_variants
 from qtmiddleware.steps import Leaf, Outcome, Search, Step, Together
@@ -188,7 +188,7 @@ class _Retrieving:
         memory = self.request.memory
         if not memory.warned_of_shape:
             memory.warned_of_shape = True
-            logger.warning("nothing was improved: %s", error)
+            logger.warning("nothing was improved: %s", str(error))
         if self._width is not None:
             memory.refuses_widening = True
             if isinstance(response, Coroutine):

@@ -19,7 +19,7 @@ from qtmiddleware.lockstep import side_by_side
 from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.pipeline import Flow, transform
 from qtmiddleware.ports import LanguageModel
-from qtmiddleware.preprocess import preprocess
+from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.request import Memory, Request, conversation, transformation_cache, validated
 from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
@@ -53,6 +53,8 @@ class QueryMiddleware:
         self.config = Config.load(config)
         self.settings = self.config.settings
         self._equipment = Equipment(self.config, client)
+        # What is no model is refused here, not at the first question.
+        self._equipment.model(self.settings)
         self._memory = Memory(transformation_cache(self.settings))
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 from qtmiddleware.cache import TTLCache
 from qtmiddleware.errors import InvalidQuery
 from qtmiddleware.gate import Gate
-from qtmiddleware.preprocess import prepare
+from qtmiddleware.preprocessing import prepare
 from qtmiddleware.responses import Shape
 from qtmiddleware.settings import Settings
 from qtmiddleware.types import Message, Query, Transformation

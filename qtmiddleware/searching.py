@@ -37,6 +37,9 @@ def search_variants(
             trouble.append(_trouble("embed", embedded, trace))
             return []
         vectors = embedded.value
+        if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
+            trouble.append(Degradation("embed", "failed", "wrong number of vectors"))
+            return []
     began = trace.clock()
     steps = [Search(it.text, width, vector) for it, vector in zip(variants, vectors, strict=True)]
     outcomes = yield Together(steps, budget, limit)

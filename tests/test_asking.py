@@ -11,7 +11,7 @@ from qtmiddleware.asking import Question
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Reply
-from qtmiddleware.preprocess import protected_spans
+from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.settings import EscalationSettings, LlmSettings, Settings
 from qtmiddleware.steps import Outcome
 from qtmiddleware.trace import Trace

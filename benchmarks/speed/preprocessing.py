@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from benchmarks import preprocess_speed
 from benchmarks.speed.overhead import interpreter_of
 from benchmarks.speed.report import Row, at_most, below_peer
-from qtmiddleware.preprocess import preprocess
+from qtmiddleware.preprocessing import preprocess
 
 GROUP = "Preprocessing a plain question"
 

@@ -8,7 +8,7 @@ import typer
 
 from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines
 from qtmiddleware.config import Config
-from qtmiddleware.preprocess import prepare
+from qtmiddleware.preprocessing import prepare
 from qtmiddleware.request import validated
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.ports import Reply
-from qtmiddleware.preprocess import protected_spans
-from qtmiddleware.preprocess.script import dominant_script
+from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing.script import dominant_script
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforms import guard, parse, prompts_for
 from qtmiddleware.types import Message, Transformation

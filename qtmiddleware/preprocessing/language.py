@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtmiddleware.preprocess.base import Lexicon, Markers
+from qtmiddleware.preprocessing.base import Lexicon, Markers
 
 STRONG, WEAK = 2, 1
 

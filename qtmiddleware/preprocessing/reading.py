@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from qtmiddleware.preprocess.base import APOSTROPHES, Token, TokenKind
+from qtmiddleware.preprocessing.base import APOSTROPHES, Token, TokenKind
 
 BLANKS = re.compile(r"\S+")
 

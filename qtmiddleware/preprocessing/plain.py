@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import filterfalse, pairwise, product
 from typing import Literal
 
-from qtmiddleware.preprocess.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Lexicon, Phrase, Rules, longest
+from qtmiddleware.preprocessing.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Lexicon, Phrase, Rules, longest
 
 Outlook = Literal["settled", "foreign", "open"]
 """What another pass would do: nothing, nothing unless it took the keywords for another language, or perhaps more."""

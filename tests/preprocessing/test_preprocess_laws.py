@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.preprocess import LANGUAGES, detect_language, dominant_script, prepare, preprocess, protected_spans
+from qtmiddleware.preprocessing import LANGUAGES, detect_language, dominant_script, prepare, preprocess, protected_spans
 
 ROOT = Path(__file__).resolve().parents[2]
 LEXICONS = ROOT / "qtmiddleware" / "preprocess" / "lexicons"
@@ -222,7 +222,7 @@ def test_long_and_nasty_input_is_read_to_its_end(pattern: str) -> None:
 
 def test_the_careful_library_waits_for_a_query_that_needs_it() -> None:
     code = (
-        "import sys, qtmiddleware.preprocess as p\n"
+        "import sys, qtmiddleware.preprocessing as p\n"
         "p.preprocess('What is the \"big\" idea of v1.2?')\n"
         "assert 'regex' not in sys.modules, 'plain ASCII'\n"
         "p.preprocess('¿Qué es esto?')\n"

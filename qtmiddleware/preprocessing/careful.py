@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Container, Sequence
 
-from qtmiddleware.preprocess.base import APOSTROPHES, Lexicon, Token, longest
+from qtmiddleware.preprocessing.base import APOSTROPHES, Lexicon, Token, longest
 
 LONGEST_ACRONYM = 5
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import filterfalse, pairwise
 from typing import NamedTuple
 
-from qtmiddleware.preprocess.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Lexicon, Markers, Rules
+from qtmiddleware.preprocessing.base import BLANKED, SHAPE, SIMPLE, SMALL, Leads, Lexicon, Markers, Rules
 
 Swift = Callable[[object], tuple[str, str] | None]
 """The keywords of a query and their language."""

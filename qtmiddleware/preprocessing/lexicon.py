@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.preprocess.base import Lexicon, Phrase, Phrases, fold
+from qtmiddleware.preprocessing.base import Lexicon, Phrase, Phrases, fold
 
 
 def load(language: str) -> Lexicon:
     """The word list of *language*, read from its file."""
     from importlib.resources import files
 
-    source = files("qtmiddleware.preprocess").joinpath("lexicons", f"{language}.json")
+    source = files("qtmiddleware.preprocessing").joinpath("lexicons", f"{language}.json")
     data: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
     classes: dict[str, list[str]] = data["stop_words"]
     hints: dict[str, list[str]] = data["hints"]

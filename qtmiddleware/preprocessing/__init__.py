@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.preprocess import careful, plain, quotes, reading, spans, swift
-from qtmiddleware.preprocess import language as languages
-from qtmiddleware.preprocess import lexicon as lexicons
-from qtmiddleware.preprocess.base import Lexicon, Markers, Prepared, Rules, Span, Token
-from qtmiddleware.preprocess.script import dominant_script
+from qtmiddleware.preprocessing import careful, plain, quotes, reading, spans, swift
+from qtmiddleware.preprocessing import language as languages
+from qtmiddleware.preprocessing import lexicon as lexicons
+from qtmiddleware.preprocessing.base import Lexicon, Markers, Prepared, Rules, Span, Token
+from qtmiddleware.preprocessing.script import dominant_script
 
 __all__ = [
     "LANGUAGES",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtmiddleware.preprocess import Span, detect_language, dominant_script, protected_spans
+from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
 
 CASES = [
     ("Does Jaco have any health concerns?", [("name", "Jaco")]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from qtmiddleware.preprocess.base import Lexicon, Span, Token, fold
+from qtmiddleware.preprocessing.base import Lexicon, Span, Token, fold
 
 SHORT = 4
 """A text of at most so many words, all of them capitalised, is a name as a whole."""

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from qtmiddleware.preprocess import prepare, preprocess
+from qtmiddleware.preprocessing import prepare, preprocess
 
 SEED = [
     ("Does Jaco have any health concerns?", "jaco health concerns"),
