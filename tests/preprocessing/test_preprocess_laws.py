@@ -15,7 +15,7 @@ from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.preprocessing import LANGUAGES, detect_language, dominant_script, prepare, preprocess, protected_spans
 
 ROOT = Path(__file__).resolve().parents[2]
-LEXICONS = ROOT / "qtmiddleware" / "preprocess" / "lexicons"
+LEXICONS = ROOT / "qtmiddleware" / "preprocessing" / "lexicons"
 QUERIES = sorted((ROOT.parent / "shared" / "data").glob("**/queries.jsonl"))
 
 KEPT_AS_WRITTEN = ("quote", "identifier", "number", "url")
