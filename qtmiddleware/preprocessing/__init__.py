@@ -94,6 +94,8 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
         raise _not_text(text)
     shelf = _shelf()
     code = _code(language)
+    if spans.is_plain(text, shelf.negations):
+        return ()
     tokens, keys, loud = _read(text, shelf)
     chosen = (code or shelf.guess(keys, text)) if _is_latin(text) else ""
     return spans.spans(text, tokens, shelf.rules[chosen or languages.DEFAULT].lexicon, loud)
@@ -106,6 +108,7 @@ class _Shelf:
     rules: dict[str, Rules]
     markers: Markers
     small: frozenset[str]
+    negations: frozenset[str]
     is_extended: bool
     answer: swift.Swift
 
@@ -128,6 +131,7 @@ def _shelf(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str]
         rules=rules,
         markers=markers,
         small=frozenset(word for lexicon in own for word in lexicon.stop - lexicon.acronyms),
+        negations=frozenset(word for lexicon in own for word in lexicon.negations),
         is_extended=bool(extra_words),
         answer=swift.compiled(rules, markers, languages.DEFAULT, plain.begins, plain.after_lead_in),
     )

@@ -66,8 +66,14 @@ def distinct(texts: Sequence[str], *, original: str, near: float = NEAR) -> list
 def _are_near(one: _Face, other: _Face, near: float) -> bool:
     if one.normal == other.normal:
         return True
+    few, many = len(one.tokens), len(other.tokens)
+    if few > many:
+        few, many = many, few
+    # Where not even every token of the shorter text in common would be enough, none need be compared.
+    if few < near * many:
+        return False
     common = len(one.tokens & other.tokens)
-    if not common or common < near * (len(one.tokens) + len(other.tokens) - common):
+    if not common or common < near * (few + many - common):
         return False
     if one.marked != other.marked or is_negated(one.text) != is_negated(other.text):
         return False

@@ -73,12 +73,14 @@ _EMPTY_FORMS: Final = (
     r"error\**::|error\**:? ?$|error\*\*|traceback \(most recent",
     _FAILURES,
 )
-_NOISE: Final = opening_of((*_PREAMBLES, *_REMARKS, *_EMPTY_FORMS))
-_LEAD_IN: Final = re.compile(
-    r"(?:(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+\s*)?"
-    r"(?:(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]\s*)?",
-    re.IGNORECASE,
-)
+TALK: Final = (*_PREAMBLES, *_REMARKS, *_EMPTY_FORMS)
+"""How a folded text opens that is no text to search for, as patterns."""
+_NOISE: Final = opening_of(TALK)
+_POLITE: Final = r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
+_ANNOUNCED: Final = r"(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]"
+LEAD_INS: Final = (_POLITE, _ANNOUNCED)
+"""What may stand before a text that is to be searched for, as patterns."""
+_LEAD_IN: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNORECASE)
 
 
 def is_noise(text: str, query: str) -> bool:

@@ -8,22 +8,18 @@ from typing import Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt, Reply, ReplyField
+from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
 from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
 from qtmiddleware.transforms.noise import is_error_page, is_noise, without_lead_in
 from qtmiddleware.transforms.picking import Picked, pick
 from qtmiddleware.transforms.references import points_elsewhere
 from qtmiddleware.transforms.refusals import is_refusal
 from qtmiddleware.transforms.salvage import Cut, json_string, json_values
+from qtmiddleware.transforms.swift_reading import read_swiftly
 from qtmiddleware.transforms.thoughts import without_thoughts
 from qtmiddleware.transforms.wording import clean, normal, shorten
 from qtmiddleware.types import Transformation
 
-READ_CHARS: Final = 65_536
-"""How much of a reply is looked at."""
-MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
-"""The longest text of each shape."""
-_MAX_KEYWORD_CHARS: Final = 100
-_MOST_TEXTS: Final = 500
 _SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
@@ -48,6 +44,12 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
 
     Raises `ModelError` with the reason ``refused``, ``empty``, ``truncated`` or ``unparsable``.
     """
+    swiftly = read_swiftly(prompt, reply)
+    return swiftly if swiftly is not None else read_carefully(prompt, reply)
+
+
+def read_carefully(prompt: Prompt, reply: Reply) -> Transformation:
+    """`parse` for every reply there can be, ordinary or not."""
     text, is_cut = _readable(reply)
     return _Reading(prompt, text, is_cut=is_cut or reply.truncated).transformation()
 
@@ -113,7 +115,7 @@ class _Reading:
         kept: dict[str, str] = {}
         # A sentence that was cut at its commas would not be known as a refusal any more.
         parts = texts if any(is_refusal(text, self.prompt.query) for text in texts[:1]) else _apart(field, texts)
-        for text in parts[:_MOST_TEXTS]:
+        for text in parts[:MOST_TEXTS]:
             value = self._value(field, text)
             if not value:
                 continue
@@ -161,7 +163,7 @@ class _Reading:
         if key.count(" ") >= 3 and key in self.instructions:
             return "dropped: copy of the instructions"
         if field.name == "keywords":
-            return "dropped: no keyword" if len(value) > _MAX_KEYWORD_CHARS else ""
+            return "dropped: no keyword" if len(value) > MAX_KEYWORD_CHARS else ""
         if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
             return "dropped: no query"
         if field.name == "sub_queries" and points_elsewhere(value, query):

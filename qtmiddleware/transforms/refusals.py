@@ -15,7 +15,7 @@ _TASK: Final = (
     r"(?:help|assist|comply|fulfil|fulfill|provide|rewrite|rephrase|paraphrase|generate|answer|do that|do this|process|"
     r"create|produce|write|respond|discuss|engage|support|continue|offer|share|give|complete|participate|decompose)"
 )
-_REFUSALS: Final = (
+REFUSALS: Final = (
     # English
     rf"{_SORRY}[.!,]? ?$",
     rf"{_SORRY}[,.;:!]? (?:but |that )?(?:i |as an ai)",
@@ -59,7 +59,8 @@ _REFUSALS: Final = (
     r"मुझे खेद|क्षमा करें|माफ़ कीजिए",
     r"מצטער|אני לא יכול",
 )
-_REFUSAL: Final = opening_of(_REFUSALS)
+"""How a folded text opens that refuses, as patterns."""
+_REFUSAL: Final = opening_of(REFUSALS)
 
 
 def is_refusal(text: str, query: str) -> bool:

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
 
@@ -104,3 +109,27 @@ def test_the_dominant_script_is_that_of_most_letters(text: str, script: str) -> 
 )
 def test_a_language_is_named_only_where_it_is_clear(text: str, language: str) -> None:
     assert detect_language(text) == language
+
+
+def _read_piece_by_piece(text: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    with monkeypatch.context() as patch:
+        patch.setattr("qtmiddleware.preprocessing.spans.is_plain", lambda *_: False)
+        return protected_spans(text)
+
+
+def test_a_plain_question_is_spared_the_reading_and_holds_nothing_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    spared = 0
+    for file in sorted((Path(__file__).parents[3] / "shared" / "data").glob("**/queries.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            text = json.loads(line)["text"]
+            if not protected_spans(text):
+                spared += 1
+                assert _read_piece_by_piece(text, monkeypatch) == (), text
+    assert spared > 500
+
+
+@given(st.lists(st.sampled_from(["what", "is", "the", "no", "not", "nicht", "Will", "may", "apple", "Apple", "a", "I", "us", "to", "be", "or", "?", ",", ".", "!"])))
+def test_what_is_spared_the_reading_is_what_has_nothing_to_protect(words: list[str]) -> None:
+    text = " ".join(words)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert protected_spans(text) == _read_piece_by_piece(text, monkeypatch)
