@@ -27,13 +27,14 @@ _MARKED: Final = re.compile(
 class _Face:
     """What is compared of a text: its normal form and its tokens; the rest only of texts that look near."""
 
-    __slots__ = ("normal", "text", "tokens")
+    __slots__ = ("count", "normal", "text", "tokens")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.normal = normal(text)
         every = frozenset(tokens(text))
         self.tokens = every - _LIGHT or every
+        self.count = len(self.tokens)
 
     @property
     def marked(self) -> frozenset[str]:
@@ -57,7 +58,10 @@ def distinct(texts: Sequence[str], *, original: str, near: float = NEAR) -> list
     kept = []
     for index, text in enumerate(texts):
         face = _Face(text)
-        if not any(_are_near(face, other, near) for other in seen):
+        for other in seen:
+            if _are_near(face, other, near):
+                break
+        else:
             seen.append(face)
             kept.append(index)
     return kept
@@ -66,9 +70,7 @@ def distinct(texts: Sequence[str], *, original: str, near: float = NEAR) -> list
 def _are_near(one: _Face, other: _Face, near: float) -> bool:
     if one.normal == other.normal:
         return True
-    few, many = len(one.tokens), len(other.tokens)
-    if few > many:
-        few, many = many, few
+    few, many = (one.count, other.count) if one.count < other.count else (other.count, one.count)
     # Where not even every token of the shorter text in common would be enough, none need be compared.
     if few < near * many:
         return False

@@ -75,8 +75,9 @@ def words(text: str) -> list[str]:
 def tokens(text: str) -> list[str]:
     """The folded words of *text*; in scripts without spaces, the pairs of neighbouring characters."""
     if text.isascii():
-        return [word.removesuffix("'s") for word in words(text.lower())]
-    found: list[str] = []
+        found = words(text.lower())
+        return [word.removesuffix("'s") for word in found] if "'" in text else found
+    found = []
     for word in words(folded(text)):
         run = _CJK.search(word)
         if run is None:
