@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from qtmiddleware.settings import FusionWeights
 from qtmiddleware.transforms import distinct
 from qtmiddleware.types import Transformation, Variant, VariantKind
-
 
 _Candidate = tuple[VariantKind, str, float]
 

@@ -9,8 +9,9 @@ import pytest
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset
 from qtmiddleware.types import Message
+from tests.shared_data import SHARED, needs_shared_data
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = SHARED / "data"
 
 
 def write(
@@ -97,11 +98,13 @@ def test_missing_judgements_are_named(tmp_path: Path) -> None:
         Dataset.load(folder)
 
 
+@needs_shared_data
 def test_the_first_questions_keep_their_judgements_and_all_passages() -> None:
     data = Dataset.load(DATA / "nq_small").first(5)
     assert (len(data.passages), len(data.questions), len(data.qrels)) == (1_938, 5, 5)
 
 
+@needs_shared_data
 def test_conversations_come_with_their_history() -> None:
     data = Dataset.load(DATA / "canard_dev")
     assert data.questions[0].history[0] == Message("user", "What group disbanded?")

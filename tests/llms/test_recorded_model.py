@@ -18,8 +18,8 @@ from qtmiddleware.llms.callable import CallableModel
 from qtmiddleware.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.ports import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.types import Message
+from tests.shared_data import SHARED
 
-SHARED = Path(__file__).parents[2].parent / "shared"
 NEVER = Deadline()
 
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.preprocessing import LANGUAGES, detect_language, dominant_script, prepare, preprocess, protected_spans
+from tests.shared_data import SHARED
 
 ROOT = Path(__file__).resolve().parents[2]
 LEXICONS = ROOT / "qtmiddleware" / "preprocessing" / "lexicons"
-QUERIES = sorted((ROOT.parent / "shared" / "data").glob("**/queries.jsonl"))
+QUERIES = sorted((SHARED / "data").glob("**/queries.jsonl"))
 
 KEPT_AS_WRITTEN = ("quote", "identifier", "number", "url")
 

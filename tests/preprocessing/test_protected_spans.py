@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
+from tests.shared_data import SHARED, needs_shared_data
 
 CASES = [
     ("Does Jaco have any health concerns?", [("name", "Jaco")]),
@@ -123,9 +123,10 @@ def _read_piece_by_piece(text: str, monkeypatch: pytest.MonkeyPatch) -> object:
         return protected_spans(text)
 
 
+@needs_shared_data
 def test_a_plain_question_is_spared_the_reading_and_holds_nothing_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     spared = 0
-    for file in sorted((Path(__file__).parents[3] / "shared" / "data").glob("**/queries.jsonl")):
+    for file in sorted((SHARED / "data").glob("**/queries.jsonl")):
         for line in file.read_text(encoding="utf-8").splitlines():
             text = json.loads(line)["text"]
             if not protected_spans(text):

@@ -6,7 +6,6 @@ import json
 import random
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,8 +17,8 @@ from qtmiddleware.preprocessing.script import dominant_script
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforms import guard, parse, prompts_for
 from qtmiddleware.types import Message, Transformation
+from tests.shared_data import SHARED, needs_shared_data
 
-SHARED = Path(__file__).parents[3] / "shared"
 Spans = Sequence[tuple[str, str]]
 
 
@@ -271,6 +270,7 @@ def recorded() -> list[tuple[str, tuple[Message, ...], dict[str, object]]]:
     return found
 
 
+@needs_shared_data
 def test_good_replies_pass_as_they_are() -> None:
     settings = Settings(transformation_type="combined")
     changed = total = 0
@@ -285,3 +285,19 @@ def test_good_replies_pass_as_they_are() -> None:
         assert not {what for _, what in kept.notes} & {"language_mismatch", "dropped: unresolved reference", "missing"}
     assert total == 650
     assert changed <= 0.02 * total
+
+
+@given(st.lists(st.text() | st.text("ab c", max_size=5), min_size=8, max_size=8), st.text() | st.just("plain"))
+def test_what_has_nothing_to_lose_is_judged_as_if_it_had(texts: list[str], query: str) -> None:
+    made = Transformation(
+        standalone=texts[0] or None,
+        rewrite=texts[1],
+        step_back=texts[2],
+        sub_queries=(texts[3], texts[4]),
+        paraphrases=(texts[5],),
+        hyde=texts[6],
+        keywords=(texts[7],),
+        notes=(("rewrite", "cut: too long"),) * len(texts[0][:3]),
+    )
+    plain = guard(made, query=query, must_keep=(), script_of=dominant_script)
+    assert plain == guard(made, query=query, must_keep=[("name", " ")], script_of=dominant_script)
