@@ -8,6 +8,7 @@ from typing import Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt, Reply, ReplyField
+from qtmiddleware.transforms.filling import filled
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
 from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
 from qtmiddleware.transforms.noise import is_error_page, is_noise, without_lead_in
@@ -184,19 +185,7 @@ class _Reading:
             self.notes["reply", "truncated"] = None
 
     def _result(self, values: dict[str, list[str]]) -> Transformation:
-        def one(name: str) -> str | None:
-            return next(iter(values.get(name, ())), None)
-
-        result = Transformation(
-            standalone=one("standalone"),
-            rewrite=one("rewrite"),
-            step_back=one("step_back"),
-            sub_queries=tuple(values.get("sub_queries", ())),
-            paraphrases=tuple(values.get("paraphrases", ())),
-            hyde=one("hyde"),
-            keywords=tuple(values.get("keywords", ())),
-            notes=tuple(self.notes),
-        )
+        result = filled(values, self.notes)
         if result.is_empty and not self._is_settled():
             raise self._error()
         return result

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from qtmiddleware.ports import Prompt, Reply, ReplyField
+from qtmiddleware.transforms.filling import filled
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
 from qtmiddleware.transforms.noise import LEAD_INS, TALK
 from qtmiddleware.transforms.references import points_elsewhere
@@ -47,7 +48,8 @@ def read_swiftly(prompt: Prompt, reply: Reply) -> Transformation | None:
         else:
             is_settled = field.name == "sub_queries" and field.min_items == 0 and value == []
             notes.append((field.name, "none needed" if is_settled else "missing"))
-    return None if given or not texts else _made(texts, notes)
+    made = filled(texts, notes)
+    return None if given or made.is_empty else made
 
 
 def _members(reply: Reply) -> dict[str, Any] | None:
@@ -112,21 +114,3 @@ def _is_ordinary(text: str, limit: int, *, is_passage: bool) -> bool:
 @lru_cache(maxsize=32)
 def _normal_system(system: str) -> str:
     return normal(system)
-
-
-def _made(texts: dict[str, list[str]], notes: list[tuple[str, str]]) -> Transformation | None:
-    def one(name: str) -> str | None:
-        found = texts.get(name)
-        return found[0] if found else None
-
-    made = Transformation(
-        standalone=one("standalone"),
-        rewrite=one("rewrite"),
-        step_back=one("step_back"),
-        sub_queries=tuple(texts.get("sub_queries", ())),
-        paraphrases=tuple(texts.get("paraphrases", ())),
-        hyde=one("hyde"),
-        keywords=tuple(texts.get("keywords", ())),
-        notes=tuple(notes),
-    )
-    return None if made.is_empty else made

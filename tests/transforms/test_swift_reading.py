@@ -131,6 +131,7 @@ def test_what_was_asked_for_in_plain_letters_is_read_swiftly(
         ("rewrite", '{"rewrite": "' + "goals " * 200 + 'end"}'),
         ("rewrite", '{"rewrite": null}'),
         ("rewrite", "{}"),
+        ("hyde", '{"hyde": "Nike sells:"}'),
         ("decompose", '{"sub_queries": []}'),
         ("decompose", '{"sub_queries": ["goals", "Goals?"]}'),
         ("decompose", '{"sub_queries": ["a one", "b", "c", "d", "e", "f", "g"]}'),
