@@ -15,9 +15,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-# Several threads of the linear algebra library only wait for one another here; it reads this when it is first loaded.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 from qtmiddleware.demo import BASELINE, Bench, build_index
 from qtmiddleware.embedders import embedder_named
 from qtmiddleware.evaluation import Comparison, Dataset
@@ -81,6 +78,8 @@ def main() -> None:
     parser.add_argument("--sets", default="", help="names with commas; all that were recorded by default")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     names = options.sets.split(",") if options.sets else sorted(it.stem for it in options.recordings.glob("*.jsonl"))
     embedder = embedder_named("all-MiniLM-L6-v2")
     comparisons: dict[str, Comparison] = {}

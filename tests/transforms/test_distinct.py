@@ -76,8 +76,8 @@ def is_same(one: str, other: str, near: float) -> bool:
 
 
 WORDS = listed(
-    "which the plan plan's Plan covers dental care not don't 2022 E-42 of vision for staff Acme über 退款政策 in Berlin "
-    "today C++ abroad ? it"
+    "which the plan plan's Plan covers dental care not don't 2022 E-42 of vision for staff Acme über 退款政策 in "
+    "Berlin today C++ abroad ? it"
 )
 PARTS = st.lists(st.sampled_from(sorted(WORDS)), max_size=14).map(" ".join)
 BASE = st.sampled_from([LONG, "which plan covers dental care for the staff of Acme in Berlin and abroad in 2022"])
