@@ -8,6 +8,7 @@
 Names are loaded when they are first used, so that importing the package costs next to nothing.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from qtmiddleware.types import Degradation, Match, Message, Retrieval, Transformation, Variant
 
 __version__ = "0.1.0"
+
+# A library does not decide where log records go; without this Python would write warnings to stderr.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "Config",

@@ -125,3 +125,15 @@ def test_every_error_is_one_of_ours() -> None:
 
 def test_the_package_is_typed() -> None:
     assert (SOURCE.parent / "py.typed").is_file()
+
+
+def test_nothing_is_written_where_nobody_configured_logging() -> None:
+    code = (
+        "import qtmiddleware as qtm\n"
+        "def model(messages): raise OSError('down')\n"
+        "qm = qtm.QueryMiddleware({'transformationType': 'rewrite'}, client=model)\n"
+        "search = qm.wrap(lambda query: [{'id': 'a', 'score': 1.0}])\n"
+        "assert search.retrieve('where is it kept').status == 'degraded'\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=50)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
