@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import fsum, isfinite, sqrt
 from threading import Lock
 from typing import Final
 
+from qtmiddleware.settings import Settings
 from qtmiddleware.trace import Decision
 
 # Before enough queries of an index were seen to know its own scale, the spread below which a result counts as unsure.
@@ -45,6 +46,24 @@ def nothing_to_transform(query: str, literals: Sequence[str]) -> str:
     if literals and not any(character.isalnum() for character in rest):
         return "only_identifiers"
     return ""
+
+
+def reason_not_to_ask(
+    settings: Settings, query: str, *, is_follow_up: bool, literals: Callable[[], Sequence[str]]
+) -> str:
+    """Why the model is not asked about *query* whatever the first result says, as one word; ``""`` where it may be.
+
+    *literals* gives the codes, numbers and addresses in it; it is called only where there may be nothing else.
+    """
+    escalation = settings.escalation
+    if settings.transformation_type == "none":
+        return "no_transformation"
+    if escalation.mode == "never" or escalation.max_llm_calls_per_query == 0:
+        return "never"
+    if is_follow_up:
+        return ""
+    is_prose = any(word.isalpha() and word.islower() for word in query.split())
+    return nothing_to_transform(query, [] if is_prose else literals())
 
 
 class Gate:

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeVar
 from qtmiddleware.asking import NOTHING, Question
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.gate import nothing_to_transform
+from qtmiddleware.gate import reason_not_to_ask
 from qtmiddleware.merging import Found, final_count, found, merged
 from qtmiddleware.preprocessing import Span, protected_spans
-from qtmiddleware.request import Request, prepared
+from qtmiddleware.request import Request, evidence_words, prepared
 from qtmiddleware.searching import search_variants
 from qtmiddleware.steps import Leaf, Outcome, Search, Step, Together
 from qtmiddleware.trace import Decision, Trace
@@ -58,7 +58,8 @@ class _Retrieving:
         self.budget = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = prepared(request.original, request.history, self.settings)
         self.trace.stage("preprocess", self.trace.clock())
-        self.original = Variant("original", self.query.text, self.settings.fusion.weights.original)
+        self.original = Variant("original", self.query.text, request.settings.fusion.weights.original)
+        self._failure: BaseException | None = None
         self._cache_key: Hashable = None
         self._spans: Sequence[Span] | None = None
 
@@ -70,7 +71,19 @@ class _Retrieving:
         return self._spans
 
     def flow(self) -> Flow[Retrieval]:
-        """The whole flow."""
+        """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
+        try:
+            return (yield from self._improved())
+        except Exception as error:
+            if error is self._failure:
+                raise
+            logger.error("nothing was improved: %s inside the middleware", type(error).__name__)
+            logger.debug("the middleware failed", exc_info=True)
+            self.trouble.append(Degradation("middleware", "failed", type(error).__name__))
+        response = yield Search(self.request.original, None)
+        return self._retrieval(response, matches=(), variants=(self.original,))
+
+    def _improved(self) -> Flow[Retrieval]:
         question, made = self._before()
         waits_for_first = self.settings.escalation.mode == "auto" and not self.request.history
         if question is not None and not waits_for_first:
@@ -98,7 +111,12 @@ class _Retrieving:
 
     def _before(self) -> tuple[Question | None, Transformation]:
         """What to ask the model, or what it is remembered to have said, or neither."""
-        reason = self._reason_not_to_ask()
+        reason = reason_not_to_ask(
+            self.settings,
+            self.request.original,
+            is_follow_up=bool(self.request.history),
+            literals=lambda: [it.text for it in self.spans if it.kind in _LITERAL],
+        )
         if reason:
             self.trace.decision = Decision(call=False, reason=reason)
             return None, NOTHING
@@ -112,19 +130,6 @@ class _Retrieving:
                 return None, remembered
         self.trace.decision = Decision(call=True, reason="conversation" if self.request.history else "always")
         return question, NOTHING
-
-    def _reason_not_to_ask(self) -> str:
-        escalation = self.settings.escalation
-        if self.settings.transformation_type == "none":
-            return "no_transformation"
-        if escalation.mode == "never" or escalation.max_llm_calls_per_query == 0:
-            return "never"
-        if self.request.history:
-            return ""
-        query = self.request.original
-        # Where a plain word stands there is more than codes, and they need not be looked for yet.
-        is_prose = any(word.isalpha() and word.islower() for word in query.split())
-        return nothing_to_transform(query, [] if is_prose else [it.text for it in self.spans if it.kind in _LITERAL])
 
     def _escalates(self, first: Found) -> bool:
         """The gate, once the first result is known."""
@@ -143,9 +148,17 @@ class _Retrieving:
 
     def _search_original(self) -> Flow[Any]:
         began, width = self.trace.clock(), self._width
-        response = yield Search(self.query.text, width, may_narrow=True)
+        response = yield from self._searched(Search(self.query.text, width, may_narrow=True))
         self._note_original(began, self.trace.clock() - began, width)
         return response
+
+    def _searched(self, step: Search) -> Flow[Any]:
+        """The response to *step*; what the function raises is known as its own from here on."""
+        try:
+            return (yield step)
+        except Exception as error:
+            self._failure = error
+            raise
 
     def _note_original(self, began: float, seconds: float, width: int | None) -> None:
         self.trace.searches += 1
@@ -164,6 +177,7 @@ class _Retrieving:
         began = self.trace.clock()
         outcome, *replies = yield Together(steps, patience, self.settings.limits.max_concurrency, essential=1)
         if outcome.error is not None:
+            self._failure = outcome.error
             raise outcome.error
         self._note_original(began, outcome.seconds, width)
         return outcome.value, (yield from self._understood(question, replies, patience))
@@ -193,7 +207,7 @@ class _Retrieving:
             memory.refuses_widening = True
             if isinstance(response, Coroutine):
                 response.close()
-            response = yield Search(self.query.text, None)
+            response = yield from self._searched(Search(self.query.text, None))
         self.trouble.append(Degradation("response", "unreadable", error.shape))
         return self._retrieval(response, matches=(), variants=(self.original,))
 
@@ -204,7 +218,7 @@ class _Retrieving:
         if len(came) < min(self.settings.fusion.min_successes, len(variants)):
             self.trouble.append(Degradation("search", "too_few_successes", f"{len(came)} of {len(variants)} variants"))
             came = []
-        keywords = self._keywords(made) if self.request.weighs else ""
+        keywords = evidence_words(self.query, made, self.settings) if self.request.weighs else ""
         count = final_count(self.request.top_k, [first, *came])
         outcome = merged(first, came, request=self.request, keywords=keywords, count=count, trace=self.trace)
         return self._retrieval(
@@ -216,13 +230,6 @@ class _Retrieving:
             rankings=outcome.rankings,
             fused=outcome.fused,
         )
-
-    def _keywords(self, made: Transformation) -> str:
-        """The words that count as evidence: the question's own, or its standalone form's, and the model's."""
-        own = self.query.keywords
-        if made.standalone:
-            own = prepared(made.standalone, (), self.settings).keywords
-        return " ".join((own, *made.keywords))
 
     def _retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()

@@ -107,3 +107,9 @@ def prepared(original: str, history: tuple[Message, ...], settings: Settings) ->
     made = prepare(original, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words)
     text = original if options.apply_to == "keywords" else made.keywords
     return Query(original, text, made.keywords, made.language, history)
+
+
+def evidence_words(query: Query, made: Transformation, settings: Settings) -> str:
+    """The words that count as evidence: the question's own, or its standalone form's, and the model's."""
+    own = prepared(made.standalone, (), settings).keywords if made.standalone else query.keywords
+    return " ".join((own, *made.keywords))

@@ -287,3 +287,22 @@ def test_off_means_the_functions_own_call() -> None:
     assert retrieval.trace.searches == 1
     assert retrieval.trace.decision is not None
     assert retrieval.trace.decision.reason == "no_transformation"
+
+
+def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
+    given = [{"id": "a", "score": 0.9, "text": "one"}, {"id": "b", "score": 0.8, "text": "two words"}]
+    asked: list[int] = []
+
+    def search(query: str, top_k: int = 1) -> Any:
+        asked.append(top_k)
+        return {"rows": given[:top_k]}
+
+    def write(response: Any, rows: Any) -> Any:
+        raise KeyError("rows")
+
+    wrapped = qtm.QueryMiddleware().wrap(search, read=lambda response: response["rows"], write=write)
+    found = wrapped.retrieve("where are two words")
+    assert found.response == {"rows": given[:1]}
+    assert found.status == "degraded"
+    assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [("middleware", "failed", "KeyError")]
+    assert asked == [50, 1]
