@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from operator import itemgetter
 from typing import Any, Final
 
 from qtmiddleware.settings import FusionMethod
@@ -41,7 +42,7 @@ class Fused:
     offsets: tuple[int, ...] = ()
 
 
-# One passage while it is being merged: [score, item, sources, best rank].
+# One passage while it is being merged: [score, item, sources, best rank, key].
 _Entry = list[Any]
 _UNHEARD: Final = 1 << 40
 _Merge = Callable[[Sequence[Ranking], int, int], dict[Key, _Entry]]
@@ -85,26 +86,21 @@ def _is_usable(scores: Sequence[float | None]) -> bool:
 
 def _anchored(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
     merged: dict[Key, _Entry] = {}
-    total = sum(ranking.variant.weight for ranking in rankings if ranking.keys) or 1.0
-    floor = 0.0
-    for position, ranking in enumerate(rankings):
-        if not ranking.keys:
-            continue
+    whole = sum(ranking.variant.weight for ranking in rankings if ranking.keys) or 1.0
+    lowest = [(min if sign > 0 else max)(ranking.scores, default=0.0) for ranking in rankings]  # type: ignore[type-var]
+    weights = [sign * ranking.variant.weight / whole if ranking.keys else 0.0 for ranking in rankings]
+    # What a passage would have that is the lowest of every list; each list adds what it has over that.
+    floor = sum(weight * (least or 0.0) for weight, least in zip(weights, lowest, strict=True))
+    for position, (ranking, weight, least) in enumerate(zip(rankings, weights, lowest, strict=True)):
         bit = 1 << position
-        weight = sign * ranking.variant.weight / total
-        lowest = (min if sign > 0 else max)(ranking.scores)  # type: ignore[type-var]
-        floor += weight * lowest  # type: ignore[operator]
-        # The rank decides nothing where scores do.
-        gains = [weight * (score - lowest) for score in ranking.scores]  # type: ignore[operator]
+        gains = [weight * (score - least) for score in ranking.scores]  # type: ignore[operator]
         for key, gain, item in zip(ranking.keys, gains, ranking.items, strict=True):
             entry = merged.get(key)
             if entry is None:
-                merged[key] = [gain, item, bit, 0]
+                merged[key] = [floor + gain, item, bit, 0, key]
             elif not entry[2] & bit:
                 entry[0] += gain
                 entry[2] |= bit
-    for entry in merged.values():
-        entry[0] += floor
     return merged
 
 
@@ -117,7 +113,7 @@ def _reciprocal(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -
             place = rank if weight else _UNHEARD + rank
             entry = merged.get(key)
             if entry is None:
-                merged[key] = [weight / (k + rank), item, bit, place]
+                merged[key] = [weight / (k + rank), item, bit, place, key]
             elif not entry[2] & bit:
                 entry[0] += weight / (k + rank)
                 entry[2] |= bit
@@ -141,7 +137,7 @@ def _max(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
             better = sign * score  # type: ignore[operator]
             entry = merged.get(key)
             if entry is None:
-                merged[key] = [better, item, bit, rank]
+                merged[key] = [better, item, bit, rank, key]
             else:
                 entry[2] |= bit
                 if better > entry[0]:
@@ -218,13 +214,13 @@ def fuse(
     by_score = method in _BY_SCORE
     merged = _MERGES[method](rankings, sign, rrf_k)
     if by_score:
-        ordered = sorted(merged.items(), key=lambda pair: pair[1][0], reverse=True)
+        ordered = sorted(merged.values(), key=itemgetter(0), reverse=True)
     else:
-        ordered = sorted(merged.items(), key=lambda pair: (-round(pair[1][0], 12), pair[1][3], pair[0]))
+        ordered = sorted(merged.values(), key=lambda entry: (-round(entry[0], 12), entry[3], entry[4]))
     return Fused(
-        keys=[key for key, _ in ordered],
-        scores=[entry[0] for _, entry in ordered],
-        items=[entry[1] for _, entry in ordered],
-        sources=[entry[2] for _, entry in ordered],
+        keys=[entry[4] for entry in ordered],
+        scores=[entry[0] for entry in ordered],
+        items=[entry[1] for entry in ordered],
+        sources=[entry[2] for entry in ordered],
         method=method,
     )

@@ -67,6 +67,8 @@ def voices(lists: Sequence[Found], settings: Settings) -> list[Ranking]:
     heard = [ranking for ranking in others if ranking.variant.weight > 0]
     if any(ranking.keys for ranking in heard) and (weight <= 0 or not options.include_original):
         return heard
+    if original.variant.weight == weight > 0:
+        return [original, *heard]
     variant = Variant(original.variant.kind, original.variant.text, weight or 1.0)
     return [Ranking(variant, original.keys, original.scores, original.items), *heard]
 
