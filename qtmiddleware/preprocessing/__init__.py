@@ -96,6 +96,8 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     code = _code(language)
     if spans.is_plain(text, shelf.negations):
         return ()
+    if code and (names := spans.names_alone(text, shelf.rules[code].lexicon)) is not None:
+        return names
     tokens, keys, loud = _read(text, shelf)
     chosen = (code or shelf.guess(keys, text)) if _is_latin(text) else ""
     return spans.spans(text, tokens, shelf.rules[chosen or languages.DEFAULT].lexicon, loud)

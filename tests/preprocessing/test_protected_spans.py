@@ -117,10 +117,11 @@ LITTLE = (
 )
 
 
-def _read_piece_by_piece(text: str, monkeypatch: pytest.MonkeyPatch) -> object:
+def _read_piece_by_piece(text: str, monkeypatch: pytest.MonkeyPatch, language: str = "auto") -> object:
     with monkeypatch.context() as patch:
         patch.setattr("qtmiddleware.preprocessing.spans.is_plain", lambda *_: False)
-        return protected_spans(text)
+        patch.setattr("qtmiddleware.preprocessing.spans.names_alone", lambda *_: None)
+        return protected_spans(text, language=language)
 
 
 @needs_shared_data
@@ -132,6 +133,9 @@ def test_a_plain_question_is_spared_the_reading_and_holds_nothing_either_way(mon
             if not protected_spans(text):
                 spared += 1
                 assert _read_piece_by_piece(text, monkeypatch) == (), text
+            for language in ("en", "es", "de"):
+                found = protected_spans(text, language=language)
+                assert found == _read_piece_by_piece(text, monkeypatch, language), text
     assert spared > 500
 
 
@@ -139,4 +143,6 @@ def test_a_plain_question_is_spared_the_reading_and_holds_nothing_either_way(mon
 def test_what_is_spared_the_reading_is_what_has_nothing_to_protect(words: list[str]) -> None:
     text = " ".join(words)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        assert protected_spans(text) == _read_piece_by_piece(text, monkeypatch)
+        for language in ("auto", "en", "fr", "de"):
+            found = protected_spans(text, language=language)
+            assert found == _read_piece_by_piece(text, monkeypatch, language)
