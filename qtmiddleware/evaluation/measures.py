@@ -11,8 +11,8 @@ from qtmiddleware.errors import MissingExtra
 if TYPE_CHECKING:
     from qtmiddleware.evaluation.dataset import Qrels
 
-MEASURES: Final = {"nDCG@10": "nDCG@10", "R@10": "R@10", "MRR@10": "RR@10", "P@5": "P@5", "AP": "AP"}
-"""What is measured: our name, and the name it has in ir-measures."""
+MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
+"""What is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,15 @@ def evaluate(qrels: Qrels, run: Mapping[str, Sequence[str]]) -> PerQuery:
     values = {name: dict.fromkeys(qrels, 0.0) for name in MEASURES}
     scored = {question: _scored(run[question]) for question in qrels if run.get(question)}
     if scored:
-        measures: dict[Any, str] = {ir_measures.parse_measure(theirs): ours for ours, theirs in MEASURES.items()}
+        # As objects: its parser of names uses what newer Pythons no longer have.
+        found_as = (
+            ir_measures.nDCG @ 10,
+            ir_measures.R @ 10,
+            ir_measures.RR @ 10,
+            ir_measures.P @ 5,
+            ir_measures.AP,
+        )
+        measures: dict[Any, str] = dict(zip(found_as, MEASURES, strict=True))
         judged = {question: dict(qrels[question]) for question in scored}
         for found in ir_measures.iter_calc(list(measures), judged, scored):
             values[measures[found.measure]][found.query_id] = float(found.value)

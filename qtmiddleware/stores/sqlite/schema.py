@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Final
 
 from qtmiddleware.errors import StoreError
@@ -15,6 +16,7 @@ APPLICATION_ID: Final = 0x71746D73
 VERSION: Final = 1
 BUSY_SECONDS: Final = 30.0
 """How long a writer waits for another process to finish writing."""
+RETRY_SECONDS: Final = 0.01
 _FTS_MODULE: Final = "fts5"
 
 # The full-text table keeps no copy of the texts; the triggers keep it in step within the very transaction that writes.
@@ -108,9 +110,23 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
     return tables == 0 and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
 
 
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log. SQLite does not wait for another process that does so now; we do."""
+    deadline = monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+                raise
+            sleep(RETRY_SECONDS)
+        else:
+            return
+
+
 def _create(connection: sqlite3.Connection, embedding_model: str, dimension: int) -> None:
     """Lay out the tables in one transaction; of two processes that come at once, the second finds them made."""
-    connection.execute("PRAGMA journal_mode = WAL")
+    _use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _is_empty(connection):
