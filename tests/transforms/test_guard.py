@@ -16,6 +16,7 @@ from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.preprocessing.script import dominant_script
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforms import guard, parse, prompts_for
+from qtmiddleware.transforms.spans import keeps
 from qtmiddleware.types import Message, Transformation
 from tests.shared_data import SHARED, needs_shared_data
 
@@ -301,3 +302,16 @@ def test_what_has_nothing_to_lose_is_judged_as_if_it_had(texts: list[str], query
     )
     plain = guard(made, query=query, must_keep=(), script_of=dominant_script)
     assert plain == guard(made, query=query, must_keep=[("name", " ")], script_of=dominant_script)
+
+
+@given(
+    st.sampled_from(["identifier", "name"]),
+    st.sampled_from(["E-4042", "v1.2", "C++", ".NET", "@jaco", "Jaco", "New York", "foo::bar", "US"]),
+    st.lists(st.sampled_from(["E-4042", "v1.2", ".3", "C++", ".NET", "@jaco", "Jaco", "'s", "s", " ", ",", "-", "x"])),
+)
+def test_what_stands_there_as_it_is_written_is_kept_by_the_pattern_too(kind: str, span: str, parts: list[str]) -> None:
+    text = "".join(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        found = keeps(kind, span, text, query=span)
+        patch.setattr("qtmiddleware.transforms.spans._stands_in", lambda *_: False)
+        assert keeps(kind, span, text, query=span) == found
