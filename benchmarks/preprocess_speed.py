@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import statistics
 import subprocess
@@ -58,6 +59,26 @@ def measure(methods: Sequence[Callable[[str], object]], questions: Sequence[str]
             if turn:
                 taken.append((time.process_time_ns() - start) / len(questions) / 1000)
     return [statistics.median(taken) for taken in times]
+
+
+def sampled(questions: Sequence[str], count: int = 150) -> list[str]:
+    """At most *count* of the plain ones among *questions*, the same ones every time."""
+    plain = list(filter(PLAIN.fullmatch, questions))
+    return random.Random(7).sample(plain, min(count, len(plain)))
+
+
+def each(method: Callable[[str], object], questions: Sequence[str]) -> list[float]:
+    """Microseconds for each question by itself, asked over and over: the best of three times 500 calls."""
+    times = []
+    for question in questions:
+        best = float("inf")
+        for _ in range(3):
+            start = time.process_time_ns()
+            for _ in range(500):
+                method(question)
+            best = min(best, (time.process_time_ns() - start) / 500 / 1000)
+        times.append(best)
+    return times
 
 
 def measure_spacy(python: str | None, questions: Sequence[str], rounds: int) -> tuple[str, float] | None:
