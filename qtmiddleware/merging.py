@@ -9,7 +9,7 @@ from typing import Any
 from qtmiddleware.fusion import Fused, direction, fuse, has_scores
 from qtmiddleware.keywords import keyword_scores, weighed
 from qtmiddleware.request import Request
-from qtmiddleware.responses import Shape, keys_of, scores_of, shape_of, text_of
+from qtmiddleware.responses import Shape, columns_of, shape_of, text_of
 from qtmiddleware.settings import Settings
 from qtmiddleware.trace import Trace
 from qtmiddleware.types import Key, Match, Ranking, Variant
@@ -28,8 +28,7 @@ def found(variant: Variant, response: Any, custom: Shape | None) -> Found:
     """Read *response*; raises `ResponseShapeError` where it is of no known shape."""
     shape = custom or shape_of(response)
     items = shape.items(response)
-    keys = keys_of(shape, response, items)
-    return Found(Ranking(variant, keys, scores_of(shape, items), items), shape, response)
+    return Found(Ranking(variant, *columns_of(shape, response, items), items), shape, response)
 
 
 def with_evidence(fused: Fused, shape: Shape, keywords: str, settings: Settings, trace: Trace) -> Fused:

@@ -74,13 +74,17 @@ class _Race:
         return outcome
 
     async def _perform(self, position: int, step: Leaf) -> None:
+        began = perf_counter()
         try:
             if self._slots is None:
-                self.outcomes[position] = await _aoutcome(step, self._world)
+                value = await _begun(step, self._world)
+                self.outcomes[position] = Outcome(value, seconds=perf_counter() - began)
                 return
             async with self._slots:
                 if not self._deadline.passed:
                     self.outcomes[position] = await _aoutcome(step, self._world)
+        except Exception as error:
+            self.outcomes[position] = Outcome(error=error, seconds=perf_counter() - began)
         finally:
             self._open -= 1
             if not self._open:

@@ -15,7 +15,7 @@ from qtmiddleware.responses.base import ABSENT, follow, is_list, rebuilt, step, 
 from qtmiddleware.responses.items import reader_of, usual_text
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key
 
-__all__ = ["Shape", "custom_shape", "keys_of", "scores_of", "settled", "shape_of", "text_of"]
+__all__ = ["Shape", "columns_of", "custom_shape", "keys_of", "settled", "shape_of", "text_of"]
 
 _ENVELOPES: Final = (
     ("query response", ("matches",)),
@@ -92,10 +92,6 @@ def keys_of(shape: Shape, response: Any, items: Sequence[Any]) -> list[Key]:
     outer = shape.namespace(response)
     keys: list[Key] = []
     for item in items:
-        if type(item) is dict and type(plain := item.get("id")) is str and plain:
-            own = item.get("namespace")
-            keys.append((outer if own is None else _namespace(own), plain))
-            continue
         reader = reader_of(item)
         key, own = shape.id(item), reader.namespace(item)
         if key is None or reader.names_document(item):
@@ -104,13 +100,20 @@ def keys_of(shape: Shape, response: Any, items: Sequence[Any]) -> list[Key]:
     return keys
 
 
-def scores_of(shape: Shape, items: Sequence[Any]) -> list[float | None]:
-    """The backend's own number of each item, ``None`` where it has none."""
-    score = shape.score
-    return [
-        plain if type(item) is dict and type(plain := item.get("score")) is float and isfinite(plain) else score(item)
-        for item in items
-    ]
+def columns_of(shape: Shape, response: Any, items: Sequence[Any]) -> tuple[list[Key], list[float | None]]:
+    """The keys of the items, as `keys_of` gives them, and the backend's own number of each, ``None`` without one."""
+    keys: list[Key] = []
+    scores: list[float | None] = []
+    outer = shape.namespace(response)
+    for item in items:
+        # What most responses are: plain mappings with an id and a score.
+        if type(item) is not dict or type(key := item.get("id")) is not str or not key:
+            return keys_of(shape, response, items), [shape.score(each) for each in items]
+        score = item.get("score")
+        own = item.get("namespace")
+        keys.append((outer if own is None else _namespace(own), key))
+        scores.append(score if type(score) is float and isfinite(score) else shape.score(item))
+    return keys, scores
 
 
 def text_of(shape: Shape, item: Any, text_field: str | None) -> str | None:
