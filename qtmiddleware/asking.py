@@ -8,7 +8,7 @@ from dataclasses import replace
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt
-from qtmiddleware.preprocessing import Span, dominant_script, protected_spans
+from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Ask, Outcome
 from qtmiddleware.trace import Trace
@@ -123,11 +123,11 @@ class Question:
             return made
         reference = original
         if made.standalone:
-            alone = _guarded(Transformation(standalone=made.standalone), original, spans)
+            alone = _guarded(Transformation(standalone=made.standalone), original, spans, language)
             made = replace(made, standalone=alone.standalone, notes=made.notes + alone.notes)
             if made.standalone:
                 reference, spans = made.standalone, protected_spans(made.standalone, language=language)
-        kept = _guarded(made, reference, spans)
+        kept = _guarded(made, reference, spans, language)
         if kept.is_empty:
             # The model did answer, and nothing of it may be searched.
             other_script = any(what == "language_mismatch" for _, what in kept.notes)
@@ -135,6 +135,16 @@ class Question:
         return kept
 
 
-def _guarded(made: Transformation, query: str, spans: Sequence[Span]) -> Transformation:
-    must_keep = [(span.kind, span.text) for span in spans]
-    return guard(made, query=query, must_keep=must_keep, script_of=dominant_script)
+def _guarded(made: Transformation, query: str, spans: Sequence[Span], language: str) -> Transformation:
+    return guard(
+        made,
+        query=query,
+        must_keep=[(span.kind, span.text) for span in spans],
+        script_of=dominant_script,
+        # Models fall into English. Between other languages of one script the difference is less sure.
+        same_language=None if language in ("auto", "en") else _is_not_english,
+    )
+
+
+def _is_not_english(_query: str, text: str) -> bool:
+    return detect_language(text) != "en"

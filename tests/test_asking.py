@@ -217,3 +217,24 @@ def test_a_standalone_form_that_lost_what_the_user_wrote_gets_it_back() -> None:
     question = Question("And for A-114?", HISTORY, settings())
     question.answered(came({"standalone": "What did Acme pay for its orders?"}), Trace())
     assert understood(question, "And for A-114?").standalone == "What did Acme pay for its orders? (A-114)"
+
+
+SPANISH = "¿Cuándo se publicó el informe sobre la calidad del agua?"
+
+
+def in_spanish(rewrite: str) -> tuple[Transformation, list[Degradation]]:
+    question = Question(SPANISH, (), settings())
+    question.answered(came({"rewrite": rewrite}), Trace())
+    return question.understood(SPANISH, protected_spans(SPANISH, language="es"), "es"), question.trouble
+
+
+def test_a_model_that_falls_into_english_is_not_searched_for() -> None:
+    made, trouble = in_spanish("When was the report about the quality of the water published?")
+    assert made.is_empty
+    assert [(it.stage, it.reason) for it in trouble] == [("transform", "language_mismatch")]
+
+
+def test_a_rewrite_in_the_language_of_the_question_stays() -> None:
+    rewrite = "fecha de publicación del informe anual sobre la calidad del agua potable"
+    made, trouble = in_spanish(rewrite)
+    assert (made.rewrite, trouble) == (rewrite, [])
