@@ -47,14 +47,7 @@ def measured(name: str, data_root: Path, recordings: Path, embedder: Embedder) -
     lines = (recordings / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     data = recorded_part(Dataset.load(data_root / name), records)
-    asked = [
-        {
-            "_id": it.id,
-            "text": it.text,
-            "metadata": {"history": [{"role": turn.role, "content": turn.content} for turn in it.history]},
-        }
-        for it in data.questions
-    ]
+    asked = [question.to_record() for question in data.questions]
     with index_of(data, name, embedder) as store:
         return Bench(store, embedder, RecordedModel.from_records(records, asked)).compare(data)
 

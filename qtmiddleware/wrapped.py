@@ -57,7 +57,8 @@ class Wrapped(Generic[P, R]):
         """What the function returns for these arguments, with better matches in it."""
         if self._is_off and not current_overrides():
             return self._fn(*args, **kwargs)
-        return self._retrieved(args, kwargs, (), None, brief=True).response  # type: ignore[no-any-return]
+        request, call = self._request(args, kwargs, brief=True)
+        return call.finished(run(retrieve(request), call)).response  # type: ignore[no-any-return]
 
     def retrieve(
         self,
@@ -71,8 +72,8 @@ class Wrapped(Generic[P, R]):
         *history* is the conversation so far, oldest first; *config* overrides settings for this call. Raises what the
         function itself raises, `InvalidQuery` for a query that cannot be searched and `ConfigError` for bad *config*.
         """
-        turns = history if isinstance(history, Sequence) else tuple(history or ())
-        return self._retrieved(args, self._with_history(kwargs, turns), turns, config)
+        request, call = self._request(args, kwargs, history, config)
+        return call.finished(run(retrieve(request), call))
 
     async def aretrieve(
         self,
@@ -82,35 +83,21 @@ class Wrapped(Generic[P, R]):
         **kwargs: Any,
     ) -> Retrieval:
         """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
-        turns = history if isinstance(history, Sequence) else tuple(history or ())
-        request, call = self._request(args, self._with_history(kwargs, turns), turns, config)
+        request, call = self._request(args, kwargs, history, config)
         return call.finished(await arun(retrieve(request), call))
-
-    def _with_history(self, kwargs: dict[str, Any], history: Sequence[Any]) -> dict[str, Any]:
-        """*kwargs* with the history too, where the function has a parameter of that name."""
-        return {**kwargs, "history": history} if self._takes_history and history else kwargs
-
-    def _retrieved(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        history: Sequence[Any],
-        config: Mapping[str, Any] | None,
-        *,
-        brief: bool = False,
-    ) -> Retrieval:
-        request, call = self._request(args, kwargs, history, config, brief=brief)
-        return call.finished(run(retrieve(request), call))
 
     def _request(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        history: Sequence[Any],
-        config: Mapping[str, Any] | None,
+        history: Iterable[Any] | None = None,
+        config: Mapping[str, Any] | None = None,
         *,
         brief: bool = False,
     ) -> tuple[Request, Invocation]:
+        turns = history if isinstance(history, Sequence) else tuple(history or ())
+        if turns and self._takes_history:
+            kwargs = {**kwargs, "history": turns}
         outfit = self._outfit
         layers = (*current_overrides(), config) if config else current_overrides()
         if layers:
@@ -120,7 +107,7 @@ class Wrapped(Generic[P, R]):
         top_k = call_shape.top_k(args, kwargs)
         request = Request(
             original=original,
-            history=conversation(history),
+            history=conversation(turns),
             settings=outfit.settings,
             memory=outfit.memory,
             # What is no number of passages is the function's own affair.
@@ -178,7 +165,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         """What the function returns for these arguments, with better matches in it."""
         if self._is_off and not current_overrides():
             return await awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
-        request, call = self._request(args, kwargs, (), None, brief=True)
+        request, call = self._request(args, kwargs, brief=True)
         return call.finished(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
 
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:

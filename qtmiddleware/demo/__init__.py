@@ -50,16 +50,7 @@ def dataset() -> Dataset:
 
 def recorded_model() -> RecordedModel:
     """The recorded replies shipped with the package, as a model."""
-    questions = [
-        {
-            "_id": question.id,
-            "text": question.text,
-            "metadata": {
-                "history": [{"role": turn.role, "content": turn.content} for turn in question.history],
-            },
-        }
-        for question in dataset().questions
-    ]
+    questions = [question.to_record() for question in dataset().questions]
     return RecordedModel.from_file(_data() / "recordings.jsonl", questions)
 
 

@@ -28,6 +28,11 @@ class Question:
     history: tuple[Message, ...] = field(default=(), repr=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    def to_record(self) -> dict[str, Any]:
+        """The question as a line of ``queries.jsonl`` has it."""
+        history = [{"role": turn.role, "content": turn.content} for turn in self.history]
+        return {"_id": self.id, "text": self.text, "metadata": {**self.metadata, "history": history}}
+
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
