@@ -51,6 +51,11 @@ def awaitable(value: Any) -> Awaitable[Any]:
     return value if hasattr(value, "__await__") else _ready(value)
 
 
+def as_list(vector: Any) -> Any:
+    """*vector* as a list where it is an array: what embeds often gives arrays, and Pinecone takes none."""
+    return vector.tolist() if hasattr(vector, "tolist") else vector
+
+
 def _may_narrow(step: Search, error: Exception) -> bool:
     return step.may_narrow and step.top_k is not None and not is_outage(error)
 
@@ -102,7 +107,7 @@ class Invocation:
         """
         query: Any = step.text
         if self._embeds:
-            query = step.vector if step.vector is not None else self.embed((step.text,))[0]
+            query = as_list(step.vector if step.vector is not None else self.embed((step.text,))[0])
         try:
             return settled(self._made(query, step.top_k))
         except Exception as error:
@@ -121,7 +126,7 @@ class Invocation:
     async def _searched(self, step: Search) -> Any:
         query: Any = step.text
         if self._embeds:
-            query = step.vector if step.vector is not None else (await self.aembed((step.text,)))[0]
+            query = as_list(step.vector if step.vector is not None else (await self.aembed((step.text,)))[0])
         try:
             return await awaitable(self._made(query, step.top_k))
         except Exception as error:

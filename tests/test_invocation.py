@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
@@ -212,3 +213,29 @@ def test_a_world_of_the_model_alone_searches_and_embeds_nothing() -> None:
     with pytest.raises(qtm.WrapError):
         world.embed(Embed(["x"]).texts)
     assert world.native_async
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_an_array_reaches_the_function_as_a_list_of_floats(awaited: bool) -> None:
+    import numpy as np
+
+    given: list[Any] = []
+
+    def search(vector: Any, top_k: int = 2) -> list[dict[str, Any]]:
+        given.append(vector)
+        return [{"id": "a", "score": 0.5, "text": "one"}, {"id": "b", "score": 0.4, "text": "two"}][:top_k]
+
+    async def asearch(vector: Any, top_k: int = 2) -> list[dict[str, Any]]:
+        return search(vector, top_k)
+
+    def embed(texts: Any) -> Any:
+        return np.full((len(texts), 3), 0.25, dtype=np.float32)
+
+    model = ScriptedModel({"rewrite": "another way to say it"})
+    middleware = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+    if awaited:
+        asyncio.run(middleware.wrap(asearch, embed=embed).aretrieve("where is it kept"))
+    else:
+        middleware.wrap(search, embed=embed).retrieve("where is it kept")
+    assert given == [[0.25, 0.25, 0.25]] * 2
+    assert {type(number) for vector in given for number in vector} == {float}
