@@ -12,12 +12,12 @@ from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import in_thread
 from qtmiddleware.errors import WrapError, is_outage
 from qtmiddleware.overrides import Layers
-from qtmiddleware.ports import LanguageModel
+from qtmiddleware.ports import LanguageModel, Reranker
 from qtmiddleware.querylog import QueryLog
 from qtmiddleware.request import Memory
 from qtmiddleware.responses import Shape, settled
 from qtmiddleware.settings import Settings
-from qtmiddleware.steps import Search
+from qtmiddleware.steps import Rerank, Search
 from qtmiddleware.types import Degradation, Retrieval
 
 Vectors = Sequence[Sequence[float]]
@@ -36,11 +36,13 @@ class Outfit:
     settings: Settings
     changed: Callable[[Outfit, Layers], Outfit]
     model: LanguageModel
+    chat: LanguageModel
     memory: Memory
     shape: Shape | None = None
     embed: Callable[[Sequence[str]], Vectors] | None = None
     aembed: Callable[[Sequence[str]], Awaitable[Vectors]] | None = None
     log: QueryLog | None = None
+    reranker: Reranker | None = None
 
 
 def awaitable(value: Any) -> Awaitable[Any]:
@@ -148,6 +150,12 @@ class Invocation:
             return await self._outfit.aembed(texts)
         return await in_thread(functools.partial(self.embed, texts))
 
+    def rerank(self, step: Rerank) -> Sequence[float]:
+        """A score a text."""
+        if self._outfit.reranker is None:
+            raise WrapError("no reranker is configured")
+        return self._outfit.reranker.rerank(step.query, step.texts)
+
     def finished(self, retrieval: Retrieval) -> Retrieval:
         """*retrieval*, written to the log; that the log cannot be written is part of it then."""
         log = self._outfit.log
@@ -180,6 +188,10 @@ class ModelOnly:
     def embed(self, texts: Sequence[str]) -> Any:
         """Refused."""
         raise WrapError(f"nothing is wrapped that could embed {len(texts)} texts")
+
+    def rerank(self, step: Rerank) -> Any:
+        """Refused."""
+        raise WrapError(f"nothing is wrapped that could rerank {len(step.texts)} texts")
 
     asearch = search
     aembed = embed

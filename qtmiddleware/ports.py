@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -75,6 +75,17 @@ class LanguageModel(Protocol):
 
 
 @runtime_checkable
+class StreamingModel(LanguageModel, Protocol):
+    """A language model that can also say its reply piece by piece."""
+
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
+        """The pieces of the reply as they come and, last, the whole `Reply`; raises `ModelError`."""
+
+    def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
+        """The pieces of the reply as they come and, last, the whole `Reply`; raises `ModelError`."""
+
+
+@runtime_checkable
 class Embedder(Protocol):
     """Turns texts into vectors, all of one length."""
 
@@ -90,6 +101,18 @@ class Embedder(Protocol):
         """One vector a text, in the texts' order."""
 
 
+@runtime_checkable
+class Reranker(Protocol):
+    """Judges how well passages answer a question."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        """One score a text, in the texts' order; greater is better. May raise anything."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """One text to be stored, with its vector."""
@@ -99,12 +122,58 @@ class Passage:
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
+Filter = Mapping[str, Any]
+"""A condition on metadata in Pinecone's language: ``{"source": "a.txt"}``, ``{"page": {"$gte": 3}}``, ``{"$or": [...]}``."""
+
+Record = dict[str, Any]
+"""One passage that was found: ``{"id", "score", "text", "metadata"}``."""
+
+
 @runtime_checkable
 class Store(Protocol):
-    """Keeps passages with their vectors and finds the nearest."""
+    """Keeps passages with their vectors and finds the nearest.
+
+    A store that *embeds* turns texts into vectors itself: it is written empty vectors and searched by text.
+    An *atomic* one makes every `write` visible whole or not at all. Raises `StoreError`.
+    """
+
+    @property
+    def embeds(self) -> bool:
+        """Whether passages and queries are embedded by the store itself."""
+
+    @property
+    def atomic(self) -> bool:
+        """Whether readers see all of a `write` or nothing of it."""
+
+    @property
+    def identity(self) -> str:
+        """A name that no other store has and that stays the same when it is opened again."""
+
+    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+        """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
+
+        *passages* may be more than fits in memory. An id in both is written, not removed.
+        """
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those of the same id; all of them or none."""
+        """Write *passages*, replacing those of the same id; all of them or none where the store is atomic."""
 
-    def search(self, vector: Sequence[float], top_k: int) -> list[dict[str, Any]]:
-        """The nearest passages, best first, as ``{"id", "score", "text", "metadata"}``."""
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove the passages of these *ids*; unknown ones are no error."""
+
+    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The nearest passages that meet *filter*, best first. *query* is a text only where the store embeds."""
+
+    def count(self) -> int:
+        """How many passages there are."""
+
+    def close(self) -> None:
+        """Let go of files and connections; closing twice does no harm."""
+
+
+@runtime_checkable
+class KeywordStore(Protocol):
+    """A store that also finds passages by their words."""
+
+    def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The passages that share the weightiest words with *text* and meet *filter*, best first; greater is better."""

@@ -21,6 +21,11 @@ StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 SubQueryStyle = Literal["simple", "research"]
 Language = Literal["auto", "de", "en", "es", "fr", "it", "nl", "pt"]
 
+ChunkBoundary = Literal["sentence", "character"]
+HybridMethod = Literal["weighted", "rrf"]
+StoreKind = Literal["sqlite", "lancedb", "pinecone", "memory"]
+AnswerMode = Literal["plain", "synthesis"]
+
 META: Final = "option"
 """The metadata key under which a field keeps its meaning and limits."""
 
@@ -137,6 +142,61 @@ class LlmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HybridSettings:
+    """Searching the own store by vectors and by words."""
+
+    enabled: bool = option(False, "Whether the own store is searched by words too.")
+    method: HybridMethod = option("weighted", "weighted: sum of min-max scores; rrf: by rank.")
+    vector_weight: float = option(0.8, "Share of the vector search.", ge=0.0, le=1.0)
+    bm25_weight: float = option(0.2, "Share of the word search (BM25).", ge=0.0, le=1.0)
+    search_top_k: int = option(10, "Passages a hybrid search returns where none are asked for.", ge=1, le=10_000)
+    fusion_top_k: int = option(50, "Candidates each of the two searches brings.", ge=1, le=10_000)
+    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankSettings:
+    """Judging the best candidates once more, each beside the question."""
+
+    enabled: bool = option(False, "Whether candidates are reranked.")
+    model: str = option(
+        "cross-encoder/ms-marco-MiniLM-L6-v2",
+        "A cross-encoder's name or folder (sentence-transformers), or a model hosted by Pinecone (pinecone/...).",
+        min_length=1,
+    )
+    rerank_top_k: int = option(20, "How many of the best candidates are judged.", ge=1, le=1_000)
+    timeout_ms: int = option(10_000, "Longest wait for the reranker; after it the order stays.", ge=1, le=600_000)
+    trust_remote_code: bool = option(False, "Whether code that comes with a model may run; some models need it.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """The own store. Keys come from the environment alone."""
+
+    kind: StoreKind = option("sqlite", "sqlite and lancedb keep files at indexPath; pinecone; memory keeps nothing.")
+    index: str | None = option(None, "Name of the Pinecone index.")
+    host: str | None = option(None, "Host of the Pinecone index, in place of its name.")
+    namespace: str = option("", "Pinecone namespace.")
+    integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is unused then.")
+    text_field: str = option("text", "Metadata field of Pinecone records that holds the text.", min_length=1)
+    sparse_index: str | None = option(None, "Name of a second, sparse Pinecone index, for the word search.")
+    sparse_host: str | None = option(None, "Host of the sparse index, in place of its name.")
+    sparse_model: str = option(
+        "pinecone-sparse-english-v0", "Hosted model that makes the sparse vectors.", min_length=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSettings:
+    """Answers from what was found."""
+
+    mode: AnswerMode = option("plain", "plain: one answer; synthesis: one for each sub-query, then one of them all.")
+    max_tokens: int | None = option(1_000, "Most tokens of an answer; null sends no limit.", ge=1, le=100_000)
+    timeout_ms: int = option(60_000, "Longest wait for one answer of the model.", ge=1, le=600_000)
+    context_chars: int = option(24_000, "Most characters of passages the model is shown.", ge=100, le=10_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
     """Remembered transformations; results are never kept."""
 
@@ -164,7 +224,14 @@ class Settings:
     top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
     chunk_size: int = option(800, "Characters a chunk.", ge=1, le=1_000_000)
     chunk_overlap: int = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
+    chunk_boundary: ChunkBoundary = option(
+        "sentence", "sentence: a chunk ends at one where one is near; character: exactly at chunkSize."
+    )
+    contextual_chunks: bool = option(False, "Whether the model writes for each chunk where it stands in its document.")
     embedding_model: str = option("all-MiniLM-L6-v2", "Model that embeds passages and queries.", min_length=1)
+    embedding_dimensions: int | None = option(
+        None, "Length of the vectors, for models that can shorten them; null is the model's own.", ge=1, le=100_000
+    )
     chat_model: str = option("gpt-4o-mini", "Model that answers.", min_length=1)
     data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
     index_path: str = option(".tmp/index/qtmiddleware.sqlite", "File of the embedded store.", min_length=1)
@@ -174,5 +241,9 @@ class Settings:
     fusion: FusionSettings = group(FusionSettings, "How several lists become one.")
     limits: LimitSettings = group(LimitSettings, "Time, size and concurrency.")
     llm: LlmSettings = group(LlmSettings, "The language model.")
+    hybrid: HybridSettings = group(HybridSettings, "Vectors and words together.")
+    rerank: RerankSettings = group(RerankSettings, "Judging candidates once more.")
+    store: StoreSettings = group(StoreSettings, "The own store.")
+    answer: AnswerSettings = group(AnswerSettings, "Answers from what was found.")
     cache: CacheSettings = group(CacheSettings, "Remembered transformations.")
     log: LogSettings = group(LogSettings, "Records of queries.")

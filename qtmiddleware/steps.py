@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.ports import Prompt
+from qtmiddleware.ports import LanguageModel, Prompt
 
 
 class Search:
@@ -43,16 +43,30 @@ class Embed:
 
 
 class Ask:
-    """Put *prompt* to the language model and wait no longer than *deadline*; answers a `Reply`."""
+    """Put *prompt* to *model* and wait no longer than *deadline*; answers a `Reply`.
 
-    __slots__ = ("deadline", "prompt")
+    Without a *model* the one of the transformations is asked.
+    """
 
-    def __init__(self, prompt: Prompt, deadline: Deadline) -> None:
+    __slots__ = ("deadline", "model", "prompt")
+
+    def __init__(self, prompt: Prompt, deadline: Deadline, model: LanguageModel | None = None) -> None:
         self.prompt = prompt
         self.deadline = deadline
+        self.model = model
 
 
-Leaf = Search | Embed | Ask
+class Rerank:
+    """Judge *texts* against *query*; answers a score a text, greater is better."""
+
+    __slots__ = ("query", "texts")
+
+    def __init__(self, query: str, texts: Sequence[str]) -> None:
+        self.query = query
+        self.texts = texts
+
+
+Leaf = Search | Embed | Ask | Rerank
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,8 @@ class Match:
     """One passage that was found.
 
     *score* is the backend's own number, never ours; ours is *fused_score*. *found_by* names the kinds of variant
-    that found it, in the order they were searched. *raw* is the very object the wrapped function returned for it.
+    that found it, in the order they were searched. *rerank_score* is the reranker's, where it judged this one. *raw* is
+    the very object the wrapped function returned for it.
     """
 
     id: str | None
@@ -92,6 +93,7 @@ class Match:
     text: str | None = field(default=None, repr=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
     found_by: tuple[str, ...] = ()
+    rerank_score: float | None = None
     raw: Any = field(default=None, repr=False, compare=False)
 
 
@@ -142,3 +144,52 @@ class Retrieval:
     offsets: tuple[int, ...] = ()
     rankings: tuple[Ranking, ...] = field(default=(), repr=False)
     fused: tuple[Key, ...] = field(default=(), repr=False)
+    reranked: tuple[Key, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """One place of an answer that rests on a passage.
+
+    *number* is what stands in the answer's text in brackets, counted from 1; ``text[start:end]`` is that mark, and
+    *match* the passage it means.
+    """
+
+    number: int
+    start: int
+    end: int
+    match: Match
+
+
+@dataclass(frozen=True, slots=True)
+class SubAnswer:
+    """The answer to one sub-query from its own passages; its citations count within *matches*, what it was shown.
+
+    *found* is false where the passages do not hold the answer or none came; *reason* then says why.
+    """
+
+    question: str = field(repr=False)
+    text: str = field(repr=False)
+    citations: tuple[Citation, ...] = ()
+    matches: tuple[Match, ...] = field(default=(), repr=False)
+    found: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a question, with the passages it rests on.
+
+    *found* is false where the passages do not hold the answer; *text* then says so. *matches* are the passages the
+    model was shown; the number n in *text* and *citations* means ``matches[n - 1]``. *retrieval* tells how they were
+    found, and its trace counts every model call of the answer too. *sub_answers* are those of the ``synthesis`` mode.
+    """
+
+    text: str = field(repr=False)
+    citations: tuple[Citation, ...]
+    matches: tuple[Match, ...] = field(repr=False)
+    retrieval: Retrieval
+    found: bool = True
+    sub_answers: tuple[SubAnswer, ...] = ()
+    status: Literal["full", "degraded"] = "full"
+    degradations: tuple[Degradation, ...] = ()

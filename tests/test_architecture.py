@@ -23,11 +23,12 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     errors deadline trace settings
     types
     ports
-    steps cache calls responses fusion keywords gate preprocessing transforms overrides bound
-    lockstep request variants asking querylog drivers llms embedders stores config wrap_options
-    merging equipment
-    searching
-    pipeline
+    steps cache calls responses fusion keywords gate preprocessing transforms overrides bound chunking filters
+    lockstep request variants asking querylog drivers llms embedders rerankers stores documents config wrap_options
+    merging equipment hybrid
+    searching reranking kit
+    pipeline ingestion
+    answering
     invocation
     wrapped
     query_middleware testing

@@ -17,12 +17,23 @@ SHORTHANDS: Final[Mapping[str, str]] = {
     "keyword_evidence": "enabled",
     "escalation": "mode",
     "fusion": "method",
+    "hybrid": "enabled",
+    "rerank": "enabled",
+    "store": "kind",
+    "answer": "mode",
     "cache": "enabled",
     "log": "path",
 }
 """Groups that may be written as one value, and the key that value is for: ``"fusion": "max"``, ``"cache": false``."""
 
-PROMPT_NAMES: Final = (*(name for name in get_args(TransformationType) if name not in ("none", "all")), "standalone")
+PROMPT_NAMES: Final = (
+    *(name for name in get_args(TransformationType) if name not in ("none", "all")),
+    "standalone",
+    "context",
+    "answer",
+    "sub_answer",
+    "synthesis",
+)
 """What own instructions may be given for. ``all`` is three of these, each with its own."""
 
 

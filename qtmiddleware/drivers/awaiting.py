@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from qtmiddleware.deadline import NEVER
 from qtmiddleware.drivers.threads import in_thread
-from qtmiddleware.drivers.world import Flow, T, World
-from qtmiddleware.errors import ModelError
-from qtmiddleware.steps import Ask, Leaf, Outcome, Search, Together
+from qtmiddleware.drivers.world import Flow, T, World, model_of
+from qtmiddleware.steps import Ask, Leaf, Outcome, Rerank, Search, Together
 
 # How long cancelled tasks may take to clean up before they are left to themselves.
 DRAIN_SECONDS: Final = 0.02
@@ -24,14 +23,14 @@ DRAIN_SECONDS: Final = 0.02
 def _begun(step: Leaf, world: World) -> Awaitable[Any]:
     """The answer of one step, to be awaited."""
     if isinstance(step, Ask):
-        model = world.model
-        if model is None:
-            raise ModelError("unavailable", "no language model is configured")
+        model = model_of(step, world)
         if getattr(model, "can_async", True):
             return model.acomplete(step.prompt, step.deadline)
         return in_thread(partial(model.complete, step.prompt, step.deadline))
     if isinstance(step, Search):
         return world.asearch(step) if world.native_async else in_thread(partial(world.search, step))
+    if isinstance(step, Rerank):
+        return in_thread(partial(world.rerank, step))
     return world.aembed(step.texts) if world.native_async else in_thread(partial(world.embed, step.texts))
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from qtmiddleware.deadline import NEVER
 from qtmiddleware.drivers import threads
-from qtmiddleware.drivers.world import Flow, T, World
-from qtmiddleware.errors import ModelError
-from qtmiddleware.steps import Ask, Embed, Leaf, Outcome, Search, Together
+from qtmiddleware.drivers.world import Flow, T, World, model_of
+from qtmiddleware.steps import Ask, Embed, Leaf, Outcome, Rerank, Search, Together
 
 
 def _performed(step: Leaf, world: World) -> Any:
@@ -25,9 +24,9 @@ def _performed(step: Leaf, world: World) -> Any:
         return world.search(step)
     if isinstance(step, Embed):
         return world.embed(step.texts)
-    if world.model is None:
-        raise ModelError("unavailable", "no language model is configured")
-    return world.model.complete(step.prompt, step.deadline)
+    if isinstance(step, Rerank):
+        return world.rerank(step)
+    return model_of(step, world).complete(step.prompt, step.deadline)
 
 
 def _outcome(step: Leaf, world: World, caught: type[BaseException] = Exception) -> Outcome:

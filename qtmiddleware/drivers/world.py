@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import LanguageModel
-from qtmiddleware.steps import Search, Step
+from qtmiddleware.steps import Ask, Rerank, Search, Step
 
 T = TypeVar("T")
 Flow = Generator[Step, Any, T]
@@ -38,3 +39,14 @@ class World(Protocol):
 
     def aembed(self, texts: Sequence[str]) -> Awaitable[Any]:
         """A vector a text."""
+
+    def rerank(self, step: Rerank) -> Any:
+        """A score a text."""
+
+
+def model_of(step: Ask, world: World) -> LanguageModel:
+    """The model that *step* is for; raises `ModelError` where there is none."""
+    model = step.model or world.model
+    if model is None:
+        raise ModelError("unavailable", "no language model is configured")
+    return model
