@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qtmiddleware.config import Config
+    from qtmiddleware.decorating import middleware
     from qtmiddleware.errors import (
         ConfigError,
         EmbeddingError,
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
         StoreError,
         WrapError,
     )
+    from qtmiddleware.ingestion import IngestReport, ingest
     from qtmiddleware.overrides import override
     from qtmiddleware.preprocessing import preprocess
-    from qtmiddleware.query_middleware import QueryMiddleware, middleware
-    from qtmiddleware.types import Degradation, Match, Message, Retrieval, Transformation, Variant
+    from qtmiddleware.query_middleware import QueryMiddleware
+    from qtmiddleware.types import Answer, Citation, Degradation, Match, Message, Retrieval, Transformation, Variant
 
 __version__ = "0.1.0"
 
@@ -36,10 +38,13 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
+    "Answer",
+    "Citation",
     "Config",
     "ConfigError",
     "Degradation",
     "EmbeddingError",
+    "IngestReport",
     "InvalidQuery",
     "Match",
     "Message",
@@ -53,6 +58,7 @@ __all__ = [
     "Transformation",
     "Variant",
     "WrapError",
+    "ingest",
     "middleware",
     "override",
     "preprocess",
@@ -73,8 +79,10 @@ _HOMES = {
     ),
     "overrides": ("override",),
     "preprocessing": ("preprocess",),
-    "query_middleware": ("QueryMiddleware", "middleware"),
-    "types": ("Degradation", "Match", "Message", "Retrieval", "Transformation", "Variant"),
+    "decorating": ("middleware",),
+    "ingestion": ("IngestReport", "ingest"),
+    "query_middleware": ("QueryMiddleware",),
+    "types": ("Answer", "Citation", "Degradation", "Match", "Message", "Retrieval", "Transformation", "Variant"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,32 +1,62 @@
-"""What the settings in force ask for: a language model and a log, made once for each way they are set."""
+"""What the settings in force ask for: language models, a reranker and a log, made once for each way they are set."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.llms import as_language_model
 from qtmiddleware.overrides import Layers
-from qtmiddleware.ports import LanguageModel
+from qtmiddleware.ports import LanguageModel, Reranker
 from qtmiddleware.querylog import QueryLog
+from qtmiddleware.rerankers import as_reranker
 from qtmiddleware.settings import Settings
 
-# How many differently set models and logs are kept; per-call settings are few, but they may come from users.
+# How many differently set models, rerankers and logs are kept; per-call settings are few, but they may come from users.
 MOST_KEPT: Final = 32
+
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """Things made once for each key; the first one stays, the second oldest goes where there are too many."""
+
+    __slots__ = ("_lock", "_made")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._made: dict[Hashable, T] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            found = self._made.get(key)
+            if found is None:
+                if len(self._made) >= MOST_KEPT:
+                    # The first is that of the middleware's own settings.
+                    del self._made[list(self._made)[1]]
+                found = self._made[key] = make()
+        return found
+
+    def all(self) -> list[T]:
+        """Each once, though it may serve several keys."""
+        with self._lock:
+            return list({id(made): made for made in self._made.values()}.values())
 
 
 class Equipment:
-    """The models and logs of one middleware, for its own settings and for those of single calls."""
+    """The models, rerankers and logs of one middleware, for its own settings and for those of single calls."""
 
-    def __init__(self, config: Config, client: Any) -> None:
+    def __init__(self, config: Config, client: Any, reranker: Any = None) -> None:
         self._config = config
         self._client = client
-        self._lock = Lock()
-        self._models: dict[Hashable, LanguageModel] = {}
-        self._logs: dict[Hashable, QueryLog] = {}
+        self._reranker = reranker
+        self._models: _Kept[LanguageModel] = _Kept()
+        self._rerankers: _Kept[Reranker] = _Kept()
+        self._logs: _Kept[QueryLog] = _Kept()
 
     def settings(self, layers: Layers) -> Settings:
         """The settings with *layers* laid over them, the last on top; raises `ConfigError` for impossible ones."""
@@ -43,7 +73,7 @@ class Equipment:
         return config.settings
 
     def model(self, settings: Settings) -> LanguageModel:
-        """The model that *settings* ask for; one that was given as such is asked whatever they say."""
+        """The model of the transformations; one that was given as such is asked whatever *settings* say."""
         llm = settings.llm
         key = (
             settings.transformation_model,
@@ -54,33 +84,41 @@ class Equipment:
             llm.input_price,
             llm.output_price,
         )
-        with self._lock:
-            model = self._models.get(key)
-            if model is None:
-                if len(self._models) >= MOST_KEPT:
-                    # The first one is that of the middleware's own settings and stays.
-                    del self._models[list(self._models)[1]]
-                model = self._models[key] = as_language_model(self._client, settings)
-        return model
+        return self._models.get(key, lambda: as_language_model(self._client, settings))
+
+    def chat(self, settings: Settings) -> LanguageModel:
+        """The model that answers: ``chatModel`` with the answers' own limit."""
+        return self.model(
+            replace(
+                settings,
+                transformation_model=settings.chat_model,
+                llm=replace(settings.llm, max_tokens=settings.answer.max_tokens),
+            )
+        )
+
+    def reranker(self, settings: Settings) -> Reranker | None:
+        """The reranker that *settings* ask for; one that was given is asked whatever they name."""
+        options = settings.rerank
+        if not options.enabled:
+            return None
+        key = (options.model, options.trust_remote_code)
+        return self._rerankers.get(key, lambda: as_reranker(self._reranker, settings))
 
     def log(self, settings: Settings) -> QueryLog | None:
         """The log that *settings* ask for."""
         path, query_text = settings.log.path, settings.log.query_text
-        if path is None:
-            return None
-        with self._lock:
-            if len(self._logs) >= MOST_KEPT:
-                self._logs.clear()
-            return self._logs.setdefault((path, query_text), QueryLog(path, query_text=query_text))
+        return (
+            None if path is None else self._logs.get((path, query_text), lambda: QueryLog(path, query_text=query_text))
+        )
 
     def close(self) -> None:
         """Close the clients that were made here; those that were given stay open."""
-        for model in self._models.values():
+        for model in self._models.all():
             if hasattr(model, "close"):
                 model.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
-        for model in self._models.values():
+        for model in self._models.all():
             if hasattr(model, "aclose"):
                 await model.aclose()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.steps import Outcome, Step, Together
-
-T = TypeVar("T")
-Flow = Generator[Step, Any, T]
+from qtmiddleware.steps import Flow, Outcome, T, Together
 
 
 def side_by_side(flows: Sequence[Flow[T]], *, limit: int) -> Flow[list[T]]:

@@ -47,12 +47,18 @@ def with_evidence(fused: Fused, shape: Shape, keywords: str, settings: Settings,
         return fused
     scores = weighed(fused.scores[:count], evidence, options.weight)
     order = sorted(range(count), key=scores.__getitem__, reverse=True)
+    return picked(fused, order, [scores[i] for i in order])
+
+
+def picked(fused: Fused, order: Sequence[int], scores: Sequence[float]) -> Fused:
+    """The passages of *fused* at the positions *order*, with new *scores*."""
     return Fused(
         keys=[fused.keys[i] for i in order],
-        scores=[scores[i] for i in order],
+        scores=scores,
         items=[fused.items[i] for i in order],
         sources=[fused.sources[i] for i in order],
         method=fused.method,
+        offsets=fused.offsets,
     )
 
 
@@ -72,28 +78,24 @@ def voices(lists: Sequence[Found], settings: Settings) -> list[Ranking]:
     return [Ranking(variant, original.keys, original.scores, original.items), *heard]
 
 
-def final_count(top_k: int | None, lists: Sequence[Found]) -> int:
-    """How many passages to return: the caller's top_k, or as many as the longest single list where it is not known."""
-    return top_k if top_k is not None else max(len(entry.ranking.keys) for entry in lists)
-
-
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """The result in both forms, with the lists it was made of and their keys as they stood after fusion."""
+class Combined:
+    """Several lists as one, best first: *keys* in the order of the fusion, *candidates* in the final one.
 
-    response: Any = field(repr=False)
-    matches: tuple[Match, ...]
+    *judged* holds the reranker's scores of the leading candidates, ``None`` for one it did not see.
+    """
+
+    candidates: Fused = field(repr=False)
+    keys: tuple[Key, ...]
     rankings: tuple[Ranking, ...]
-    fused: tuple[Key, ...]
-    offsets: tuple[int, ...]
+    shape: Shape
+    judged: tuple[float | None, ...] = ()
 
 
-def merged(
-    first: Found, others: Sequence[Found], *, request: Request, keywords: str, count: int, trace: Trace
-) -> Merged:
-    """The original's list and the *others* as one result of at most *count* passages.
+def combined(first: Found, others: Sequence[Found], *, request: Request, keywords: str, trace: Trace) -> Combined:
+    """The original's list and the *others* as one.
 
-    *keywords* are the evidence the candidates are weighed by; ``""`` for none. The ``concat`` fusion keeps everything.
+    *keywords* are the evidence the candidates are weighed by; ``""`` for none.
     """
     settings, memory = request.settings, request.memory
     rankings = voices([first, *others], settings)
@@ -111,24 +113,39 @@ def merged(
     if keywords:
         ordered = with_evidence(fused, shape, keywords, settings, trace)
         trace.stage("keyword_evidence", trace.clock() - fused_at)
-    if fused.method == "concat":
-        count = len(fused.keys)
+    return Combined(ordered, tuple(fused.keys), tuple(rankings), shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result in both forms."""
+
+    response: Any = field(repr=False)
+    matches: tuple[Match, ...]
+
+
+def presented(lists: Sequence[Found], made: Combined, request: Request) -> Merged:
+    """The best of *made* in the shape of the first of the *lists* it was made of: the original's.
+
+    As many as the caller asked for or, where that is not known, as the longest list holds; the ``concat`` fusion keeps
+    everything.
+    """
+    first, ordered = lists[0], made.candidates
+    longest = max(len(entry.ranking.keys) for entry in lists)
+    count = longest if request.top_k is None else request.top_k
+    if ordered.method == "concat":
+        count = len(ordered.keys)
     return Merged(
         response=_rebuilt(first, ordered.items[:count]),
-        matches=()
-        if request.brief
-        else _matches(ordered, count, rankings, shape, settings.keyword_evidence.text_field),
-        rankings=tuple(rankings),
-        fused=tuple(fused.keys),
-        offsets=fused.offsets,
+        matches=() if request.brief else _matches(made, count, request.settings.keyword_evidence.text_field),
     )
 
 
-def _matches(
-    fused: Fused, count: int, rankings: Sequence[Ranking], shape: Shape, text_field: str | None
-) -> tuple[Match, ...]:
-    kinds = [ranking.variant.kind for ranking in rankings]
-    rows = zip(fused.keys[:count], fused.scores, fused.items, fused.sources, strict=False)
+def _matches(made: Combined, count: int, text_field: str | None) -> tuple[Match, ...]:
+    kinds = [ranking.variant.kind for ranking in made.rankings]
+    fused, shape = made.candidates, made.shape
+    judged = made.judged + (None,) * (len(fused.keys) - len(made.judged))
+    rows = zip(fused.keys[:count], fused.scores, fused.items, fused.sources, judged, strict=False)
     return tuple(
         Match(
             id=shape.id(item),
@@ -138,9 +155,10 @@ def _matches(
             text=text_of(shape, item, text_field),
             metadata=shape.metadata(item),
             found_by=tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)),
+            rerank_score=rerank_score,
             raw=item,
         )
-        for key, score, item, sources in rows
+        for key, score, item, sources, rerank_score in rows
     )
 
 

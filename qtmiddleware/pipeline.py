@@ -11,25 +11,23 @@ whenever the rest is late, wrong or down; only its own failure is raised, as it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Generator, Hashable, Sequence
+from collections.abc import Coroutine, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from qtmiddleware.asking import NOTHING, Question
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.gate import reason_not_to_ask
-from qtmiddleware.merging import Found, final_count, found, merged
+from qtmiddleware.merging import Found, combined, found, presented
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.request import Request, evidence_words, prepared
+from qtmiddleware.reranking import reranked
 from qtmiddleware.searching import search_variants
-from qtmiddleware.steps import Leaf, Outcome, Search, Step, Together
+from qtmiddleware.steps import Flow, Leaf, Outcome, Search, Together
 from qtmiddleware.trace import Decision, Trace
 from qtmiddleware.types import Degradation, Retrieval, Transformation, Variant
 from qtmiddleware.variants import variants_of
-
-T = TypeVar("T")
-Flow = Generator[Step, Any, T]
 
 logger: Final = logging.getLogger("qtmiddleware")
 
@@ -100,7 +98,7 @@ class _Retrieving:
         lists = yield from search_variants(
             variants, self.request, width=self._width, budget=self.budget, trace=self.trace, trouble=self.trouble
         )
-        return self._result(first, variants, lists, made)
+        return (yield from self._result(first, variants, lists, made))
 
     def transformation(self) -> Flow[Transformation]:
         """The model's part alone."""
@@ -141,10 +139,8 @@ class _Retrieving:
     @property
     def _width(self) -> int | None:
         """How many passages a search asks for; ``None`` leaves the caller's own number."""
-        top_k, wide = self.request.top_k, self.settings.keyword_evidence.candidates
-        if top_k is None or top_k >= wide or not self.request.weighs or self.request.memory.refuses_widening:
-            return None
-        return wide
+        top_k, wide = self.request.top_k, self.request.candidates
+        return None if top_k is None or top_k >= wide or self.request.memory.refuses_widening else wide
 
     def _search_original(self) -> Flow[Any]:
         began, width = self.trace.clock(), self._width
@@ -213,22 +209,25 @@ class _Retrieving:
 
     def _result(
         self, first: Found, variants: tuple[Variant, ...], came: Sequence[Found], made: Transformation
-    ) -> Retrieval:
+    ) -> Flow[Retrieval]:
         """Everything that was found, as one."""
         if len(came) < min(self.settings.fusion.min_successes, len(variants)):
             self.trouble.append(Degradation("search", "too_few_successes", f"{len(came)} of {len(variants)} variants"))
             came = []
         keywords = evidence_words(self.query, made, self.settings) if self.request.weighs else ""
-        count = final_count(self.request.top_k, [first, *came])
-        outcome = merged(first, came, request=self.request, keywords=keywords, count=count, trace=self.trace)
+        whole = combined(first, came, request=self.request, keywords=keywords, trace=self.trace)
+        if self.request.reranks:
+            whole = yield from reranked(whole, self.request, self.budget, self.trace, self.trouble)
+        outcome = presented([first, *came], whole, self.request)
         return self._retrieval(
             outcome.response,
             matches=outcome.matches,
             variants=(first.ranking.variant, *variants),
             transformation=made,
-            offsets=outcome.offsets,
-            rankings=outcome.rankings,
-            fused=outcome.fused,
+            offsets=whole.candidates.offsets,
+            rankings=whole.rankings,
+            fused=whole.keys,
+            reranked=tuple(whole.candidates.keys[: len(whole.judged)]),
         )
 
     def _retrieval(self, response: Any, **parts: Any) -> Retrieval:

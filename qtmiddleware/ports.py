@@ -123,7 +123,7 @@ class Passage:
 
 
 Filter = Mapping[str, Any]
-"""A condition on metadata in Pinecone's language: ``{"source": "a.txt"}``, ``{"page": {"$gte": 3}}``, ``{"$or": [...]}``."""
+"""A condition on metadata in Pinecone's language: ``{"source": "a.txt"}``, ``{"page": {"$gte": 3}}``."""
 
 Record = dict[str, Any]
 """One passage that was found: ``{"id", "score", "text", "metadata"}``."""

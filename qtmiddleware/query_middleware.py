@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
 from qtmiddleware.bound import WrappedClassMethod
 from qtmiddleware.calls import CallShape
 from qtmiddleware.config import Config
@@ -15,30 +15,24 @@ from qtmiddleware.drivers import arun, run
 from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.invocation import ModelOnly, Outfit
-from qtmiddleware.lockstep import side_by_side
 from qtmiddleware.overrides import Layers, current_overrides
-from qtmiddleware.pipeline import Flow, transform
-from qtmiddleware.ports import LanguageModel
+from qtmiddleware.own_search import OwnSearch
+from qtmiddleware.ports import Embedder, LanguageModel, Record, Store
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.request import Memory, Request, conversation, transformation_cache, validated
+from qtmiddleware.request import Memory, transformation_cache
 from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
-from qtmiddleware.types import Transformation
+from qtmiddleware.transforming import Transforming
+from qtmiddleware.types import Answer, Transformation
 from qtmiddleware.wrap_options import AskOptions, WrapOptions, awaits, embedding
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit import Kit
 
 P = ParamSpec("P")
 R = TypeVar("R")
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
-
-
-class Decorator(Protocol):
-    """What `middleware(...)` with options returns: it wraps a function and keeps its signature."""
-
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Wrapped[P, R]: ...
 
 
 class QueryMiddleware:
@@ -46,16 +40,29 @@ class QueryMiddleware:
 
     *client* is the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client, an object with ``complete`` and
     ``acomplete``, or any function of messages; without one a client is made when it is first needed, with the key and
-    address from the environment. Safe with many threads and event loops.
+    address from the environment. *reranker* judges candidates where the configuration asks for that: an object with
+    ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and texts; without
+    one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names, for questions
+    to the own store. Safe with many threads and event loops.
     """
 
-    def __init__(self, config: ConfigSource = None, *, client: Any = None) -> None:
+    def __init__(
+        self,
+        config: ConfigSource = None,
+        *,
+        client: Any = None,
+        reranker: Any = None,
+        store: Store | None = None,
+        embedder: Embedder | Callable[[list[str]], Sequence[Any]] | None = None,
+    ) -> None:
         self.config = Config.load(config)
         self.settings = self.config.settings
-        self._equipment = Equipment(self.config, client)
-        # What is no model is refused here, not at the first question.
+        self._equipment = Equipment(self.config, client, reranker)
+        # What is no model or reranker is refused here, not at the first question.
         self._equipment.model(self.settings)
+        self._equipment.reranker(self.settings)
         self._memory = Memory(transformation_cache(self.settings))
+        self._own = OwnSearch(self.settings, store=store, embedder=embedder)
 
     @property
     def model(self) -> LanguageModel:
@@ -63,9 +70,12 @@ class QueryMiddleware:
         return self._equipment.model(self.settings)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], *, client: Any = None) -> QueryMiddleware:
-        """A middleware configured by the file at *path*; raises `ConfigError` that names what is wrong in it."""
-        return cls(Config.from_file(path), client=client)
+    def from_file(cls, path: str | os.PathLike[str], **given: Any) -> QueryMiddleware:
+        """A middleware configured by the file at *path*; raises `ConfigError` that names what is wrong in it.
+
+        *given* is what else `QueryMiddleware` takes.
+        """
+        return cls(Config.from_file(path), **given)
 
     @overload
     def wrap(
@@ -108,21 +118,66 @@ class QueryMiddleware:
             settings=self.settings,
             changed=self._changed,
             model=self.model,
+            chat=self._equipment.chat(self.settings),
             memory=Memory(self._memory.cache),
             shape=custom_shape(read, write) if read is not None else None,
             embed=plain,
             aembed=awaited,
             log=self._equipment.log(self.settings),
+            reranker=self._equipment.reranker(self.settings),
         )
 
     def _changed(self, outfit: Outfit, layers: Layers) -> Outfit:
         equipment = self._equipment
         settings = equipment.settings(layers)
-        return replace(outfit, settings=settings, model=equipment.model(settings), log=equipment.log(settings))
+        return replace(
+            outfit,
+            settings=settings,
+            model=equipment.model(settings),
+            chat=equipment.chat(settings),
+            log=equipment.log(settings),
+            reranker=equipment.reranker(settings),
+        )
 
     def _effective(self, config: Mapping[str, Any] | None = None) -> Settings:
         layers = (*current_overrides(), config) if config else current_overrides()
         return self._equipment.settings(layers) if layers else self.settings
+
+    @property
+    def retriever(self) -> Wrapped[..., list[Record]]:
+        """The search of the own store, ``(query, top_k, filter)``, with the middleware around it; opened on first use.
+
+        Raises `StoreError` where there is no index yet or it was made with another embedding model.
+        """
+        return self._own.wrapped(self._around)
+
+    def _around(self, kit: Kit) -> Wrapped[..., list[Record]]:
+        call_shape = CallShape.of(
+            kit.search, query_arg="query", top_k_arg="top_k", takes_vector=kit.query_embedder is not None
+        )
+        # It can be awaited as well, so an asynchronous client will do.
+        outfit = self._outfit(awaits=True, embed=kit.query_embedder, read=None, write=None)
+        return Wrapped(kit.search, call_shape, outfit)
+
+    def answer(self, question: str, **options: Any) -> Answer:
+        """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.
+
+        They are *top_k*, *filter*, *history* and *config*. Raises `ModelError` where the model gives no answer; what
+        was retrieved for it is the error's ``retrieval`` then.
+        """
+        return self.retriever.answer(question, **options)
+
+    async def aanswer(self, question: str, **options: Any) -> Answer:
+        """`answer` without blocking the running loop."""
+        return await self.retriever.aanswer(question, **options)
+
+    def stream_answer(self, question: str, **options: Any) -> AnswerStream:
+        """`answer` piece by piece: iterate over the pieces, then take the whole from ``.answer``."""
+        return self.retriever.stream_answer(question, **options)
+
+    def astream_answer(self, question: str, **options: Any) -> AsyncAnswerStream:
+        """`stream_answer` without blocking the running loop."""
+        return self.retriever.astream_answer(question, **options)
 
     def preprocess(self, query: str) -> str:
         """The keywords of *query* under this configuration."""
@@ -144,11 +199,10 @@ class QueryMiddleware:
 
         What could not be had is empty, and ``notes`` says why; nothing is raised for it.
         """
-        settings = self._effective(options.get("config"))
-        world = ModelOnly(self._equipment.model(settings))
+        transforming, world = self._transforming(options)
         if isinstance(query, str):
-            return run(self._transforming(query, settings, options), world)
-        return [made for batch in self._batches(query, settings, options) for made in run(batch, world)]
+            return run(transforming.one(query), world)
+        return [made for batch in transforming.many(query) for made in run(batch, world)]
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -161,39 +215,24 @@ class QueryMiddleware:
         self, query: str | Sequence[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
         """`transform` without blocking the running loop."""
-        settings = self._effective(options.get("config"))
-        world = ModelOnly(self._equipment.model(settings))
+        transforming, world = self._transforming(options)
         if isinstance(query, str):
-            return await arun(self._transforming(query, settings, options), world)
-        return [made for batch in self._batches(query, settings, options) for made in await arun(batch, world)]
+            return await arun(transforming.one(query), world)
+        return [made for batch in transforming.many(query) for made in await arun(batch, world)]
 
-    def _transforming(self, query: str, settings: Settings, options: AskOptions) -> Flow[Transformation]:
-        request = Request(
-            original=validated(query, "query", settings),
-            history=conversation(options.get("history")),
-            settings=settings,
-            memory=self._memory,
-            model=self._equipment.model(settings).name,
-        )
-        return transform(request)
-
-    def _batches(
-        self, queries: Sequence[str], settings: Settings, options: AskOptions
-    ) -> Iterator[Flow[list[Transformation]]]:
-        """As many questions at once as may be in flight; the time of a batch begins when it is made."""
-        # All of them before the first is asked: a bad one costs nothing.
-        asked = [validated(query, "query", settings) for query in queries]
-        limit = settings.limits.max_concurrency
-        for start in range(0, len(asked), limit):
-            flows = [self._transforming(query, settings, options) for query in asked[start : start + limit]]
-            yield side_by_side(flows, limit=limit)
+    def _transforming(self, options: AskOptions) -> tuple[Transforming, ModelOnly]:
+        settings = self._effective(options.get("config"))
+        model = self._equipment.model(settings)
+        return Transforming(settings, model.name, self._memory, options), ModelOnly(model)
 
     def close(self) -> None:
-        """Close the clients this middleware made; those it was given stay open."""
+        """Close the clients and the store this middleware opened; those it was given stay open."""
+        self._own.close()
         self._equipment.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
+        self._own.close()
         await self._equipment.aclose()
 
     def __enter__(self) -> QueryMiddleware:
@@ -207,26 +246,3 @@ class QueryMiddleware:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-@overload
-def middleware(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
-@overload
-def middleware(fn: Callable[P, R], /) -> Wrapped[P, R]: ...
-@overload
-def middleware(
-    fn: None = None, /, *, config: ConfigSource = ..., client: Any = ..., **options: Unpack[WrapOptions]
-) -> Decorator: ...
-
-
-def middleware(
-    fn: Any = None, /, *, config: ConfigSource = None, client: Any = None, **options: Unpack[WrapOptions]
-) -> Any:
-    """Decorate a retrieval function, with or without parentheses.
-
-    *config* is a file's path, a mapping, a `Config` or nothing, *client* as in `QueryMiddleware`, and the options are
-    those of `WrapOptions`.
-    """
-    if fn is None:
-        return functools.partial(middleware, config=config, client=client, **options)
-    return QueryMiddleware(config, client=client).wrap(fn, **options)

@@ -57,6 +57,7 @@ def record(retrieval: Retrieval, *, query_text: bool = True) -> dict[str, Any]:
         "retrieval_steps": {
             "searches": [{"kind": it.variant.kind, "found": _listed(it)} for it in retrieval.rankings],
             "fusion": [_row(key) for key in retrieval.fused],
+            "rerank": [_row(key) for key in retrieval.reranked],
             "final": _final(retrieval.matches),
         },
         "status": retrieval.status,

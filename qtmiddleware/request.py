@@ -63,6 +63,17 @@ class Request:
             and settings.fusion.method != "concat"
         )
 
+    @property
+    def reranks(self) -> bool:
+        """Whether the leading candidates are judged by a reranker."""
+        return self.settings.rerank.enabled and self.settings.fusion.method != "concat"
+
+    @property
+    def candidates(self) -> int:
+        """How many passages a search should bring so that there is something to weigh; 0 where nothing is weighed."""
+        evidence = self.settings.keyword_evidence.candidates if self.weighs else 0
+        return max(evidence, self.settings.rerank.rerank_top_k if self.reranks else 0)
+
 
 def validated(query: Any, argument: str, settings: Settings) -> str:
     """*query* itself, if it can be searched; raises `InvalidQuery` that names *argument* otherwise."""

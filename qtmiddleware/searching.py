@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.merging import Found, found
 from qtmiddleware.request import Request
-from qtmiddleware.steps import Embed, Outcome, Search, Step, Together
+from qtmiddleware.steps import Embed, Flow, Outcome, Search, Together
 from qtmiddleware.trace import Trace
 from qtmiddleware.types import Degradation, Variant
 
@@ -22,7 +22,7 @@ def search_variants(
     budget: Deadline,
     trace: Trace,
     trouble: list[Degradation],
-) -> Generator[Step, Any, list[Found]]:
+) -> Flow[list[Found]]:
     """What the variants found, without those that could not be searched in time, which are added to *trouble*.
 
     Where the wrapped function takes vectors all variants are embedded in one batch first.

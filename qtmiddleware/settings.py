@@ -136,7 +136,7 @@ class LlmSettings:
     paraphrases: int = option(3, "How many paraphrases multi_query asks for.", ge=1, le=10)
     history_messages: int = option(6, "How many of the last messages the model sees.", ge=0, le=100)
     hyde_in_combined: bool = option(True, "Whether combined also asks for a hypothetical passage.")
-    prompts: Mapping[str, str] = option({}, "Own instructions by transformation, in place of the built-in ones.")
+    prompts: Mapping[str, str] = option({}, "Own instructions by their name, in place of the built-in ones.")
     input_price: float | None = option(None, "US dollars for a million input tokens, where not known.", ge=0.0)
     output_price: float | None = option(None, "US dollars for a million output tokens, where not known.", ge=0.0)
 
@@ -165,7 +165,7 @@ class RerankSettings:
         min_length=1,
     )
     rerank_top_k: int = option(20, "How many of the best candidates are judged.", ge=1, le=1_000)
-    timeout_ms: int = option(10_000, "Longest wait for the reranker; after it the order stays.", ge=1, le=600_000)
+    timeout_ms: int = option(5_000, "Longest wait for the reranker; after it the order stays.", ge=1, le=600_000)
     trust_remote_code: bool = option(False, "Whether code that comes with a model may run; some models need it.")
 
 
@@ -234,7 +234,7 @@ class Settings:
     )
     chat_model: str = option("gpt-4o-mini", "Model that answers.", min_length=1)
     data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
-    index_path: str = option(".tmp/index/qtmiddleware.sqlite", "File of the embedded store.", min_length=1)
+    index_path: str = option(".tmp/index/qtmiddleware.sqlite", "Where the embedded store lies: a file, or a folder for LanceDB.", min_length=1)
     preprocess: PreprocessSettings = group(PreprocessSettings, "Rules without a model.")
     keyword_evidence: KeywordEvidenceSettings = group(KeywordEvidenceSettings, "Keywords over the candidates' text.")
     escalation: EscalationSettings = group(EscalationSettings, "When the model is called.")

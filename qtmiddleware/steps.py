@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.ports import LanguageModel, Prompt
@@ -106,3 +106,7 @@ class Outcome:
 
 
 Step = Leaf | Together
+
+T = TypeVar("T")
+Flow = Generator[Step, Any, T]
+"""A flow: it yields what it wants done and is sent what came of it."""

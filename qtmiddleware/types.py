@@ -129,8 +129,9 @@ class Retrieval:
     """The outcome of one retrieval.
 
     *response* has the wrapped function's own shape; *matches* is the same result, read. *rankings* and *fused* are what
-    it was made of: each variant's own list, and their keys after fusion, before any evidence. *offsets* holds, with
-    the ``concat`` fusion, where each list begins in *matches*, in the order of *rankings*.
+    it was made of: each variant's own list, and their keys after fusion, before any evidence; *reranked* holds the
+    candidates a reranker judged, in its order. *offsets* holds, with the ``concat`` fusion, where each list begins in
+    *matches*, in the order of *rankings*.
     """
 
     original_query: str = field(repr=False)

@@ -28,11 +28,12 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     merging equipment hybrid
     searching reranking kit
     pipeline ingestion
-    answering
+    answering transforming
     invocation
     wrapped
+    own_search
     query_middleware testing
-    evaluation
+    decorating evaluation
     demo
     cli
     __init__ __main__
@@ -197,7 +198,7 @@ def modules_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-ENTRANCES = [it for it in ("query_middleware", "middleware") if f"{PACKAGE}.{it}" in MODULES]
+ENTRANCES = [it for it in ("query_middleware", "decorating") if f"{PACKAGE}.{it}" in MODULES]
 
 
 @pytest.mark.parametrize("module", [PACKAGE, *(f"{PACKAGE}.{it}" for it in ENTRANCES)])

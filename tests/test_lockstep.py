@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from qtmiddleware.deadline import NEVER, Deadline
-from qtmiddleware.drivers import Flow, arun, run
+from qtmiddleware.drivers import arun, run
 from qtmiddleware.lockstep import side_by_side
-from qtmiddleware.steps import Outcome, Search, Together
+from qtmiddleware.steps import Flow, Outcome, Search, Together
 
 
 def sent(flow: Flow[Any], answers: Sequence[Sequence[Any]]) -> tuple[list[list[str]], Any]:

@@ -97,6 +97,7 @@ def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
     assert entry["retrieval_steps"] == {
         "searches": [{"kind": "original", "found": scored}, {"kind": "rewrite", "found": scored}],
         "fusion": rows,
+        "rerank": [],
         "final": [{**row, **LABELS} for row in scored],
     }
     assert entry["variants"] == [

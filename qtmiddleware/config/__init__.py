@@ -185,6 +185,14 @@ def _impossible(settings: Settings, origins: Mapping[str, str]) -> Iterator[Conf
         source = origins["fusion.weights.original"]
         line = f"fusion.weights are all 0 ({source}); allowed: at least one above 0"
         yield ConfigError(line, path="fusion.weights", value=weights, allowed="at least one above 0", source=source)
+    hybrid = settings.hybrid
+    if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
+        yield wrong("hybrid.vectorWeight", 0, "above 0 where hybrid.bm25Weight is 0", origins["hybrid.vectorWeight"])
+    store = settings.store
+    if store.kind == "pinecone" and not (store.index or store.host):
+        yield wrong("store.index", None, "the name of a Pinecone index, or store.host", origins["store.index"])
+    if store.integrated and (store.sparse_index or store.sparse_host):
+        yield wrong("store.integrated", True, "false where a sparse index is named", origins["store.integrated"])
     address = settings.llm.base_url
     if address is not None and (not address.lower().startswith(("http://", "https://")) or "@" in address):
         allowed = "an address that begins with http:// or https:// and holds no name or password"

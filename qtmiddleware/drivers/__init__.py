@@ -3,6 +3,6 @@
 from qtmiddleware.drivers.awaiting import arun
 from qtmiddleware.drivers.blocking import run
 from qtmiddleware.drivers.threads import in_thread
-from qtmiddleware.drivers.world import Flow, World
+from qtmiddleware.drivers.world import World
 
-__all__ = ["Flow", "World", "arun", "in_thread", "run"]
+__all__ = ["World", "arun", "in_thread", "run"]

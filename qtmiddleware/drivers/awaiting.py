@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from qtmiddleware.deadline import NEVER
 from qtmiddleware.drivers.threads import in_thread
-from qtmiddleware.drivers.world import Flow, T, World, model_of
-from qtmiddleware.steps import Ask, Leaf, Outcome, Rerank, Search, Together
+from qtmiddleware.drivers.world import World, model_of
+from qtmiddleware.steps import Ask, Flow, Leaf, Outcome, Rerank, Search, T, Together
 
 # How long cancelled tasks may take to clean up before they are left to themselves.
 DRAIN_SECONDS: Final = 0.02

@@ -14,8 +14,8 @@ from typing import Any
 
 from qtmiddleware.deadline import NEVER
 from qtmiddleware.drivers import threads
-from qtmiddleware.drivers.world import Flow, T, World, model_of
-from qtmiddleware.steps import Ask, Embed, Leaf, Outcome, Rerank, Search, Together
+from qtmiddleware.drivers.world import World, model_of
+from qtmiddleware.steps import Ask, Embed, Flow, Leaf, Outcome, Rerank, Search, T, Together
 
 
 def _performed(step: Leaf, world: World) -> Any:

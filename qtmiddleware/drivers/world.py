@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import LanguageModel
-from qtmiddleware.steps import Ask, Rerank, Search, Step
-
-T = TypeVar("T")
-Flow = Generator[Step, Any, T]
-"""A flow: it yields what it wants done and is sent what came of it."""
+from qtmiddleware.steps import Ask, Rerank, Search
 
 
 class World(Protocol):

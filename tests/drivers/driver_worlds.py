@@ -12,9 +12,9 @@ from threading import Event
 from typing import Any, TypeVar
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import Flow, arun, run
+from qtmiddleware.drivers import arun, run
 from qtmiddleware.ports import Prompt
-from qtmiddleware.steps import Ask, Search
+from qtmiddleware.steps import Ask, Flow, Search
 
 T = TypeVar("T")
 PATIENCE = 5.0

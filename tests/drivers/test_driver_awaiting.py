@@ -12,8 +12,8 @@ import pytest
 from driver_worlds import PATIENCE, Signal, World, ask, one, searches
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import Flow, arun, in_thread, threads
-from qtmiddleware.steps import Embed, Search, Together
+from qtmiddleware.drivers import arun, in_thread, threads
+from qtmiddleware.steps import Embed, Flow, Search, Together
 
 Waits = Generator[Signal, None, Any]
 

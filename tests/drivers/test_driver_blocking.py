@@ -11,8 +11,8 @@ import pytest
 from driver_worlds import Signal, World, ask, one, searches
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import Flow, run
-from qtmiddleware.steps import Search, Together
+from qtmiddleware.drivers import run
+from qtmiddleware.steps import Flow, Search, Together
 
 Waits = Generator[Signal, None, Any]
 

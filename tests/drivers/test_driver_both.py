@@ -12,9 +12,8 @@ import pytest
 from driver_worlds import MODES, Signal, ask, one, performed, searches
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import Flow
 from qtmiddleware.errors import ModelError
-from qtmiddleware.steps import Embed, Outcome, Search, Together
+from qtmiddleware.steps import Embed, Flow, Outcome, Search, Together
 
 Perform = Callable[..., Any]
 Waits = Generator[Signal, None, Any]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import qtmiddleware as qtm
-from qtmiddleware.query_middleware import Decorator
+from qtmiddleware.decorating import Decorator
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
 

@@ -1,0 +1,58 @@
+"""The decorator: a middleware made and a function wrapped with it, in one word."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from qtmiddleware.query_middleware import ConfigSource, QueryMiddleware
+from qtmiddleware.wrap_options import WrapOptions
+from qtmiddleware.wrapped import AsyncWrapped, Wrapped
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorator(Protocol):
+    """What `middleware(...)` with options returns: it wraps a function and keeps its signature."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Wrapped[P, R]: ...
+
+
+@overload
+def middleware(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
+@overload
+def middleware(fn: Callable[P, R], /) -> Wrapped[P, R]: ...
+@overload
+def middleware(
+    fn: None = None,
+    /,
+    *,
+    config: ConfigSource = ...,
+    client: Any = ...,
+    reranker: Any = ...,
+    **options: Unpack[WrapOptions],
+) -> Decorator: ...
+
+
+def middleware(
+    fn: Any = None,
+    /,
+    *,
+    config: ConfigSource = None,
+    client: Any = None,
+    reranker: Any = None,
+    **options: Unpack[WrapOptions],
+) -> Any:
+    """Decorate a retrieval function, with or without parentheses.
+
+    *config* is a file's path, a mapping, a `Config` or nothing, *client* and *reranker* are as in
+    `QueryMiddleware`, and the options are those of `WrapOptions`.
+    """
+    if fn is None:
+        return functools.partial(middleware, config=config, client=client, reranker=reranker, **options)
+    return QueryMiddleware(config, client=client, reranker=reranker).wrap(fn, **options)

@@ -1,0 +1,91 @@
+"""A retrieval function for those who have none: a store, an embedder and the search over them, as the config says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qtmiddleware.embedders import CallableEmbedder, embedder_named
+from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.hybrid import HybridSearch
+from qtmiddleware.ports import Embedder, Filter, Record, Store
+from qtmiddleware.settings import Settings
+from qtmiddleware.stores import LanceDBStore, MemoryStore, SQLiteStore, open_pinecone
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """An open *store* with what embeds for it (``None`` where it does so itself) and the *search* over both.
+
+    *search* takes ``(query, top_k, filter)``. Its query is a vector where there is a *query_embedder*, else a text.
+    """
+
+    store: Store
+    embedder: Embedder | None
+    search: Callable[..., list[Record]] = field(repr=False)
+    query_embedder: Embedder | None
+    owns_store: bool
+
+    def close(self) -> None:
+        """Close the store, unless it was given."""
+        if self.owns_store:
+            self.store.close()
+
+
+def open_kit(
+    settings: Settings,
+    *,
+    store: Store | None = None,
+    embedder: Embedder | Callable[[list[str]], Sequence[Any]] | None = None,
+    must_exist: bool = False,
+) -> Kit:
+    """The kit *settings* ask for; *store* and *embedder* stand in for those they name.
+
+    With *must_exist* a store that keeps files is not made where there is none. Raises `StoreError` where the store
+    cannot be opened or holds vectors of another model, `ConfigError` for impossible settings, `MissingExtra`.
+    """
+    embeds_itself = (
+        store.embeds if store is not None else settings.store.kind == "pinecone" and settings.store.integrated
+    )
+    chosen = None if embeds_itself else _embedder(embedder, settings)
+    opened = store if store is not None else _open_store(settings, chosen, must_exist=must_exist)
+    search, query_embedder = _search(opened, chosen, settings)
+    return Kit(opened, chosen, search, query_embedder, owns_store=store is None)
+
+
+def _embedder(given: Any, settings: Settings) -> Embedder:
+    if given is None:
+        return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
+    if isinstance(given, Embedder):
+        return given
+    if callable(given):
+        return CallableEmbedder(given)
+    allowed = "an embedder or a function from a list of texts to vectors"
+    raise ConfigError(f"embedder must be {allowed}, not {type(given).__name__}", path="embedder", allowed=allowed)
+
+
+def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
+    name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
+    kind, path = settings.store.kind, settings.index_path
+    if kind == "pinecone":
+        return open_pinecone(settings.store, embedding_model=name, dimension=dimension)
+    if kind == "memory":
+        return MemoryStore(embedding_model=name, dimension=dimension)
+    if must_exist and not Path(path).expanduser().exists():
+        raise StoreError(f"there is no index at {path} yet; make one with: qtm ingest")
+    return (SQLiteStore if kind == "sqlite" else LanceDBStore)(path, embedding_model=name, dimension=dimension)
+
+
+def _search(
+    store: Store, embedder: Embedder | None, settings: Settings
+) -> tuple[Callable[..., list[Record]], Embedder | None]:
+    """The search over *store*, and what embeds its queries where it takes vectors."""
+    if settings.hybrid.enabled:
+        return HybridSearch(store, embedder, options=settings.hybrid, preprocess=settings.preprocess), None
+
+    def search(query: Any, top_k: int = settings.top_k, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        return store.search(query, top_k, filter=filter)
+
+    return search, embedder
