@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
@@ -18,6 +18,17 @@ from qtmiddleware.settings import Settings
 
 # How many differently set models, rerankers and logs are kept; per-call settings are few, but they may come from users.
 MOST_KEPT: Final = 32
+
+# What is opened once and serves every call.
+_OF_THE_WHOLE: Final[Mapping[str, Callable[[Settings], Any]]] = {
+    "cache.maxEntries": lambda settings: settings.cache.max_entries,
+    "cache.ttlSeconds": lambda settings: settings.cache.ttl_seconds,
+    "indexPath": lambda settings: settings.index_path,
+    "embeddingModel": lambda settings: settings.embedding_model,
+    "embeddingDimensions": lambda settings: settings.embedding_dimensions,
+    "store": lambda settings: settings.store,
+    "hybrid": lambda settings: settings.hybrid,
+}
 
 T = TypeVar("T")
 
@@ -63,14 +74,13 @@ class Equipment:
         config = self._config
         for layer in layers:
             config = config.overridden(layer)
-        own, cache = self._config.settings.cache, config.settings.cache
-        if (cache.max_entries, cache.ttl_seconds) != (own.max_entries, own.ttl_seconds):
-            raise ConfigError(
-                "cache.maxEntries and cache.ttlSeconds belong to the whole middleware; one call cannot change them",
-                path="cache",
-                source="call",
-            )
-        return config.settings
+        own, asked = self._config.settings, config.settings
+        for key, read in _OF_THE_WHOLE.items():
+            if read(asked) != read(own):
+                raise ConfigError(
+                    f"{key} belongs to the whole middleware; one call cannot change it", path=key, source="call"
+                )
+        return asked
 
     def model(self, settings: Settings) -> LanguageModel:
         """The model of the transformations; one that was given as such is asked whatever *settings* say."""

@@ -30,6 +30,7 @@ def is_off(settings: Settings) -> bool:
     return (
         settings.transformation_type == "none"
         and not settings.keyword_evidence.enabled
+        and not settings.rerank.enabled
         and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
         and settings.log.path is None
     )

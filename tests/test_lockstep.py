@@ -94,3 +94,57 @@ def test_both_drivers_perform_it_with_everything_in_flight_at_once() -> None:
         assert perform(side_by_side(flows, limit=4), World()) == [  # type: ignore[arg-type]
             [f"{name}00".upper(), f"{name}10".upper()] for name in "abcd"
         ]
+
+
+def alone(name: str) -> Flow[Any]:
+    """A flow that searches by a step of its own and answers what came, or what was raised."""
+    try:
+        return (yield Search(name))
+    except Exception as error:
+        return error
+
+
+def test_steps_that_stand_alone_are_performed_together_and_answered_alone() -> None:
+    flow = side_by_side([alone("a"), rounds("b", 2), alone("c")], limit=4)
+    step = next(flow)
+    assert [it.text for it in step.steps] == ["a", "b00", "b01", "c"]  # type: ignore[union-attr]
+    error = ValueError("down")
+    with pytest.raises(StopIteration) as stopped:
+        flow.send([Outcome("A"), Outcome(1), Outcome(2), Outcome(error=error)])
+    assert stopped.value.value == ["A", [1, 2], error]
+
+
+def test_a_step_that_stands_alone_is_waited_for_unless_there_is_a_deadline() -> None:
+    endless = next(side_by_side([alone("a"), rounds("b", 1, deadline=5.0)], limit=4))
+    bounded = next(side_by_side([alone("a"), rounds("b", 1, deadline=5.0)], limit=4, deadline=Deadline(7.0)))
+    assert (endless.deadline.at, bounded.deadline.at) == (NEVER, 7.0)  # type: ignore[union-attr]
+
+
+def test_a_late_step_that_stands_alone_is_raised_where_it_stood() -> None:
+    flow = side_by_side([alone("a")], limit=4)
+    next(flow)
+    with pytest.raises(StopIteration) as stopped:
+        flow.send([Outcome(late=True)])
+    assert isinstance(stopped.value.value[0], TimeoutError)
+
+
+def test_what_one_flow_raises_closes_the_others() -> None:
+    closed = []
+
+    def patient() -> Flow[None]:
+        try:
+            yield Search("patient")
+            yield Search("once more")
+        finally:
+            closed.append(True)
+
+    def broken() -> Flow[None]:
+        yield Search("x")
+        raise ValueError("broken")
+
+    flow = side_by_side([patient(), broken()], limit=2)
+    next(flow)
+    assert closed == []
+    with pytest.raises(ValueError, match="broken"):
+        flow.send([Outcome(1), Outcome(2)])
+    assert closed == [True]

@@ -1,0 +1,166 @@
+"""Reranking in the flow: what it may change, and what stays when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ConfigError
+
+QUESTION = "Which lamp is red?"
+PASSAGES = [
+    {"id": f"p{number}", "score": 1.0 - number / 10, "text": f"passage {number}", "metadata": {"n": number}}
+    for number in range(8)
+]
+CONFIG: dict[str, Any] = {"rerank": True, "keywordEvidence": False}
+
+
+class Judge:
+    """A reranker that scores by a table and remembers what it was asked."""
+
+    name = "judge"
+
+    def __init__(self, answer: Callable[[Sequence[str]], Any]) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, list[str]]] = []
+
+    def rerank(self, query: str, texts: Sequence[str]) -> Any:
+        self.asked.append((query, list(texts)))
+        return self.answer(texts)
+
+
+def by_number(texts: Sequence[str]) -> list[float]:
+    return [float(text.split()[-1]) for text in texts]
+
+
+def retrieved(judge: Any, settings: dict[str, Any] | None = None, top_k: int = 8, **options: Any) -> qtm.Retrieval:
+    def search(query: str, top_k: int = 8) -> list[dict[str, Any]]:
+        return PASSAGES[:top_k]
+
+    wrapped = qtm.QueryMiddleware({**CONFIG, **(settings or {})}, reranker=judge).wrap(search)
+    return wrapped.retrieve(QUESTION, top_k=top_k, **options)
+
+
+def ids(found: qtm.Retrieval) -> list[str | None]:
+    return [match.id for match in found.matches]
+
+
+def test_the_order_becomes_the_rerankers_and_the_backends_scores_stay() -> None:
+    judge = Judge(by_number)
+    found = retrieved(judge)
+    assert ids(found) == [f"p{number}" for number in reversed(range(8))]
+    assert [match.rerank_score for match in found.matches] == [7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+    assert [match.score for match in found.matches] == [row["score"] for row in reversed(PASSAGES)]
+    assert found.response == list(reversed(PASSAGES))
+    assert found.status == "full"
+
+
+def test_it_is_asked_the_users_own_question() -> None:
+    judge = Judge(by_number)
+    retrieved(judge, {"preprocess": {"applyTo": "text"}})
+    assert [query for query, _ in judge.asked] == [QUESTION]
+
+
+def test_it_sees_more_candidates_than_the_caller_asked_for_and_no_more_than_allowed() -> None:
+    judge = Judge(by_number)
+    found = retrieved(judge, {"rerank": {"enabled": True, "rerankTopK": 6}}, top_k=2)
+    assert ids(found) == ["p5", "p4"]
+    assert [len(texts) for _, texts in judge.asked] == [6]
+
+
+def test_candidates_beyond_the_limit_keep_their_places_behind() -> None:
+    found = retrieved(Judge(by_number), {"rerank": {"enabled": True, "rerankTopK": 3}})
+    assert ids(found) == ["p2", "p1", "p0", "p3", "p4", "p5", "p6", "p7"]
+    assert [match.rerank_score for match in found.matches][3:] == [None] * 5
+
+
+def test_equal_scores_keep_the_order() -> None:
+    found = retrieved(Judge(lambda texts: [0.5] * len(texts)))
+    assert ids(found) == [row["id"] for row in PASSAGES]
+
+
+def test_one_call_may_turn_it_off_or_on() -> None:
+    judge = Judge(by_number)
+    assert ids(retrieved(judge, None, config={"rerank": False}))[0] == "p0"
+    assert ids(retrieved(judge, {"rerank": False}, config={"rerank": True}))[0] == "p7"
+    assert len(judge.asked) == 1
+
+
+def fail(_: Sequence[str]) -> Any:
+    raise RuntimeError("no model")
+
+
+FAULTS: dict[str, Callable[[Sequence[str]], Any]] = {
+    "raises": fail,
+    "too few": lambda texts: [1.0],
+    "too many": lambda texts: [1.0] * (len(texts) + 1),
+    "not a number": lambda texts: [float("nan")] * len(texts),
+    "infinite": lambda texts: [float("inf")] * len(texts),
+    "text": lambda texts: ["high"] * len(texts),
+    "none": lambda texts: None,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_where_it_fails_order_and_count_stay_and_it_is_told(fault: str) -> None:
+    found = retrieved(Judge(FAULTS[fault]), top_k=5)
+    assert ids(found) == ["p0", "p1", "p2", "p3", "p4"]
+    assert [match.rerank_score for match in found.matches] == [None] * 5
+    assert found.status == "degraded"
+    assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
+
+
+def test_where_it_is_late_the_order_stays() -> None:
+    def slow(texts: Sequence[str]) -> list[float]:
+        time.sleep(2)
+        return by_number(texts)
+
+    found = retrieved(Judge(slow), {"rerank": {"enabled": True, "timeoutMs": 30}})
+    assert ids(found)[0] == "p0"
+    assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "timeout")]
+
+
+def test_an_awaited_function_is_reranked_too() -> None:
+    async def search(query: str, top_k: int = 8) -> list[dict[str, Any]]:
+        return PASSAGES[:top_k]
+
+    wrapped = qtm.QueryMiddleware(CONFIG, reranker=Judge(by_number)).wrap(search)
+    assert asyncio.run(wrapped(QUESTION, top_k=3))[0]["id"] == "p7"
+
+
+@given(blank=st.sets(st.integers(0, 7)))
+def test_passages_without_text_keep_their_places(blank: set[int]) -> None:
+    rows = [{**row, "text": ""} if number in blank else row for number, row in enumerate(PASSAGES)]
+
+    def search(query: str, top_k: int = 8) -> list[dict[str, Any]]:
+        return rows
+
+    judge = Judge(by_number)
+    found = qtm.QueryMiddleware(CONFIG, reranker=judge).wrap(search).retrieve(QUESTION)
+    assert {place for place, id_ in enumerate(ids(found)) if int(str(id_)[1:]) in blank} == blank
+    assert sorted(map(str, ids(found))) == [row["id"] for row in PASSAGES]
+    assert found.status == "full"
+    assert all("" not in texts for _, texts in judge.asked)
+
+
+def test_a_function_of_a_question_and_texts_will_do() -> None:
+    assert ids(retrieved(lambda query, texts: by_number(texts)))[0] == "p7"
+
+
+def test_what_is_no_reranker_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="reranker"):
+        qtm.QueryMiddleware(CONFIG, reranker=42)
+
+
+def test_the_reranked_order_is_part_of_the_record(tmp_path: Any) -> None:
+    log = tmp_path / "log.jsonl"
+    found = retrieved(Judge(by_number), {"log": str(log)})
+    assert [key[1] for key in found.reranked] == ids(found)
+    assert '"rerank": [{"id": "p7"' in log.read_text()
