@@ -750,7 +750,8 @@ def ready(name: str) -> Settings:
 def test_the_ready_files_are_these() -> None:
     modes = ["rewrite", "stepback", "decompose", "multi-query", "hyde", "keywords", "all", "combined"]
     others = ["query-transform", "rules", "auto", "research", "strip-as-text", "seed-parity", "off"]
-    assert sorted(path.name for path in READY) == sorted(f"{name}.config.json" for name in modes + others)
+    own_store = ["hybrid", "rerank", "synthesis", "contextual", "pinecone"]
+    assert sorted(path.name for path in READY) == sorted(f"{name}.config.json" for name in modes + others + own_store)
     assert [ready(name).transformation_type for name in modes] == [name.replace("-", "_") for name in modes]
 
 
@@ -765,6 +766,11 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
     research = ready("research")
     assert (research.max_sub_queries, research.llm.sub_query_style) == (5, "research")
     assert (research.fusion.method, research.fusion.min_successes) == ("concat", 2)
+    assert ready("hybrid").hybrid.enabled
+    assert ready("rerank").rerank.enabled
+    assert ready("contextual").contextual_chunks
+    assert (ready("synthesis").answer.mode, ready("synthesis").transformation_type) == ("synthesis", "decompose")
+    assert (ready("pinecone").store.kind, ready("pinecone").store.index) == ("pinecone", "passages")
     for name in ("auto", "query-transform"):
         assert (ready(name).transformation_type, ready(name).escalation.mode) == ("combined", "auto")
 
