@@ -7,7 +7,8 @@ import inspect
 import types
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from qtmiddleware.types import Retrieval
+from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
+from qtmiddleware.types import Answer, Retrieval
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +37,22 @@ class Bound(Generic[P, R]):
     async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """`Wrapped.aretrieve` on this object."""
         return await self.__func__.aretrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def answer(self, *args: Any, **kwargs: Any) -> Answer:
+        """`Wrapped.answer` on this object."""
+        return self.__func__.answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
+        """`Wrapped.aanswer` on this object."""
+        return await self.__func__.aanswer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
+        """`Wrapped.stream_answer` on this object."""
+        return self.__func__.stream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
+        """`Wrapped.astream_answer` on this object."""
+        return self.__func__.astream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -75,12 +75,13 @@ class ModelError(QtMiddlewareError):
 
     *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``, ``unavailable``,
     ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long`` or ``cancelled``.
-    The message never holds the query, the reply or a key.
+    The message never holds the query, the reply or a key. *retrieval* is what had been retrieved where an answer failed.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
         self.reason = reason
+        self.retrieval: Any = None
 
 
 class EmbeddingError(QtMiddlewareError):

@@ -69,7 +69,7 @@ async def _ready(value: Any) -> Any:
 class Invocation:
     """One call of the wrapped function, ready to be made again with other texts."""
 
-    __slots__ = ("_args", "_call_shape", "_fn", "_kwargs", "_original", "_outfit", "model", "native_async")
+    __slots__ = ("_args", "_call_shape", "_fn", "_kwargs", "_original", "_outfit", "chat", "model", "native_async")
 
     def __init__(
         self,
@@ -89,6 +89,7 @@ class Invocation:
         self._original = original
         self._outfit = outfit
         self.model = outfit.model
+        self.chat = outfit.chat
         self.native_async = native_async
 
     @property

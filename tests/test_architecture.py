@@ -23,13 +23,13 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     errors deadline trace settings
     types
     ports
-    steps cache calls responses fusion keywords gate preprocessing transforms overrides bound chunking filters
+    steps cache calls responses fusion keywords gate preprocessing transforms overrides chunking filters
     lockstep request variants asking querylog drivers llms embedders rerankers stores documents config wrap_options
     merging equipment hybrid
     searching reranking kit
     pipeline ingestion
     answering transforming
-    invocation
+    invocation bound
     wrapped
     own_search
     query_middleware testing
