@@ -75,7 +75,7 @@ class ModelError(QtMiddlewareError):
 
     *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``, ``unavailable``,
     ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long`` or ``cancelled``.
-    The message never holds the query, the reply or a key. *retrieval* is what had been retrieved where an answer failed.
+    The message never holds the query, the reply or a key. *retrieval* is what had been found where an answer failed.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
