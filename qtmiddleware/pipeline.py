@@ -94,7 +94,7 @@ class _Retrieving:
             return (yield from self._unread(response, error))
         if question is not None and waits_for_first and self._escalates(first):
             made = yield from self._ask(question)
-        variants = variants_of(made, self.query.text, self.settings.fusion.weights)
+        variants = variants_of(made, self.query.text, self.settings.fusion)
         lists = yield from search_variants(
             variants, self.request, width=self._width, budget=self.budget, trace=self.trace, trouble=self.trouble
         )

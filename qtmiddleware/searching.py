@@ -41,7 +41,8 @@ def search_variants(
             trouble.append(Degradation("embed", "failed", "wrong number of vectors"))
             return []
     began = trace.clock()
-    steps = [Search(it.text, width, vector) for it, vector in zip(variants, vectors, strict=True)]
+    widths = {"sub_query": request.settings.fusion.sub_query_top_k or width}
+    steps = [Search(it.text, widths.get(it.kind, width), vector) for it, vector in zip(variants, vectors, strict=True)]
     outcomes = yield Together(steps, budget, limit)
     trace.searches += len(steps)
     trace.stage("search.variants", trace.clock() - began)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtmiddleware.settings import FusionWeights
+from qtmiddleware.settings import FusionSettings, FusionWeights
 from qtmiddleware.transforms import distinct
 from qtmiddleware.types import Transformation, Variant, VariantKind
 
@@ -21,12 +21,14 @@ def _candidates(made: Transformation, weights: FusionWeights) -> list[_Candidate
     return [(kind, text, weight) for kind, text, weight in found if text and not text.isspace()]
 
 
-def variants_of(made: Transformation, original: str, weights: FusionWeights) -> tuple[Variant, ...]:
+def variants_of(made: Transformation, original: str, options: FusionSettings) -> tuple[Variant, ...]:
     """The variants to search beside *original*, without those that say the same as another one.
 
-    Sub-queries share one weight, and so do paraphrases.
+    Sub-queries share one weight, and so do paraphrases. One that says the same as the original is searched where the
+    original takes no part in the fusion.
     """
-    candidates = _candidates(made, weights)
-    kept = [candidates[position] for position in distinct([text for _, text, _ in candidates], original=original)]
+    candidates = _candidates(made, options.weights)
+    heard = original if options.include_original else ""
+    kept = [candidates[position] for position in distinct([text for _, text, _ in candidates], original=heard)]
     kinds = [kind for kind, _, _ in kept]
     return tuple([Variant(kind, text, weight / kinds.count(kind)) for kind, text, weight in kept])

@@ -12,7 +12,7 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.merging import Found
 from qtmiddleware.request import Memory, Request
 from qtmiddleware.searching import search_variants
-from qtmiddleware.settings import LimitSettings, Settings
+from qtmiddleware.settings import FusionSettings, LimitSettings, Settings
 from qtmiddleware.steps import Embed, Outcome, Search, Together
 from qtmiddleware.trace import Trace
 from qtmiddleware.types import Degradation, Variant
@@ -27,10 +27,18 @@ def rows(name: str) -> list[dict[str, Any]]:
 class Played:
     """The flow of the variants' searches, answered from a script; keeps the steps it asked for."""
 
-    def __init__(self, *answers: Sequence[Outcome], embeds: bool = False, width: int | None = 50) -> None:
+    def __init__(
+        self,
+        *answers: Sequence[Outcome],
+        embeds: bool = False,
+        width: int | None = 50,
+        sub_query_top_k: int | None = None,
+    ) -> None:
         self.trace, self.trouble = Trace(), list[Degradation]()
         self.steps: list[Together] = []
-        settings = Settings(limits=LimitSettings(max_concurrency=3))
+        settings = Settings(
+            limits=LimitSettings(max_concurrency=3), fusion=FusionSettings(sub_query_top_k=sub_query_top_k)
+        )
         request = Request("q", (), settings, Memory(TTLCache(1, 1)), embeds=embeds)
         self.budget = Deadline.after(60.0)
         flow = search_variants(
@@ -76,6 +84,11 @@ def test_all_are_searched_in_one_step_within_the_limits() -> None:
     assert played.kinds == ["one", "two", "three"]
     assert [list(found.ranking.keys) for found in played.lists] == [[("__default__", name)] for name in "abc"]
     assert (played.trouble, played.trace.searches) == ([], 3)
+
+
+def test_sub_queries_may_bring_fewer_than_the_others() -> None:
+    (together,) = Played(good("a", "b", "c"), sub_query_top_k=2).steps
+    assert [step.top_k for step in together.steps if isinstance(step, Search)] == [50, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.settings import FusionWeights
+from qtmiddleware.settings import FusionSettings, FusionWeights
 from qtmiddleware.types import Transformation
 from qtmiddleware.variants import variants_of
 
 WEIGHTS = FusionWeights(standalone=1.1, rewrite=0.7, hyde=0.9, sub_queries=1.2, paraphrases=0.8, step_back=0.3)
+OPTIONS = FusionSettings(weights=WEIGHTS)
 QUESTION = "Does the old dog have health concerns?"
 
 
 def shown(made: Transformation) -> list[tuple[str, str, float]]:
-    return [(it.kind, it.text, it.weight) for it in variants_of(made, QUESTION, WEIGHTS)]
+    return [(it.kind, it.text, it.weight) for it in variants_of(made, QUESTION, OPTIONS)]
 
 
 def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
@@ -98,3 +99,10 @@ def test_weights_are_positive_and_texts_are_those_that_were_made(
     assert all(text.strip() for text in texts)
     assert len(set(texts)) == len(texts)
     assert all(weight > 0 for _, _, weight in variants)
+
+
+def test_what_repeats_the_question_is_searched_where_the_question_itself_does_not_count() -> None:
+    made = Transformation(rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",))
+    alone = FusionSettings(include_original=False)
+    assert [it.kind for it in variants_of(made, QUESTION, FusionSettings())] == ["sub_query"]
+    assert [it.kind for it in variants_of(made, QUESTION, alone)] == ["rewrite", "sub_query"]

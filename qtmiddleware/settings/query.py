@@ -1,47 +1,19 @@
-"""Every option, with its default, its limits and its meaning, in one place.
-
-Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits stand in each field's
-metadata; `qtmiddleware.config` reads them to check what users write and to make the JSON schema. Keys are snake_case
-here and camelCase in files.
-"""
+"""Options of what is made of a question."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-TransformationType = Literal[
-    "none", "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined"
-]
+from qtmiddleware.settings.option import group, option
+
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
 FusionMethod = Literal["anchored", "rrf", "weighted_rrf", "max", "concat"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 SubQueryStyle = Literal["simple", "research"]
 Language = Literal["auto", "de", "en", "es", "fr", "it", "nl", "pt"]
-
-ChunkBoundary = Literal["sentence", "character"]
-HybridMethod = Literal["weighted", "rrf"]
-StoreKind = Literal["sqlite", "lancedb", "pinecone", "memory"]
-AnswerMode = Literal["plain", "synthesis"]
-
-META: Final = "option"
-"""The metadata key under which a field keeps its meaning and limits."""
-
-
-def option(default: Any, doc: str, **limits: Any) -> Any:
-    """A field with its *default*, its meaning and the limits pydantic knows (``ge``, ``le``, ``gt``, ``min_length``)."""
-    meta = {META: {"description": doc, **limits}}
-    if isinstance(default, Mapping):
-        frozen = dict(default)
-        return field(default_factory=lambda: dict(frozen), metadata=meta)
-    return field(default=default, metadata=meta)
-
-
-def group(cls: type[Any], doc: str) -> Any:
-    """A field that holds a group of options."""
-    return field(default_factory=cls, metadata={META: {"description": doc}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +75,9 @@ class FusionSettings:
     weights: FusionWeights = group(FusionWeights, "The voice of each kind of variant (anchored, weighted_rrf).")
     rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
     include_original: bool = option(True, "Whether the question itself takes part in the fusion.")
+    sub_query_top_k: int | None = option(
+        None, "Passages the search of each sub-query brings; null is as many as the others.", ge=1, le=10_000
+    )
     min_successes: int = option(
         2, "How many variants must be searched successfully; with fewer, the original stands alone.", ge=1, le=20
     )
@@ -142,19 +117,6 @@ class LlmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridSettings:
-    """Searching the own store by vectors and by words."""
-
-    enabled: bool = option(False, "Whether the own store is searched by words too.")
-    method: HybridMethod = option("weighted", "weighted: sum of min-max scores; rrf: by rank.")
-    vector_weight: float = option(0.8, "Share of the vector search.", ge=0.0, le=1.0)
-    bm25_weight: float = option(0.2, "Share of the word search (BM25).", ge=0.0, le=1.0)
-    search_top_k: int = option(10, "Passages a hybrid search returns where none are asked for.", ge=1, le=10_000)
-    fusion_top_k: int = option(50, "Candidates each of the two searches brings.", ge=1, le=10_000)
-    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RerankSettings:
     """Judging the best candidates once more, each beside the question."""
 
@@ -167,33 +129,6 @@ class RerankSettings:
     rerank_top_k: int = option(20, "How many of the best candidates are judged.", ge=1, le=1_000)
     timeout_ms: int = option(5_000, "Longest wait for the reranker; after it the order stays.", ge=1, le=600_000)
     trust_remote_code: bool = option(False, "Whether code that comes with a model may run; some models need it.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
-    """The own store. Keys come from the environment alone."""
-
-    kind: StoreKind = option("sqlite", "sqlite and lancedb keep files at indexPath; pinecone; memory keeps nothing.")
-    index: str | None = option(None, "Name of the Pinecone index.")
-    host: str | None = option(None, "Host of the Pinecone index, in place of its name.")
-    namespace: str = option("", "Pinecone namespace.")
-    integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is unused then.")
-    text_field: str = option("text", "Metadata field of Pinecone records that holds the text.", min_length=1)
-    sparse_index: str | None = option(None, "Name of a second, sparse Pinecone index, for the word search.")
-    sparse_host: str | None = option(None, "Host of the sparse index, in place of its name.")
-    sparse_model: str = option(
-        "pinecone-sparse-english-v0", "Hosted model that makes the sparse vectors.", min_length=1
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerSettings:
-    """Answers from what was found."""
-
-    mode: AnswerMode = option("plain", "plain: one answer; synthesis: one for each sub-query, then one of them all.")
-    max_tokens: int | None = option(1_000, "Most tokens of an answer; null sends no limit.", ge=1, le=100_000)
-    timeout_ms: int = option(60_000, "Longest wait for one answer of the model.", ge=1, le=600_000)
-    context_chars: int = option(24_000, "Most characters of passages the model is shown.", ge=100, le=10_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,38 +147,3 @@ class LogSettings:
 
     path: str | None = option(None, "JSON-lines file with one record a query; null writes none.")
     query_text: bool = option(True, "Whether that file holds the texts that were searched, or only their hashes.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything that can be set."""
-
-    transformation_type: TransformationType = option("none", "What the language model is asked for.")
-    transformation_model: str = option("gpt-4o-mini", "Model of the transformations.", min_length=1)
-    max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", ge=2, le=6)
-    top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
-    chunk_size: int = option(800, "Characters a chunk.", ge=1, le=1_000_000)
-    chunk_overlap: int = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
-    chunk_boundary: ChunkBoundary = option(
-        "sentence", "sentence: a chunk ends at one where one is near; character: exactly at chunkSize."
-    )
-    contextual_chunks: bool = option(False, "Whether the model writes for each chunk where it stands in its document.")
-    embedding_model: str = option("all-MiniLM-L6-v2", "Model that embeds passages and queries.", min_length=1)
-    embedding_dimensions: int | None = option(
-        None, "Length of the vectors, for models that can shorten them; null is the model's own.", ge=1, le=100_000
-    )
-    chat_model: str = option("gpt-4o-mini", "Model that answers.", min_length=1)
-    data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
-    index_path: str = option(".tmp/index/qtmiddleware.sqlite", "Where the embedded store lies: a file, or a folder for LanceDB.", min_length=1)
-    preprocess: PreprocessSettings = group(PreprocessSettings, "Rules without a model.")
-    keyword_evidence: KeywordEvidenceSettings = group(KeywordEvidenceSettings, "Keywords over the candidates' text.")
-    escalation: EscalationSettings = group(EscalationSettings, "When the model is called.")
-    fusion: FusionSettings = group(FusionSettings, "How several lists become one.")
-    limits: LimitSettings = group(LimitSettings, "Time, size and concurrency.")
-    llm: LlmSettings = group(LlmSettings, "The language model.")
-    hybrid: HybridSettings = group(HybridSettings, "Vectors and words together.")
-    rerank: RerankSettings = group(RerankSettings, "Judging candidates once more.")
-    store: StoreSettings = group(StoreSettings, "The own store.")
-    answer: AnswerSettings = group(AnswerSettings, "Answers from what was found.")
-    cache: CacheSettings = group(CacheSettings, "Remembered transformations.")
-    log: LogSettings = group(LogSettings, "Records of queries.")

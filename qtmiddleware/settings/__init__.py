@@ -1,0 +1,114 @@
+"""Every option, with its default, its limits and its meaning, in one place.
+
+Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits stand in each field's
+metadata; `qtmiddleware.config` reads them to check what users write and to make the JSON schema. Keys are snake_case
+here and camelCase in files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qtmiddleware.settings.option import META, group, option
+from qtmiddleware.settings.own_store import (
+    AnswerMode,
+    AnswerSettings,
+    HybridMethod,
+    HybridSettings,
+    StoreKind,
+    StoreSettings,
+)
+from qtmiddleware.settings.query import (
+    ApplyTo,
+    CacheSettings,
+    EscalationMode,
+    EscalationSettings,
+    FusionMethod,
+    FusionSettings,
+    FusionWeights,
+    KeywordEvidenceSettings,
+    Language,
+    LimitSettings,
+    LlmSettings,
+    LogSettings,
+    PreprocessSettings,
+    RerankSettings,
+    StructuredOutput,
+    SubQueryStyle,
+)
+
+__all__ = [
+    "META",
+    "AnswerMode",
+    "AnswerSettings",
+    "ApplyTo",
+    "CacheSettings",
+    "ChunkBoundary",
+    "EscalationMode",
+    "EscalationSettings",
+    "FusionMethod",
+    "FusionSettings",
+    "FusionWeights",
+    "HybridMethod",
+    "HybridSettings",
+    "KeywordEvidenceSettings",
+    "Language",
+    "LimitSettings",
+    "LlmSettings",
+    "LogSettings",
+    "PreprocessSettings",
+    "RerankSettings",
+    "Settings",
+    "StoreKind",
+    "StoreSettings",
+    "StructuredOutput",
+    "SubQueryStyle",
+    "TransformationType",
+    "group",
+    "option",
+]
+
+TransformationType = Literal[
+    "none", "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined"
+]
+ChunkBoundary = Literal["sentence", "character"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set."""
+
+    transformation_type: TransformationType = option("none", "What the language model is asked for.")
+    transformation_model: str = option("gpt-4o-mini", "Model of the transformations.", min_length=1)
+    max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", ge=2, le=6)
+    top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
+    chunk_size: int = option(800, "Characters a chunk.", ge=1, le=1_000_000)
+    chunk_overlap: int = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
+    chunk_boundary: ChunkBoundary = option(
+        "sentence", "sentence: a chunk ends at one where one is near; character: exactly at chunkSize."
+    )
+    contextual_chunks: bool = option(False, "Whether the model writes for each chunk where it stands in its document.")
+    embedding_model: str = option("all-MiniLM-L6-v2", "Model that embeds passages and queries.", min_length=1)
+    embedding_dimensions: int | None = option(
+        None, "Length of the vectors, for models that can shorten them; null is the model's own.", ge=1, le=100_000
+    )
+    chat_model: str = option("gpt-4o-mini", "Model that answers.", min_length=1)
+    data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
+    index_path: str = option(
+        ".tmp/index/qtmiddleware.sqlite",
+        "Where the embedded store lies: a file, or a folder for LanceDB.",
+        min_length=1,
+    )
+    preprocess: PreprocessSettings = group(PreprocessSettings, "Rules without a model.")
+    keyword_evidence: KeywordEvidenceSettings = group(KeywordEvidenceSettings, "Keywords over the candidates' text.")
+    escalation: EscalationSettings = group(EscalationSettings, "When the model is called.")
+    fusion: FusionSettings = group(FusionSettings, "How several lists become one.")
+    limits: LimitSettings = group(LimitSettings, "Time, size and concurrency.")
+    llm: LlmSettings = group(LlmSettings, "The language model.")
+    hybrid: HybridSettings = group(HybridSettings, "Vectors and words together.")
+    rerank: RerankSettings = group(RerankSettings, "Judging candidates once more.")
+    store: StoreSettings = group(StoreSettings, "The own store.")
+    answer: AnswerSettings = group(AnswerSettings, "Answers from what was found.")
+    cache: CacheSettings = group(CacheSettings, "Remembered transformations.")
+    log: LogSettings = group(LogSettings, "Records of queries.")
