@@ -128,6 +128,10 @@ class _Reading:
             elif field.shape == "list":
                 self._note(field, "dropped: more than asked for")
                 break
+        if field.name == "sub_queries" and list(kept) == [self.original]:
+            self.nothing_new = True
+            self._note(field, "dropped: same as the query")
+            return []
         return list(kept.values())
 
     def _value(self, field: ReplyField, text: str) -> str:
@@ -158,7 +162,8 @@ class _Reading:
         if not key or is_noise(value, query) or (text.endswith((":", "：")) and not query.endswith((":", "："))):
             self.nothing_new = True
             return "dropped: no query"
-        if key == self.original and field.name != "keywords":
+        # One of several sub-queries may well be the query: it is one side of it then.
+        if key == self.original and field.name not in ("keywords", "sub_queries"):
             self.nothing_new = True
             return "dropped: same as the query"
         if key.count(" ") >= 3 and key in self.instructions:

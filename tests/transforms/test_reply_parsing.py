@@ -217,6 +217,11 @@ def test_a_query_that_needs_no_splitting_or_resolving_is_no_error() -> None:
     assert found == Transformation(notes=(("standalone", "dropped: same as the query"),))
 
 
+def test_a_sub_query_that_is_the_question_stays_beside_others() -> None:
+    reply = Reply(json.dumps({"sub_queries": ["What is Acme?", "Where is Acme?"]}))
+    assert parse(prompt("decompose"), reply).sub_queries == ("What is Acme?", "Where is Acme?")
+
+
 @pytest.mark.parametrize(
     "sub_query",
     [
