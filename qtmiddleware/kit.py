@@ -10,7 +10,7 @@ from typing import Any
 from qtmiddleware.embedders import CallableEmbedder, embedder_named
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.hybrid import HybridSearch
-from qtmiddleware.ports import Embedder, Filter, Record, Store
+from qtmiddleware.ports import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.settings import Settings
 from qtmiddleware.stores import LanceDBStore, MemoryStore, SQLiteStore, open_pinecone
 
@@ -58,7 +58,7 @@ def open_kit(
 def _embedder(given: Any, settings: Settings) -> Embedder:
     if given is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
-    if isinstance(given, Embedder):
+    if is_embedder(given):
         return given
     if callable(given):
         return CallableEmbedder(given)
@@ -74,7 +74,7 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
     if kind == "memory":
         return MemoryStore(embedding_model=name, dimension=dimension)
     if must_exist and not Path(path).expanduser().exists():
-        raise StoreError(f"there is no index at {path} yet; make one with: qtm ingest")
+        raise StoreError(f"there is no index at {path} yet; make one with qtm ingest, and the same config")
     return (SQLiteStore if kind == "sqlite" else LanceDBStore)(path, embedding_model=name, dimension=dimension)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.types import Message
@@ -99,6 +99,11 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector a text, in the texts' order."""
+
+
+def is_embedder(given: object) -> TypeGuard[Embedder]:
+    """Whether *given* embeds. Its dimension is not looked at: that may load a model or ask a server."""
+    return callable(getattr(given, "embed", None)) and not isinstance(given, type)
 
 
 @runtime_checkable

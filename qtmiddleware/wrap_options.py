@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from qtmiddleware.calls import is_async
 from qtmiddleware.errors import WrapError
-from qtmiddleware.ports import Embedder
+from qtmiddleware.ports import Embedder, is_embedder
 
 
 class AskOptions(TypedDict, total=False):
@@ -52,7 +52,7 @@ def embedding(embed: Any) -> tuple[Any, Any]:
     """The synchronous and the asynchronous embedding of what the caller gave."""
     if embed is None:
         return None, None
-    if isinstance(embed, Embedder):
+    if is_embedder(embed):
         return embed.embed, None
     if callable(embed):
         return (None, embed) if is_async(embed) else (embed, None)

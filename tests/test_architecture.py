@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     errors deadline trace settings
     types
     ports
-    steps cache calls responses fusion keywords gate preprocessing transforms overrides chunking filters
+    steps cache calls responses fusion keywords gate preprocessing transforms overrides chunking filters loading
     lockstep request variants asking querylog drivers llms embedders rerankers stores documents config wrap_options
     merging equipment hybrid
     searching reranking kit

@@ -6,25 +6,43 @@ from typing import Final
 
 from qtmiddleware.embedders.callable import CallableEmbedder
 from qtmiddleware.embedders.minilm import MODEL_NAME, MiniLMEmbedder
+from qtmiddleware.embedders.openai import OpenAIEmbedder
+from qtmiddleware.embedders.sentence_transformers import SentenceTransformersEmbedder
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.ports import Embedder
 
-__all__ = ["CallableEmbedder", "MiniLMEmbedder", "embedder_named"]
+__all__ = [
+    "CallableEmbedder",
+    "MiniLMEmbedder",
+    "OpenAIEmbedder",
+    "SentenceTransformersEmbedder",
+    "embedder_named",
+]
 
-_NAMES: Final = (MODEL_NAME, f"sentence-transformers/{MODEL_NAME}")
+_MINILM: Final = (MODEL_NAME, f"sentence-transformers/{MODEL_NAME}")
+_OPENAI: Final = "openai/"
 
 
-def embedder_named(name: str) -> Embedder:
+def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
     """The embedder for a model's *name*; nothing is loaded before its first use.
 
-    Raises `ConfigError` for a name that is not known here.
+    ``all-MiniLM-L6-v2`` is run by numpy; ``text-embedding-...`` and ``openai/...`` are asked of OpenAI or the server at
+    ``OPENAI_BASE_URL``; any other name is a folder or a model of the hub, run by sentence-transformers. *dimensions*
+    shortens the vectors, of models that can. Raises `ConfigError` for a blank name and impossible dimensions.
     """
-    if name in _NAMES:
-        return MiniLMEmbedder()
-    raise ConfigError(
-        f"no embedding model {name!r} is known; known are {' and '.join(_NAMES)}. "
-        "Any other can be used through a function from texts to vectors: CallableEmbedder(fn, name=...)",
-        path="embeddingModel",
-        value=name,
-        allowed=", ".join(_NAMES),
-    )
+    if not name.strip():
+        raise ConfigError("the embedding model has no name", path="embeddingModel", value=name, allowed="a name")
+    if name in _MINILM:
+        embedder = MiniLMEmbedder()
+        if dimensions not in (None, embedder.dimension):
+            allowed = f"null or {embedder.dimension}"
+            raise ConfigError(
+                f"{MODEL_NAME} gives vectors of {embedder.dimension} numbers, not {dimensions}; allowed is {allowed}",
+                path="embeddingDimensions",
+                value=dimensions,
+                allowed=allowed,
+            )
+        return embedder
+    if name.startswith((_OPENAI, "text-embedding-")):
+        return OpenAIEmbedder(name.removeprefix(_OPENAI), dimensions=dimensions)
+    return SentenceTransformersEmbedder(name, dimensions=dimensions)

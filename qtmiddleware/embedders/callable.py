@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from qtmiddleware.embedders.vectors import checked_vectors
 from qtmiddleware.errors import EmbeddingError
 
 
@@ -17,7 +18,7 @@ class CallableEmbedder:
     the first vectors where it is not given.
 
     What *fn* raises passes through unchanged. A wrong number of vectors, vectors of unequal length or something that is
-    no number raise `EmbeddingError`.
+    no finite number raise `EmbeddingError`.
     """
 
     def __init__(
@@ -73,21 +74,6 @@ class CallableEmbedder:
 
     def _checked(self, made: Sequence[Any], count: int) -> list[list[float]]:
         """*made* as lists of floats, *count* of them, all of the one length."""
-        try:
-            vectors = [_numbers(vector) for vector in made]
-        except (TypeError, ValueError) as error:
-            raise EmbeddingError(f"{self._name} returned something else than lists of numbers: {error}") from error
-        if len(vectors) != count:
-            raise EmbeddingError(f"{self._name} returned {len(vectors)} vectors for {count} texts")
-        lengths = {len(vector) for vector in vectors} | ({self._dimension} if self._dimension is not None else set())
-        if len(lengths) != 1 or lengths == {0}:
-            raise EmbeddingError(f"{self._name} returned vectors of several lengths or none: {sorted(lengths)}")
-        self._dimension = lengths.pop()
+        vectors = checked_vectors(made, count, dimension=self._dimension, name=self._name)
+        self._dimension = len(vectors[0])
         return vectors
-
-
-def _numbers(vector: Any) -> list[float]:
-    """*vector* as a list of floats; an array is turned into one in a single step."""
-    if isinstance(vector, str | bytes):
-        raise TypeError("a text stands where a vector should")
-    return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.embedders import CallableEmbedder, MiniLMEmbedder, embedder_named
-from qtmiddleware.errors import ConfigError, EmbeddingError
+from qtmiddleware.embedders import CallableEmbedder
+from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.ports import Embedder
 
 
@@ -51,6 +51,12 @@ def test_any_kind_of_numbers_comes_out_as_floats(made: Any) -> None:
 def test_anything_else_is_an_embedding_error(made: Any) -> None:
     with pytest.raises(EmbeddingError):
         CallableEmbedder(lambda texts: made, name="mine").embed(["a", "b"])
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float32("nan"), 10**400])
+def test_a_number_that_is_not_finite_is_an_embedding_error(number: Any) -> None:
+    with pytest.raises(EmbeddingError):
+        CallableEmbedder(lambda texts: [[1.0, number]]).embed(["a"])
 
 
 def test_a_length_other_than_before_is_an_embedding_error() -> None:
@@ -106,15 +112,3 @@ def test_texts_arrive_unchanged(texts: list[str]) -> None:
     seen: list[str] = []
     CallableEmbedder(lambda given_texts: (seen.extend(given_texts), lengths(given_texts))[1]).embed(texts)
     assert seen == texts
-
-
-@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
-def test_both_names_of_the_built_in_model_are_known(name: str) -> None:
-    embedder = embedder_named(name)
-    assert isinstance(embedder, MiniLMEmbedder)
-
-
-def test_an_unknown_name_says_what_is_known_and_what_else_can_be_done() -> None:
-    with pytest.raises(ConfigError, match=r"'gpt-9'.*all-MiniLM-L6-v2.*CallableEmbedder") as caught:
-        embedder_named("gpt-9")
-    assert (caught.value.path, caught.value.value) == ("embeddingModel", "gpt-9")

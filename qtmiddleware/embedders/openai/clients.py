@@ -1,0 +1,110 @@
+"""Which client serves which call, and who closes it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from qtmiddleware.errors import EmbeddingError
+
+KEY_VARIABLE: Final = "OPENAI_API_KEY"
+ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
+NO_KEY: Final = "none"
+"""Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
+
+
+class Clients:
+    """The user's own clients, never closed, or ours: a sync one made once a process, an async one for each call."""
+
+    def __init__(self, given: Any, base_url: str | None) -> None:
+        members = given if isinstance(given, tuple | list) else () if given is None else (given,)
+        self._base_url = base_url
+        self._own = not members
+        self._given_sync = next((member for member in members if not _is_async(member)), None)
+        self._given_async = next((member for member in members if _is_async(member)), None)
+        # By process, as sockets do not survive a fork; `setdefault` is atomic, a lock might be held during a fork.
+        self._by_process: dict[int, Any] = {}
+
+    @property
+    def host(self) -> str:
+        """The host that is spoken to, without path, user or password."""
+        given = self._given_sync if self._given_sync is not None else self._given_async
+        address = self._address() if given is None else getattr(given, "base_url", "")
+        try:
+            return urlsplit(str(address or "")).hostname or "the default address"
+        except ValueError:
+            return "an address that cannot be read"
+
+    def sync(self) -> Any:
+        """The client for a synchronous call; raises `EmbeddingError` where there is none or no key."""
+        if not self._own:
+            if self._given_sync is None:
+                raise EmbeddingError("an async client cannot serve a synchronous call; pass openai.OpenAI()")
+            return self._given_sync
+        process = os.getpid()
+        client = self._by_process.get(process)
+        if client is None:
+            made = self._made("OpenAI")
+            client = self._by_process.setdefault(process, made)
+            if client is not made:
+                made.close()
+        return client
+
+    @asynccontextmanager
+    async def asynchronous(self) -> AsyncIterator[Any]:
+        """The client for one asynchronous call; raises `EmbeddingError` where there is none or no key."""
+        if not self._own:
+            if self._given_async is None:
+                raise EmbeddingError("a sync client cannot serve an asynchronous call; pass openai.AsyncOpenAI()")
+            yield self._given_async
+            return
+        async with self._made("AsyncOpenAI") as client:
+            yield client
+
+    def close(self) -> None:
+        """Close our sync client of this process; the next call makes another."""
+        client = self._by_process.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    def _address(self) -> str | None:
+        return self._base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
+
+    def _made(self, kind: str) -> Any:
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not key and not self._address():
+            raise EmbeddingError(
+                f"there is no key for the embedding model: set {KEY_VARIABLE}, or {ADDRESS_VARIABLE} (base_url) for a"
+                " server that needs none"
+            )
+        import openai
+
+        return getattr(openai, kind)(api_key=key or NO_KEY, base_url=self._address())
+
+
+def is_vendors(client: Any) -> bool:
+    """Whether *client* is of the vendor's own classes and its ``create`` was not replaced by a tracing library."""
+    vendor = sys.modules.get("openai")
+    # By its real type: a double or a proxy may answer `isinstance` as the class it stands for.
+    if vendor is None or not issubclass(type(client), (vendor.OpenAI, vendor.AsyncOpenAI)):
+        return False
+    return "create" not in vars(client.embeddings)
+
+
+def retries_of(client: Any) -> int:
+    """How often *client* would try again; 0 for one that is not the vendor's, which does as it likes by itself."""
+    return int(client.max_retries) if is_vendors(client) else 0
+
+
+def without_retries(client: Any) -> Any:
+    """*client* with the retries of the SDK turned off, sharing its connections; one we cannot copy stays as it is."""
+    return client.with_options(max_retries=0) if is_vendors(client) and client.max_retries else client
+
+
+def _is_async(client: Any) -> bool:
+    """Whether *client* is an asynchronous one, told by the names of its classes."""
+    return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)

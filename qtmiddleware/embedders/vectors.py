@@ -1,0 +1,44 @@
+"""Texts as a model can read them, and vectors as they come back, checked before anybody keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from qtmiddleware.errors import EmbeddingError
+
+
+def readable(text: str) -> str:
+    """*text* with surrogates that stand alone replaced, as neither a tokenizer nor UTF-8 can hold those."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def checked_vectors(made: Any, count: int, *, dimension: int | None, name: str) -> list[list[float]]:
+    """*made* as *count* lists of finite floats, all of one length and that *dimension* where it is known.
+
+    Takes lists, tuples and arrays. Raises `EmbeddingError`, which speaks of the model as *name*.
+    """
+    try:
+        vectors = [_numbers(vector) for vector in made]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EmbeddingError(f"{name} returned something else than lists of numbers: {error}") from error
+    if len(vectors) != count:
+        raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {count} texts")
+    lengths = {len(vector) for vector in vectors} | ({dimension} if dimension is not None else set())
+    if len(lengths) != 1 or lengths == {0}:
+        raise EmbeddingError(f"{name} returned vectors of several lengths or none: {sorted(lengths)}")
+    if not all(all(map(isfinite, vector)) for vector in vectors):
+        raise EmbeddingError(f"{name} returned numbers that are not finite (NaN or infinite)")
+    return vectors
+
+
+def _numbers(vector: Sequence[Any]) -> list[float]:
+    """*vector* as a list of floats; an array is turned into one in a single step."""
+    if isinstance(vector, str | bytes):
+        raise TypeError("a text stands where a vector should")
+    return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]

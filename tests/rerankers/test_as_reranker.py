@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.ports import Reranker
+from qtmiddleware.rerankers import as_reranker, checked_scores
+from qtmiddleware.rerankers.callable import CallableReranker
+from qtmiddleware.rerankers.cross_encoder import CrossEncoderReranker
+from qtmiddleware.rerankers.pinecone import PineconeReranker
+from qtmiddleware.settings import RerankSettings, Settings
+
+JINA = "jinaai/jina-reranker-v2-base-multilingual"
+
+
+def lengths(query: str, texts: list[str]) -> list[float]:
+    return [len(text) / 10 for text in texts]
+
+
+async def lengths_async(query: str, texts: list[str]) -> list[float]:
+    return lengths(query, texts)
+
+
+def settings_of(**options: Any) -> Settings:
+    return Settings(rerank=RerankSettings(**options))
+
+
+# What a reranker may be
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "name"),
+    [
+        ("pinecone/some-new-model", PineconeReranker, "some-new-model"),
+        ("pinecone/bge-reranker-v2-m3", PineconeReranker, "bge-reranker-v2-m3"),
+        ("bge-reranker-v2-m3", PineconeReranker, "bge-reranker-v2-m3"),
+        ("cohere-rerank-3.5", PineconeReranker, "cohere-rerank-3.5"),
+        ("pinecone-rerank-v0", PineconeReranker, "pinecone-rerank-v0"),
+        ("BAAI/bge-reranker-v2-m3", CrossEncoderReranker, "BAAI/bge-reranker-v2-m3"),
+        ("./a/folder", CrossEncoderReranker, "./a/folder"),
+    ],
+)
+def test_without_a_reranker_the_settings_name_one(model: str, kind: type, name: str) -> None:
+    made = as_reranker(None, settings_of(model=model))
+    assert isinstance(made, kind)
+    assert made.name == name
+
+
+def test_the_default_is_the_cross_encoder_of_the_settings() -> None:
+    assert as_reranker(None, Settings()).name == "cross-encoder/ms-marco-MiniLM-L6-v2"
+
+
+def test_code_of_a_model_runs_only_where_the_settings_say_so() -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_reranker(None, settings_of(model=JINA))
+    assert caught.value.path == "rerank.trustRemoteCode"
+    assert as_reranker(None, settings_of(model=JINA, trust_remote_code=True)).name == JINA
+
+
+def test_a_reranker_stays_what_it_is() -> None:
+    class Own:
+        name = "own"
+
+        def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+            return [0.0] * len(texts)
+
+    own = Own()
+    assert as_reranker(own, Settings()) is own
+
+
+def test_an_object_that_predicts_is_a_cross_encoder_even_where_it_can_be_called() -> None:
+    class Model:
+        def predict(self, pairs: list[tuple[str, str]], **options: Any) -> Any:
+            return np.array([len(text) for _, text in pairs], dtype=np.float32)
+
+        def __call__(self, features: Any) -> None:
+            pytest.fail("was called")
+
+    made = as_reranker(Model(), Settings())
+    assert isinstance(made, CrossEncoderReranker)
+    assert made.name == "Model"
+    assert made.rerank("q", ["a", "abc"]) == [1.0, 3.0]
+
+
+def test_a_function_becomes_a_reranker() -> None:
+    made = as_reranker(lengths, Settings())
+    assert isinstance(made, Reranker)
+    assert made.name == "lengths"
+    assert made.rerank("q", ("a", "abc")) == [0.1, 0.3]
+
+
+class Async:
+    name = "async"
+
+    async def __call__(self, query: str, texts: list[str]) -> list[float]:
+        return lengths(query, texts)
+
+
+class AsyncReranker:
+    name = "async"
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+        return [0.0]
+
+
+@pytest.mark.parametrize("given_reranker", [lengths_async, partial(lengths_async), Async(), AsyncReranker()])
+def test_what_is_async_is_refused_at_once(given_reranker: Any) -> None:
+    with pytest.raises(ConfigError, match=r"async.*plain") as caught:
+        as_reranker(given_reranker, Settings())
+    assert caught.value.path == "reranker"
+
+
+@pytest.mark.parametrize("given_reranker", ["a-name", 7, [], CrossEncoderReranker, object()])
+def test_anything_else_says_what_it_may_be(given_reranker: Any) -> None:
+    with pytest.raises(ConfigError, match=r"rerank\.model.*CrossEncoder.*plain function") as caught:
+        as_reranker(given_reranker, Settings())
+    assert caught.value.path == "reranker"
+
+
+# Functions
+
+
+Ranked = namedtuple("Ranked", "index score")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        (0.5, 1, -2.0),
+        np.array([0.5, 1, -2], dtype=np.float32),
+        [np.float64(0.5), np.int64(1), Decimal(-2)],
+        [np.array(0.5), 1, -2],
+        [(2, -2.0), (0, 0.5), (1, 1)],
+        [Ranked(1, 1.0), Ranked(0, 0.5), Ranked(2, -2)],
+        [[np.int64(0), 0.5], [1, 1], [2, -2]],
+    ],
+    ids=["tuple", "array", "numbers", "small arrays", "pairs", "named pairs", "lists of two"],
+)
+def test_scores_and_pairs_come_out_as_floats_in_the_texts_order(made: Any) -> None:
+    found = CallableReranker(lambda query, texts: made, name="mine").rerank("q", ["a", "b", "c"])
+    assert found == [0.5, 1.0, -2.0]
+    assert {type(score) for score in found} == {float}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        None,
+        [],
+        [1.0],
+        [1.0, 2.0, 3.0],
+        [1.0, float("nan")],
+        [1.0, float("inf")],
+        [1.0, 10**400],
+        [1.0, None],
+        ["1", "2"],
+        "12",
+        b"12",
+        {0: 1.0, 1: 2.0},
+        {1.0, 2.0},
+        [(0, 1.0), (0, 2.0)],
+        [(0, 1.0), (2, 2.0)],
+        [(0, 1.0)],
+        [(0.0, 1.0), (1.0, 2.0)],
+        np.ones((2, 3)),
+        np.ones((2, 2)),
+        np.float64(1),
+    ],
+    ids=str,
+)
+def test_anything_but_one_finite_number_a_text_is_a_model_error(made: Any) -> None:
+    with pytest.raises(ModelError) as caught:
+        CallableReranker(lambda query, texts: made, name="mine").rerank("q", ["a", "b"])
+    assert caught.value.reason == "unparsable"
+
+
+def test_a_coroutine_in_disguise_is_a_model_error() -> None:
+    with pytest.raises(ModelError, match="awaitable"):
+        CallableReranker(lambda query, texts: lengths_async(query, texts)).rerank("q", ["a"])
+
+
+def test_what_the_function_raises_passes_through() -> None:
+    def broken(query: str, texts: list[str]) -> list[float]:
+        raise TimeoutError("theirs")
+
+    with pytest.raises(TimeoutError, match="theirs"):
+        CallableReranker(broken).rerank("q", ["a"])
+
+
+def test_no_texts_call_nothing() -> None:
+    assert CallableReranker(lambda query, texts: pytest.fail("was called")).rerank("q", []) == []
+
+
+@given(st.text(), st.lists(st.text(), max_size=5))
+def test_question_and_texts_arrive_unchanged_and_the_callers_list_is_its_own(query: str, texts: list[str]) -> None:
+    before = list(texts)
+
+    def fn(asked: str, found: list[str]) -> list[float]:
+        assert (asked, found) == (query, before)
+        scores = lengths(asked, found)
+        found.clear()
+        return scores
+
+    assert CallableReranker(fn).rerank(query, texts) == lengths(query, before)
+    assert texts == before
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+def test_finite_scores_stay_as_they_are(scores: list[float]) -> None:
+    assert checked_scores(scores, len(scores)) == checked_scores(np.array(scores), len(scores)) == scores
+
+
+@given(st.lists(st.floats()), st.integers(0, 5))
+def test_checked_scores_are_of_that_count_and_finite_or_refused(scores: list[float], count: int) -> None:
+    if len(scores) == count and np.isfinite(scores).all():
+        assert checked_scores(scores, count) == scores
+    else:
+        with pytest.raises(ModelError):
+            checked_scores(scores, count)
