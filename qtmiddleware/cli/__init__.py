@@ -6,17 +6,17 @@ import os
 import sys
 from typing import NoReturn
 
+from qtmiddleware.cli.exits import FAILED, INTERRUPTED, USAGE
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
-
-FAILED = 1
-USAGE = 2
-INTERRUPTED = 130
 
 
 def main() -> None:
     """Run ``qtm`` with the arguments of this process and leave with its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that lacks a character shows a replacement; it never ends the program.
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - it stays open as the stream it stands for
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        # A terminal that lacks a character shows a replacement, and bytes that are no text are read as one; neither
+        # ends the program.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     # One query is a small multiplication: several threads of the linear algebra library only wait for one another, and
@@ -42,7 +42,9 @@ def _run() -> None:
     except ImportError as error:
         raise MissingExtra(error.name or "typer", "cli") from error
     from qtmiddleware.cli.app import app
+    from qtmiddleware.cli.environment import load_dotenv_file
 
+    load_dotenv_file()
     app()
 
 
