@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         QtMiddlewareError,
         ResponseShapeError,
         StoreError,
+        UnreadableDocument,
         WrapError,
     )
     from qtmiddleware.ingestion import IngestReport, ingest
@@ -56,6 +57,7 @@ __all__ = [
     "Retrieval",
     "StoreError",
     "Transformation",
+    "UnreadableDocument",
     "Variant",
     "WrapError",
     "ingest",
@@ -75,6 +77,7 @@ _HOMES = {
         "QtMiddlewareError",
         "ResponseShapeError",
         "StoreError",
+        "UnreadableDocument",
         "WrapError",
     ),
     "overrides": ("override",),

@@ -8,13 +8,15 @@
     ├── MissingExtra (ImportError)      an optional dependency is not installed
     ├── ModelError                      the language model gave nothing usable
     ├── EmbeddingError                  texts could not be turned into vectors
-    └── StoreError                      the store cannot be opened, read or written
+    ├── StoreError                      the store cannot be opened, read or written
+    └── UnreadableDocument              a document cannot be read
 
 An exception of the wrapped function itself is never one of these: it passes through unchanged.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 
@@ -90,6 +92,24 @@ class EmbeddingError(QtMiddlewareError):
 
 class StoreError(QtMiddlewareError):
     """The store cannot be opened, read or written."""
+
+
+class UnreadableDocument(QtMiddlewareError):
+    """A document cannot be read; *path* names it.
+
+    *reason* is ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``no text in it (scanned?)``
+    or ``cannot be opened``; *detail* says more where more is known. Neither holds any of its text.
+    """
+
+    def __init__(self, path: Path, reason: str, detail: str = "") -> None:
+        super().__init__(f"{path} was not read: {reason}" + (f" ({detail})" if detail else ""))
+        self.path = path
+        self.reason = reason
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are pickled by their arguments, which are not those of __init__ here.
+        return type(self), (self.path, self.reason, self.detail)
 
 
 def is_outage(error: BaseException) -> bool:

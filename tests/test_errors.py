@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ EXAMPLES: list[errors.QtMiddlewareError] = [
     errors.ModelError("refused"),
     errors.EmbeddingError("no vector"),
     errors.StoreError("locked"),
+    errors.UnreadableDocument(Path("a.pdf"), "encrypted", "AES"),
 ]
 
 

@@ -86,7 +86,7 @@ class Settings:
     chunk_size: int = option(800, "Characters a chunk.", ge=1, le=1_000_000)
     chunk_overlap: int = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
     chunk_boundary: ChunkBoundary = option(
-        "sentence", "sentence: a chunk ends at one where one is near; character: exactly at chunkSize."
+        "sentence", "sentence: a chunk ends at one where one is near; character: windows of exactly chunkSize."
     )
     contextual_chunks: bool = option(False, "Whether the model writes for each chunk where it stands in its document.")
     embedding_model: str = option("all-MiniLM-L6-v2", "Model that embeds passages and queries.", min_length=1)

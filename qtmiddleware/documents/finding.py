@@ -1,0 +1,83 @@
+"""Which documents a path means: a file, all of a folder, or what a pattern matches."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from qtmiddleware.errors import ConfigError
+
+EXTENSIONS: Final = (".txt", ".md", ".markdown", ".pdf")
+"""The files that are taken from folders and by patterns, in capitals too."""
+_WILD: Final = frozenset("*?[")
+_ALLOWED: Final = f"a file, or a folder or pattern (docs/**/*.md) with files of {' '.join(EXTENSIONS)}"
+
+
+def find_documents(data_path: str | Path) -> list[Path]:
+    """The documents *data_path* means, in order: a file, the files below a folder, or those a pattern matches.
+
+    Of folders and patterns, files of `EXTENSIONS` are taken and hidden ones left out, as are hidden folders; links to
+    folders are not followed. A single file is taken whatever its name, and a name that exists is never a pattern.
+
+    Raises `ConfigError` where there are none, and where a folder cannot be looked into: its documents would seem gone.
+    """
+    if not str(data_path).strip():
+        raise _error(data_path, "dataPath is empty")
+    path = Path(data_path)
+    # A name that begins with ~ need not be somebody's home.
+    with suppress(RuntimeError):
+        path = path.expanduser()
+    try:
+        found = sorted(set(_documents(path)))
+    except (OSError, ValueError, NotImplementedError) as error:
+        where, why = getattr(error, "filename", None), getattr(error, "strerror", None) or error
+        message = f"dataPath is {str(data_path)!r}, but {repr(where) if where else 'it'} cannot be read: {why}"
+        raise _error(data_path, message) from error
+    if not found:
+        raise _error(data_path, f"dataPath is {str(data_path)!r}, where no documents were found")
+    return found
+
+
+def _documents(path: Path) -> Iterable[Path]:
+    if path.is_dir():
+        return _below(path)
+    if os.path.lexists(path):
+        return [path]
+    if _WILD.isdisjoint(str(path)):
+        raise FileNotFoundError(errno.ENOENT, "there is no such file or folder", str(path))
+    return _matching(path)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    def unreadable(error: OSError) -> None:
+        raise error
+
+    for here, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(here, name) for name in names if _is_document(name) and not name.startswith("."))
+
+
+def _matching(path: Path) -> Iterator[Path]:
+    """The files a pattern matches. As far as its beginning exists it is a name, also with brackets in it."""
+    base, *rest = (Path(path.anchor), *path.parts[bool(path.anchor) :])
+    while len(rest) > 1 and (base / rest[0]).is_dir():
+        base /= rest.pop(0)
+    if rest[-1] == "**":
+        rest.append("*")
+    shows_hidden = any(part.startswith(".") for part in rest)
+    for found in base.glob(str(Path(*rest))):
+        hidden = any(part.startswith(".") for part in found.relative_to(base).parts)
+        if _is_document(found.name) and (shows_hidden or not hidden) and not found.is_dir():
+            yield found
+
+
+def _is_document(name: str) -> bool:
+    return name.casefold().endswith(EXTENSIONS)
+
+
+def _error(data_path: str | Path, message: str) -> ConfigError:
+    return ConfigError(f"{message}; allowed: {_ALLOWED}", path="dataPath", value=str(data_path), allowed=_ALLOWED)
