@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnreadableDocument,
         WrapError,
     )
+    from qtmiddleware.hybrid import Hybrid
     from qtmiddleware.ingestion import IngestReport, ingest
     from qtmiddleware.overrides import override
     from qtmiddleware.preprocessing import preprocess
@@ -45,6 +46,7 @@ __all__ = [
     "ConfigError",
     "Degradation",
     "EmbeddingError",
+    "Hybrid",
     "IngestReport",
     "InvalidQuery",
     "Match",
@@ -83,6 +85,7 @@ _HOMES = {
     "overrides": ("override",),
     "preprocessing": ("preprocess",),
     "decorating": ("middleware",),
+    "hybrid": ("Hybrid",),
     "ingestion": ("IngestReport", "ingest"),
     "query_middleware": ("QueryMiddleware",),
     "types": ("Answer", "Citation", "Degradation", "Match", "Message", "Retrieval", "Transformation", "Variant"),

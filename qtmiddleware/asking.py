@@ -119,7 +119,7 @@ class Question:
         In a conversation the standalone form is held against the user's words, and all else against it.
         """
         made = self._made
-        if made.is_empty:
+        if made.is_empty or not self._settings.llm.guard:
             return made
         reference = original
         if made.standalone:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qtmiddleware.settings import FusionSettings, FusionWeights
-from qtmiddleware.transforms import distinct
+from qtmiddleware.transforms import SAME, distinct
 from qtmiddleware.types import Transformation, Variant, VariantKind
 
 _Candidate = tuple[VariantKind, str, float]
@@ -27,8 +29,10 @@ def variants_of(made: Transformation, original: str, options: FusionSettings) ->
     Sub-queries share one weight, and so do paraphrases. One that says the same as the original is searched where the
     original takes no part in the fusion.
     """
-    candidates = _candidates(made, options.weights)
     heard = original if options.include_original else ""
+    if not heard and ("rewrite", SAME) in made.notes:
+        made = replace(made, rewrite=original)
+    candidates = _candidates(made, options.weights)
     kept = [candidates[position] for position in distinct([text for _, text, _ in candidates], original=heard)]
     kinds = [kind for kind, _, _ in kept]
     return tuple([Variant(kind, text, weight / kinds.count(kind)) for kind, text, weight in kept])

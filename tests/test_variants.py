@@ -106,3 +106,6 @@ def test_what_repeats_the_question_is_searched_where_the_question_itself_does_no
     alone = FusionSettings(include_original=False)
     assert [it.kind for it in variants_of(made, QUESTION, FusionSettings())] == ["sub_query"]
     assert [it.kind for it in variants_of(made, QUESTION, alone)] == ["rewrite", "sub_query"]
+    dropped = Transformation(sub_queries=("vaccination dates",), notes=(("rewrite", "dropped: same as the query"),))
+    assert [it.text for it in variants_of(dropped, QUESTION, alone)] == [QUESTION, "vaccination dates"]
+    assert [it.kind for it in variants_of(dropped, QUESTION, FusionSettings())] == ["sub_query"]

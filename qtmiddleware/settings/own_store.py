@@ -18,8 +18,8 @@ class HybridSettings:
 
     enabled: bool = option(False, "Whether the own store is searched by words too.")
     method: HybridMethod = option("weighted", "weighted: sum of min-max scores; rrf: by rank.")
-    vector_weight: float = option(0.8, "Share of the vector search.", ge=0.0, le=1.0)
-    bm25_weight: float = option(0.2, "Share of the word search (BM25).", ge=0.0, le=1.0)
+    vector_weight: float = option(0.75, "Share of the vector search.", ge=0.0, le=1.0)
+    bm25_weight: float = option(0.25, "Share of the word search (BM25).", ge=0.0, le=1.0)
     search_top_k: int = option(10, "Passages a hybrid search returns where none are asked for.", ge=1, le=10_000)
     fusion_top_k: int = option(50, "Candidates each of the two searches brings.", ge=1, le=10_000)
     rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)

@@ -110,6 +110,9 @@ class LlmSettings:
     )
     paraphrases: int = option(3, "How many paraphrases multi_query asks for.", ge=1, le=10)
     history_messages: int = option(6, "How many of the last messages the model sees.", ge=0, le=100)
+    guard: bool = option(
+        True, "Whether variants that lost a name, number, code, quote or denial are repaired or dropped."
+    )
     hyde_in_combined: bool = option(True, "Whether combined also asks for a hypothetical passage.")
     prompts: Mapping[str, str] = option({}, "Own instructions by their name, in place of the built-in ones.")
     input_price: float | None = option(None, "US dollars for a million input tokens, where not known.", ge=0.0)

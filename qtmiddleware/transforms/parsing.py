@@ -21,6 +21,9 @@ from qtmiddleware.transforms.thoughts import without_thoughts
 from qtmiddleware.transforms.wording import clean, normal, shorten
 from qtmiddleware.types import Transformation
 
+SAME: Final = "dropped: same as the query"
+"""The note on a field that only repeated the question."""
+
 _SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
@@ -130,7 +133,7 @@ class _Reading:
                 break
         if field.name == "sub_queries" and list(kept) == [self.original]:
             self.nothing_new = True
-            self._note(field, "dropped: same as the query")
+            self._note(field, SAME)
             return []
         return list(kept.values())
 
@@ -165,7 +168,7 @@ class _Reading:
         # One of several sub-queries may well be the query: it is one side of it then.
         if key == self.original and field.name not in ("keywords", "sub_queries"):
             self.nothing_new = True
-            return "dropped: same as the query"
+            return SAME
         if key.count(" ") >= 3 and key in self.instructions:
             return "dropped: copy of the instructions"
         if field.name == "keywords":
@@ -199,7 +202,7 @@ class _Reading:
         """Whether nothing is the right answer: nothing to split, to resolve or to improve."""
         if self.refused or self.is_cut:
             return False
-        if {what for _, what in self.notes} == {"dropped: same as the query"}:
+        if {what for _, what in self.notes} == {SAME}:
             return True
         names = {field.name for field in self.prompt.fields}
         return names <= {"standalone", "sub_queries"} and ("sub_queries", "none needed") in self.notes
