@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
+from qtmiddleware.stores.lancedb import LanceDBStore
+from qtmiddleware.stores.memory import MemoryStore
+from qtmiddleware.stores.pinecone import (
+    HybridPineconeStore,
+    PineconeSparseEncoder,
+    PineconeStore,
+    PineconeTextStore,
+    SparseLeg,
+    open_pinecone,
+)
 from qtmiddleware.stores.sqlite import SQLiteStore
 
-__all__ = ["SQLiteStore"]
+__all__ = [
+    "HybridPineconeStore",
+    "LanceDBStore",
+    "MemoryStore",
+    "PineconeSparseEncoder",
+    "PineconeStore",
+    "PineconeTextStore",
+    "SQLiteStore",
+    "SparseLeg",
+    "open_pinecone",
+]

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
-import os
+import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from store_contract import StoreContract, X, Y
+from store_contract import AtomicStoreContract, FileStoreContract, KeywordContract, X, Y
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.ports import Passage
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.stores import MemoryStore, SQLiteStore
 from qtmiddleware.stores.sqlite import schema
 
 
@@ -32,12 +29,14 @@ class _Made:
         self.stores: list[SQLiteStore] = []
 
     def __call__(self) -> SQLiteStore:
-        path = self.folder / f"{len(self.stores)}.sqlite" if self.folder else ":memory:"
-        self.stores.append(open_store(path))
+        number = len(self.stores)
+        self.stores.append(open_store(self.folder / f"{number}.sqlite") if self.folder else MemoryStore(dimension=3))
         return self.stores[-1]
 
 
-class TestInAFile(StoreContract):
+class TestInAFile(AtomicStoreContract, KeywordContract, FileStoreContract):
+    KIND = "SQLiteStore"
+
     @pytest.fixture
     def make_store(self, tmp_path: Path) -> Iterator[Callable[[], Any]]:
         made = _Made(tmp_path)
@@ -46,7 +45,7 @@ class TestInAFile(StoreContract):
             store.close()
 
 
-class TestInMemory(StoreContract):
+class TestInMemory(AtomicStoreContract, KeywordContract):
     @pytest.fixture
     def make_store(self) -> Iterator[Callable[[], Any]]:
         made = _Made(None)
@@ -55,64 +54,15 @@ class TestInMemory(StoreContract):
             store.close()
 
 
-def test_what_was_written_is_there_after_reopening(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "folders" / "index.sqlite"
-    with open_store(path) as store:
-        store.upsert([Passage("a", "apple pie", {"n": 1})], [X])
-    with open_store(path) as store:
-        assert store.search(X, 1) == [{"id": "a", "score": 1.0, "text": "apple pie", "metadata": {"n": 1}}]
-        assert store.keyword_search("pie", 1)[0]["id"] == "a"
+def test_a_memory_store_is_printed_without_a_path() -> None:
+    with MemoryStore(dimension=3) as store:
+        assert repr(store) == "MemoryStore(dimension=3)"
 
 
 def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
     with open_store(tmp_path / "index.sqlite") as store:
         store.upsert([Passage("a", "apple")], [X])
         assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
-
-
-def test_the_write_of_another_process_is_seen_by_the_next_search(tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
-    script = (
-        "import sys; from qtmiddleware.stores import SQLiteStore; from qtmiddleware.ports import Passage\n"
-        "with SQLiteStore(sys.argv[1], embedding_model='model', dimension=3) as store:\n"
-        "    store.upsert([Passage('theirs', 'theirs'), Passage('ours', 'changed')], [[0, 1, 0], [0, 0, 1]])\n"
-        "    store.delete(['gone'])\n"
-    )
-    with open_store(path) as store:
-        store.upsert([Passage("ours", "ours"), Passage("gone", "gone")], [X, X])
-        assert len(store.search(X, 5)) == 2
-        subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=50)
-        assert [(one["id"], one["text"]) for one in store.search(Y, 5)] == [("theirs", "theirs"), ("ours", "changed")]
-        assert [one["id"] for one in store.search([0.0, 0.0, 1.0], 1)] == ["ours"]
-
-
-def test_a_process_killed_while_it_writes_leaves_whole_batches_only(tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
-    script = (
-        "import sys; from qtmiddleware.stores import SQLiteStore; from qtmiddleware.ports import Passage\n"
-        "store = SQLiteStore(sys.argv[1], embedding_model='model', dimension=3)\n"
-        "for batch in range(1_000_000):\n"
-        "    store.upsert([Passage(f'{batch}-{n}', 'some words', {}) for n in range(50)], [[1, 0, 0]] * 50)\n"
-        "    print(batch, flush=True)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        for _ in range(20):
-            acknowledged = int(child.stdout.readline())
-        child.kill()
-        acknowledged = max([acknowledged, *map(int, child.stdout.read().split(b"\n")[:-1])])
-    with open_store(path) as store:
-        assert store.count() % 50 == 0
-        assert store.count() >= 50 * (acknowledged + 1)
-        assert len(store.keyword_search("words", 1_000_000)) == store.count()
-
-
-@pytest.mark.parametrize(("model", "dimension"), [("other", 3), ("model", 4)])
-def test_another_embedding_model_is_refused_naming_both(tmp_path: Path, model: str, dimension: int) -> None:
-    path = tmp_path / "index.sqlite"
-    open_store(path).close()
-    with pytest.raises(StoreError, match=rf"'model' \(3 .*'{model}' \({dimension}\).*ingest again"):
-        open_store(path, model=model, dimension=dimension)
 
 
 def foreign_database(path: Path) -> None:
@@ -155,12 +105,6 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
         open_store(tmp_path)
 
 
-def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be opened"):
-        open_store(tmp_path / "file" / "index.sqlite")
-
-
 def test_an_sqlite_without_full_text_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "_FTS_MODULE", "a module that no build has")
     with pytest.raises(StoreError, match="built without FTS5"):
@@ -176,95 +120,58 @@ def test_a_layout_from_the_future_is_refused(tmp_path: Path) -> None:
         open_store(path)
 
 
-def test_a_closed_store_says_so_and_closes_twice() -> None:
-    store = open_store(":memory:")
-    store.close()
-    store.close()
-    with pytest.raises(StoreError, match="closed"):
-        store.count()
-
-
-def test_keywords_find_words_without_case_and_accents_best_first() -> None:
-    with open_store(":memory:") as store:
-        store.upsert(
-            [Passage("long", "The café serves tea. " * 9), Passage("short", "Cafe tea cake"), Passage("no", "Rain")],
-            [X, X, X],
-        )
-        found = store.keyword_search("CAFÉ cake?", 5)
-        assert [one["id"] for one in found] == ["short", "long"]
-        assert found[0]["score"] > found[1]["score"] > 0
-        assert store.keyword_search("cafe", 1)[0].keys() == {"id", "score", "text", "metadata"}
-
-
-def test_replaced_and_removed_words_are_no_longer_found() -> None:
-    with open_store(":memory:") as store:
-        store.upsert([Passage("a", "apple"), Passage("b", "berry")], [X, Y])
-        store.upsert([Passage("a", "apricot")], [X])
-        store.delete(["b"])
-        assert [len(store.keyword_search(word, 5)) for word in ("apple", "berry", "apricot")] == [0, 0, 1]
-
-
-@pytest.mark.parametrize(
-    "text", ['"', "a OR b NOT", "text:apple", "NEAR(apple", "app*", "^apple", "", "'; DROP TABLE x"]
-)
-def test_query_syntax_is_read_as_words(text: str) -> None:
-    with open_store(":memory:") as store:
-        store.upsert([Passage("a", "apple pie")], [X])
-        assert [one["id"] for one in store.keyword_search(text, 5)] == (["a"] if "apple" in text else [])
-
-
-@settings(max_examples=60, deadline=None)
-@given(text=st.text(max_size=60))
-def test_no_text_breaks_the_keyword_search(text: str) -> None:
-    with open_store(":memory:") as store:
-        store.upsert([Passage("a", "apple pie")], [X])
-        assert len(store.keyword_search(text, 5)) <= 1
-
-
-def test_a_query_of_thousands_of_words_is_searched() -> None:
-    with open_store(":memory:") as store:
-        store.upsert([Passage("a", "apple pie")], [X])
-        assert len(store.keyword_search(" ".join(f"w{n}" for n in range(3_000)) + " pie", 5)) == 1
-
-
 def test_text_of_broken_decoding_is_kept_with_a_mark() -> None:
     with open_store(":memory:") as store:
         store.upsert([Passage("a", "half \ud83d done")], [X])
         assert store.search(X, 1)[0]["text"] == "half ? done"
 
 
-def test_the_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    open_store("~/index.sqlite").close()
-    assert (tmp_path / "index.sqlite").is_file()
+def test_a_reader_that_began_before_a_write_is_not_hindered_by_many_others(tmp_path: Path) -> None:
+    with open_store(tmp_path / "index.sqlite") as store:
+        store.upsert([Passage(str(n), "") for n in range(50)], [X] * 50)
+        with ThreadPoolExecutor(16) as pool:
+            assert set(pool.map(lambda _: len(store.search(X, 100)), range(200))) == {50}
 
 
-def test_no_text_is_printed_with_the_store() -> None:
-    with open_store(":memory:") as store:
-        store.upsert([Passage("a", "secret")], [X])
-        assert "secret" not in repr(store)
+def test_a_row_that_was_removed_never_lends_its_place_to_another(tmp_path: Path) -> None:
+    with open_store(tmp_path / "index.sqlite") as store:
+        for number in range(5):
+            store.write([(Passage(f"new{number}", "", {"n": number}), Y)], delete=[f"new{number - 1}"])
+            assert [one["id"] for one in store.search(Y, 3)] == [f"new{number}"]
+            assert len(store.search(Y, 3, filter={"n": number})) == 1
 
 
-def test_a_passage_is_not_changed_by_a_caller_who_changes_the_vector_he_asked_with() -> None:
-    import numpy as np
+def test_a_store_whose_file_vanished_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    store = open_store(folder / "index.sqlite")
+    shutil.rmtree(folder)
+    # One reader holds the connection there is, so that the next one needs another.
+    with ThreadPoolExecutor(1) as pool, store._connections.reading(), pytest.raises(StoreError, match="sqlite"):
+        pool.submit(store.count).result()
+    store.close()
 
-    asked = np.array([3.0, 4.0, 0.0], dtype=np.float32)
-    with open_store(":memory:") as store:
-        store.upsert([Passage("a", "")], [asked])  # type: ignore[list-item]
-        store.search(asked, 1)  # type: ignore[arg-type]
-    assert asked.tolist() == [3.0, 4.0, 0.0]
+
+@pytest.mark.parametrize("place", ["index.sqlite", ":memory:"])
+def test_an_error_of_another_database_that_the_passages_come_from_passes_through(tmp_path: Path, place: str) -> None:
+    def passages() -> Iterator[tuple[Passage, list[float]]]:
+        yield Passage("a", ""), X
+        with closing(sqlite3.connect(":memory:")) as other:
+            other.execute("SELECT * FROM theirs")
+
+    with open_store(tmp_path / place if place != ":memory:" else place) as store:
+        with pytest.raises(sqlite3.OperationalError, match="theirs"):
+            store.write(passages())
+        assert store.count() == 0
 
 
-def test_two_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
-    script = (
-        "import sys; from qtmiddleware.stores import SQLiteStore; from qtmiddleware.ports import Passage\n"
-        "store = SQLiteStore(sys.argv[1], embedding_model='model', dimension=3)\n"
-        "store.upsert([Passage(sys.argv[2], '')], [[1, 0, 0]])\n"
-    )
-    path = tmp_path / "index.sqlite"
-    children = [
-        subprocess.Popen([sys.executable, "-c", script, str(path), name], env=dict(os.environ)) for name in "ab"
-    ]
-    assert [child.wait(50) for child in children] == [0, 0]
-    with open_store(path) as store:
-        assert store.count() == 2
+def test_a_writer_that_waited_in_vain_for_another_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "BUSY_SECONDS", 0.05)
+    with open_store(tmp_path / "index.sqlite") as store, open_store(tmp_path / "index.sqlite") as other:
+
+        def passages() -> Iterator[tuple[Passage, list[float]]]:
+            with pytest.raises(StoreError, match="another process is writing"):
+                other.upsert([Passage("b", "")], [X])
+            yield Passage("a", ""), X
+
+        store.write(passages())
+        assert other.count() == 1

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from qtmiddleware.errors import MissingExtra, StoreError
+from qtmiddleware.stores.checks import DIGITS, normalised
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float32]
-
-_DIGITS: Final = 6
-"""Decimals of a score. The rest is noise of single precision, which would put equal passages in a random order."""
+    from qtmiddleware.stores.checks import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Matrix:
         if not len(new):
             return replace(self, changes=changes)
         rows = np.fromiter((row for row, _, _ in new), dtype=np.int64, count=len(new))
-        vectors = _normalised(_from_bytes([blob for _, _, blob in new], self.vectors.shape[1]))
+        vectors = normalised(_from_bytes([blob for _, _, blob in new], self.vectors.shape[1]))
         known = np.isin(rows, self.rows)
         old = self.vectors
         if known.any():
@@ -53,49 +50,37 @@ class Matrix:
             np.concatenate([old, vectors[~known]]) if len(old) else vectors,
         )
 
-    def nearest(self, vector: Floats, top_k: int) -> list[tuple[int, float]]:
-        """The *top_k* rows of the highest cosine, best first, those of equal score by id."""
+    def without_deleted(self, deletions: int, left: Sequence[tuple[int]]) -> Matrix:
+        """This matrix without the rows that are not among those *left*."""
         import numpy as np
 
-        count = len(self.rows)
+        kept = np.isin(self.rows, np.fromiter((row for (row,) in left), dtype=np.int64, count=len(left)))
+        ids = tuple(id_ for id_, stays in zip(self.ids, kept, strict=True) if stays)
+        return Matrix(self.changes, deletions, self.rows[kept], ids, self.vectors[kept])
+
+    def nearest(self, vector: Floats, top_k: int, among: NDArray[np.int64] | None = None) -> list[tuple[int, float]]:
+        """The *top_k* rows of the highest cosine *among* some or all, best first, those of equal score by id."""
+        import numpy as np
+
+        places = np.arange(len(self.rows)) if among is None else np.flatnonzero(np.isin(self.rows, among))
+        count = len(places)
         if top_k < 1 or not count:
             return []
-        scores = np.round(self.vectors @ _normalised(vector[None].copy())[0], _DIGITS)
+        scores = np.round(self.vectors @ normalised(vector[None].copy())[0], DIGITS)[places]
         if top_k < count:
             edge = np.partition(scores, count - top_k)[count - top_k]
             # All that tie with the last one come along, or chance would choose among them.
             found = np.flatnonzero(scores >= edge)
-        else:
-            found = np.arange(count)
-        best = sorted(found.tolist(), key=lambda at: (-scores[at], self.ids[at]))[:top_k]
-        return [(int(self.rows[at]), round(float(scores[at]), _DIGITS)) for at in best]
+            places, scores = places[found], scores[found]
+        best = sorted(zip(places.tolist(), scores.tolist(), strict=True), key=lambda one: (-one[1], self.ids[one[0]]))
+        return [(int(self.rows[at]), round(score, DIGITS)) for at, score in best[:top_k]]
 
 
-def empty_matrix(dimension: int, deletions: int) -> Matrix:
+def empty_matrix(dimension: int) -> Matrix:
     """A matrix without rows, from before the first change."""
     import numpy as np
 
-    return Matrix(0, deletions, np.empty(0, dtype=np.int64), (), np.empty((0, dimension), dtype=np.float32))
-
-
-def checked_vectors(vectors: Sequence[Sequence[float]], dimension: int) -> Floats:
-    """*vectors* as an array of float32, each of *dimension* finite numbers; raises `StoreError` otherwise."""
-    try:
-        import numpy as np
-    except ImportError as error:
-        raise MissingExtra("numpy", "local") from error
-    if len(vectors) == 0:
-        return np.empty((0, dimension), dtype=np.float32)
-    try:
-        array = np.asarray(vectors, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise StoreError(f"vectors must all be {dimension} numbers: {error}") from error
-    if array.ndim != 2 or array.shape[1] != dimension:
-        raise StoreError(f"vectors must all be {dimension} numbers; these are of the shape {array.shape}")
-    if not np.isfinite(array).all():
-        at = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
-        raise StoreError(f"vector number {at} holds a number that is not finite; no distance can be taken to it")
-    return array
+    return Matrix(0, 0, np.empty(0, dtype=np.int64), (), np.empty((0, dimension), dtype=np.float32))
 
 
 def _from_bytes(blobs: Sequence[bytes], dimension: int) -> Floats:
@@ -104,13 +89,3 @@ def _from_bytes(blobs: Sequence[bytes], dimension: int) -> Floats:
     # A bytearray, so that the array over it can be written to and no second copy of all vectors is made.
     flat = np.frombuffer(bytearray().join(blobs), dtype="<f4")
     return flat.reshape(len(blobs), dimension).astype(np.float32, copy=False)
-
-
-def _normalised(vectors: Floats) -> Floats:
-    """*vectors*, brought to length 1 in place, so that a product is a cosine; one of length 0 stays as it is."""
-    import numpy as np
-
-    lengths: Floats = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
-    lengths[lengths == 0] = 1
-    vectors /= lengths
-    return vectors

@@ -7,44 +7,51 @@ import sqlite3
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
+from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
+from qtmiddleware.stores.words import CATEGORIES, index_text
 
 MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x71746D73
 """Marks the file as ours: "qtms" in ASCII."""
-VERSION: Final = 1
+VERSION: Final = 2
 BUSY_SECONDS: Final = 30.0
 """How long a writer waits for another process to finish writing."""
 RETRY_SECONDS: Final = 0.01
+PAGE_BYTES: Final = 16 << 10
+"""Of the usual page of 4 kB a passage with its vector would leave nearly half unused."""
+LOG_BYTES: Final = 64 << 20
+"""What is left of the write-ahead log after a long write."""
 _FTS_MODULE: Final = "fts5"
 
 # The full-text table keeps no copy of the texts; the triggers keep it in step within the very transaction that writes.
-# "changed" numbers the transaction that last wrote a row, so that a reader fetches only what is new to it.
+# It is given what "searchable" makes of a passage; whoever changes that function changes the layout.
+# "changed" numbers the transaction that last wrote a row, so that a reader fetches only what is new to it. A row's
+# number is never used again, so that a reader may know rows by it.
 _SCHEMA: Final = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE passages (
-    row INTEGER PRIMARY KEY,
-    namespace TEXT NOT NULL DEFAULT '',
-    id TEXT NOT NULL,
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
     changed INTEGER NOT NULL,
     vector BLOB NOT NULL,
     text TEXT NOT NULL,
-    metadata TEXT NOT NULL,
-    UNIQUE (namespace, id)
+    metadata TEXT NOT NULL
 );
 CREATE INDEX passages_changed ON passages (changed);
 CREATE VIRTUAL TABLE words USING fts5
-    (text, content='passages', content_rowid='row', tokenize="unicode61 remove_diacritics 2");
+    (text, content='', tokenize="unicode61 remove_diacritics 2 categories '{CATEGORIES}'");
 CREATE TRIGGER words_insert AFTER INSERT ON passages BEGIN
-    INSERT INTO words (rowid, text) VALUES (new.row, new.text);
+    INSERT INTO words (rowid, text) VALUES (new.row, searchable(new.text, new.metadata));
 END;
 CREATE TRIGGER words_delete AFTER DELETE ON passages BEGIN
-    INSERT INTO words (words, rowid, text) VALUES ('delete', old.row, old.text);
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.row, searchable(old.text, old.metadata));
 END;
-CREATE TRIGGER words_update AFTER UPDATE OF text ON passages BEGIN
-    INSERT INTO words (words, rowid, text) VALUES ('delete', old.row, old.text);
-    INSERT INTO words (rowid, text) VALUES (new.row, new.text);
+CREATE TRIGGER words_update AFTER UPDATE OF text, metadata ON passages
+WHEN old.text <> new.text OR old.metadata <> new.metadata BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.row, searchable(old.text, old.metadata));
+    INSERT INTO words (rowid, text) VALUES (new.row, searchable(new.text, new.metadata));
 END;
 INSERT INTO meta VALUES ('changes', 0), ('deletions', 0);
 PRAGMA application_id = {APPLICATION_ID};
@@ -60,12 +67,12 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
     if path != MEMORY:
         _make_file(Path(path))
     try:
-        # Transactions are begun and ended by hand; the store's own lock lets one thread in at a time.
-        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        connection = _connection(path)
     except sqlite3.Error as error:
         raise StoreError(f"the store {path} cannot be opened: {error}") from error
     try:
         _prepare(connection, path, embedding_model, dimension)
+        _tune(connection)
     except sqlite3.Error as error:
         connection.close()
         raise StoreError(
@@ -76,6 +83,30 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
         connection.close()
         raise
     return connection
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """One more connection to a store's file that was opened before."""
+    connection = _connection(path)
+    try:
+        _tune(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connection(path: str) -> sqlite3.Connection:
+    # Transactions are begun and ended by hand; whoever lends a connection out lets one thread in at a time.
+    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def _tune(connection: sqlite3.Connection) -> None:
+    connection.create_function("searchable", 2, index_text, deterministic=True)
+    # The triggers call a function of ours, which some builds of SQLite allow only where the schema is trusted.
+    connection.execute("PRAGMA trusted_schema = ON")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
 def _make_file(path: Path) -> None:
@@ -101,7 +132,6 @@ def _prepare(connection: sqlite3.Connection, path: str, embedding_model: str, di
     if _is_empty(connection):
         _create(connection, embedding_model, dimension)
     _check(connection, path, embedding_model, dimension)
-    connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
@@ -126,13 +156,14 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def _create(connection: sqlite3.Connection, embedding_model: str, dimension: int) -> None:
     """Lay out the tables in one transaction; of two processes that come at once, the second finds them made."""
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     _use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _is_empty(connection):
             for statement in _statements():
                 connection.execute(statement)
-            values = [("embedding_model", embedding_model), ("dimension", dimension)]
+            values = [("embedding_model", embedding_model), ("dimension", dimension), ("identity", uuid4().hex)]
             connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
         connection.execute("COMMIT")
     except BaseException:

@@ -1,0 +1,169 @@
+"""Conditions on metadata in Pinecone's language, for stores that have to apply them themselves."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping
+from math import isfinite
+from typing import Any, Final
+
+from qtmiddleware.errors import InvalidQuery
+
+Matcher = Callable[[Mapping[str, Any]], bool]
+
+DEEPEST: Final = 16
+"""How deep conditions may be nested in one another."""
+
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+_OPERATORS: Final = ("$eq", "$ne", *_ORDERS, "$in", "$nin", "$exists")
+_JUNCTIONS: Final = ("$and", "$or")
+
+
+def matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
+    """A function that tells whether metadata meets *filter*; it raises for no metadata whatever.
+
+    ``{"field": value}`` means ``{"field": {"$eq": value}}``; several keys of one mapping must all be met. ``$eq`` and
+    ``$ne`` take a text, a number or a boolean, ``$gt $gte $lt $lte`` a number, ``$in`` and ``$nin`` a list of what
+    ``$eq`` takes, ``$exists`` a boolean, ``$and`` and ``$or`` a list of conditions, which may be nested 16 deep.
+    A list in the metadata meets a condition if any of its elements does. ``$ne`` and ``$nin`` are met by whatever does
+    not meet ``$eq`` and ``$in``, a missing field too. A boolean is no number, and ``null`` is as good as missing.
+
+    An impossible filter raises `InvalidQuery` that names the operator and what it takes, never the value.
+    (https://docs.pinecone.io/guides/search/filter-by-metadata)
+    """
+    return _conditions(filter, 1)
+
+
+class Condition:
+    """A filter that is ready for use: *meets* is its `matcher`, *key* the same text for equal filters."""
+
+    def __init__(self, filter: Mapping[str, Any]) -> None:  # noqa: A002
+        self.meets: Final[Matcher] = matcher(filter)
+        self.key: Final = repr(filter)
+
+
+def _conditions(found: Any, depth: int) -> Matcher:
+    if not isinstance(found, Mapping):
+        raise _impossible(f"a condition is a mapping from fields, $and or $or, not {_kind(found)}")
+    if depth > DEEPEST:
+        raise _impossible(f"conditions may be nested {DEEPEST} deep, these are deeper")
+    return _all([_condition(key, value, depth) for key, value in found.items()])
+
+
+def _condition(key: Any, value: Any, depth: int) -> Matcher:
+    if not isinstance(key, str):
+        raise _impossible(f"a field's name is a text, not {_kind(key)}")
+    if key in _JUNCTIONS:
+        if not isinstance(value, list | tuple) or not value:
+            raise _impossible(f"{key} takes a list of one or more conditions, not {_kind(value)}")
+        parts = [_conditions(part, depth + 1) for part in value]
+        return _all(parts) if key == "$and" else _any(parts)
+    if key.startswith("$"):
+        raise _impossible(f"{key} cannot stand where a field does; {' and '.join(_JUNCTIONS)} can")
+    if not isinstance(value, Mapping):
+        return _equal(key, [_operand("$eq", value)])
+    if not value:
+        raise _impossible(f"the field {key!r} has no operator; allowed are {', '.join(_OPERATORS)}")
+    return _all([_operation(key, name, operand) for name, operand in value.items()])
+
+
+def _operation(field: str, name: Any, operand: Any) -> Matcher:
+    """The condition that one operator sets for one field."""
+    if name in ("$eq", "$ne"):
+        equal = _equal(field, [_operand(name, operand)])
+        return equal if name == "$eq" else _not(equal)
+    if name in ("$in", "$nin"):
+        if not isinstance(operand, list | tuple | set | frozenset):
+            raise _impossible(f"{name} takes a list of texts, numbers and booleans, not {_kind(operand)}")
+        equal = _equal(field, [_operand(name, one) for one in operand])
+        return equal if name == "$in" else _not(equal)
+    if name in _ORDERS:
+        if not _is_number(operand) or not isfinite(operand):
+            raise _impossible(f"{name} takes a number, not {_kind(operand)}")
+        return _ordered(field, _ORDERS[name], operand)
+    if name == "$exists":
+        if not isinstance(operand, bool):
+            raise _impossible(f"$exists takes true or false, not {_kind(operand)}")
+        return lambda metadata: (metadata.get(field) is not None) is operand
+    raise _impossible(f"{name!r} is no operator; allowed are {', '.join(_OPERATORS)}")
+
+
+def _equal(field: str, operands: Collection[Any]) -> Matcher:
+    # Beside the value goes whether it is a boolean, as Python takes True for 1.
+    wanted = frozenset((isinstance(one, bool), one) for one in operands)
+
+    def meets(metadata: Mapping[str, Any]) -> bool:
+        value = metadata.get(field)
+        kind = type(value)
+        if kind is str or kind is int or kind is float or kind is bool:
+            return (kind is bool, value) in wanted
+        return isinstance(value, list | tuple) and any(
+            isinstance(one, str | int | float) and (isinstance(one, bool), one) in wanted for one in value
+        )
+
+    return meets
+
+
+def _ordered(field: str, holds: Callable[[Any, Any], bool], operand: Any) -> Matcher:
+    def meets(metadata: Mapping[str, Any]) -> bool:
+        value = metadata.get(field)
+        kind = type(value)
+        if kind is int or kind is float:
+            return holds(value, operand)
+        return isinstance(value, list | tuple) and any(_is_number(one) and holds(one, operand) for one in value)
+
+    return meets
+
+
+def _all(parts: list[Matcher]) -> Matcher:
+    if len(parts) == 1:
+        return parts[0]
+
+    # Loops, as all() and any() over generators take three times as long, and this runs for every passage of a store.
+    def meets(metadata: Mapping[str, Any]) -> bool:
+        for part in parts:  # noqa: SIM110
+            if not part(metadata):
+                return False
+        return True
+
+    return meets
+
+
+def _any(parts: list[Matcher]) -> Matcher:
+    def meets(metadata: Mapping[str, Any]) -> bool:
+        for part in parts:  # noqa: SIM110
+            if part(metadata):
+                return True
+        return False
+
+    return meets
+
+
+def _not(part: Matcher) -> Matcher:
+    return lambda metadata: not part(metadata)
+
+
+def _operand(name: str, value: Any) -> Any:
+    if not isinstance(value, str | int | float):
+        raise _impossible(f"{name} takes a text, a number or a boolean, not {_kind(value)}")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _kind(value: Any) -> str:
+    """What *value* is, without telling what it holds."""
+    if isinstance(value, list | tuple) and not value:
+        return "an empty list"
+    return "null" if value is None else f"{type(value).__name__}"
+
+
+def _impossible(why: str) -> InvalidQuery:
+    return InvalidQuery(f"the filter cannot be applied: {why}", argument="filter")

@@ -1,0 +1,104 @@
+"""Connections to a store's file: one that writes, and one for each reader of the moment."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from qtmiddleware.errors import StoreError
+from qtmiddleware.stores.sqlite.schema import MEMORY, connect, open_database
+
+
+class Connections:
+    """Lets any number of threads read a store's file, each its own consistent view, while one of them writes.
+
+    A database in memory belongs to a single connection; there readers and writers take turns.
+    """
+
+    def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
+        self._path = path
+        self._writer: sqlite3.Connection | None = open_database(
+            path, embedding_model=embedding_model, dimension=dimension
+        )
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+        # Re-entrant, so that a writer that is started by its own passages is refused by SQLite and does not hang.
+        self._writing = threading.RLock()
+        self._lending = threading.Lock()
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether readers have to wait for a writer."""
+        return self._path == MEMORY
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One consistent view of the file, from the first look inside."""
+        if self.in_memory:
+            with self._writing, self._transaction(self._writer, "BEGIN", "read") as run:
+                yield run
+            return
+        connection = self._lent()
+        try:
+            with self._transaction(connection, "BEGIN", "read") as run:
+                yield run
+        finally:
+            self._taken_back(connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """All that is written inside, or nothing."""
+        with self._writing, self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as run:
+            yield run
+
+    def close(self) -> None:
+        """Let go of the file; what is being read is read to its end, what is being written is written."""
+        with self._lending:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        with self._writing:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def _lent(self) -> sqlite3.Connection:
+        with self._lending:
+            if self._closed:
+                raise self._failed("read", "it is closed")
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return connect(self._path)
+        except sqlite3.Error as error:
+            raise self._failed("read", error) from error
+
+    def _taken_back(self, connection: sqlite3.Connection) -> None:
+        with self._lending:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    @contextmanager
+    def _transaction(self, run: sqlite3.Connection | None, begin: str, doing: str) -> Iterator[sqlite3.Connection]:
+        if run is None:
+            raise self._failed(doing, "it is closed")
+        try:
+            run.execute(begin)
+            try:
+                yield run
+                run.execute("COMMIT")
+            finally:
+                if run.in_transaction:
+                    run.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                raise self._failed(doing, "another process is writing to it; try again when that is done") from error
+            raise self._failed(doing, error) from error
+
+    def _failed(self, doing: str, why: object) -> StoreError:
+        return StoreError(f"the store {self._path} could not be {doing}: {why}")
