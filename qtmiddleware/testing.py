@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from time import sleep
 from typing import Any
 
@@ -12,14 +12,19 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt, Reply
 
-Script = str | Mapping[str, Any] | Exception | Callable[[Prompt], "Script"]
+Pieces = Sequence[str | float | Exception]
+Script = str | Mapping[str, Any] | Pieces | Exception | Callable[[Prompt], "Script"]
+
+_PIECE_CHARS = 8
 
 
 class ScriptedModel:
     """A language model that answers from a script.
 
     *script* is what it replies: a text as it is, a mapping as JSON, an exception by raising it, or a function of the
-    prompt that returns one of these. *seconds* is how long each reply takes. *prompts* collects what it was asked.
+    prompt that returns one of these. A list is a reply in its pieces, as it is streamed: texts, pauses in seconds, and
+    an exception where it breaks off. *seconds* is how long each reply takes to begin. *prompts* collects what it was
+    asked.
     """
 
     can_sync = True
@@ -33,24 +38,77 @@ class ScriptedModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The scripted reply; raises `ModelError` ``timeout`` at the deadline if it takes longer."""
-        self.prompts.append(prompt)
-        if self._seconds:
-            sleep(min(self._seconds, deadline.remaining()))
-        return self._replied(prompt, deadline)
+        said: list[str] = []
+        for piece in self._told(prompt):
+            if isinstance(piece, str):
+                said.append(piece)
+            else:
+                _pause(piece, deadline)
+        return Reply("".join(said))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The scripted reply; raises `ModelError` ``timeout`` at the deadline if it takes longer."""
-        self.prompts.append(prompt)
-        if self._seconds:
-            await asyncio.sleep(min(self._seconds, deadline.remaining()))
-        return self._replied(prompt, deadline)
+        said: list[str] = []
+        for piece in self._told(prompt):
+            if isinstance(piece, str):
+                said.append(piece)
+            else:
+                await _apause(piece, deadline)
+        return Reply("".join(said))
 
-    def _replied(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        if deadline.passed:
-            raise ModelError("timeout")
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
+        """The scripted reply in pieces of a few characters, or in those of the script, and last the whole."""
+        said: list[str] = []
+        for piece in self._told(prompt, _PIECE_CHARS):
+            if isinstance(piece, str):
+                said.append(piece)
+                yield piece
+            else:
+                _pause(piece, deadline)
+        yield Reply("".join(said))
+
+    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
+        """The scripted reply in pieces of a few characters, or in those of the script, and last the whole."""
+        said: list[str] = []
+        for piece in self._told(prompt, _PIECE_CHARS):
+            if isinstance(piece, str):
+                said.append(piece)
+                yield piece
+            else:
+                await _apause(piece, deadline)
+        yield Reply("".join(said))
+
+    def _told(self, prompt: Prompt, chars: int = 0) -> Iterator[str | float]:
+        """The reply's pieces and pauses; a text is one piece, or some of so many *chars*."""
+        self.prompts.append(prompt)
+        yield self._seconds
         script: Any = self._script
         while callable(script):
             script = script(prompt)
         if isinstance(script, Exception):
             raise script
-        return Reply(script if isinstance(script, str) else json.dumps(script, ensure_ascii=False))
+        if isinstance(script, Mapping):
+            script = json.dumps(script, ensure_ascii=False)
+        if isinstance(script, str):
+            script = [script[at : at + chars] for at in range(0, len(script), chars)] if chars else [script]
+        for piece in script:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+
+def _pause(seconds: float, deadline: Deadline) -> None:
+    if seconds:
+        sleep(min(seconds, deadline.remaining()))
+    _check(deadline)
+
+
+async def _apause(seconds: float, deadline: Deadline) -> None:
+    if seconds:
+        await asyncio.sleep(min(seconds, deadline.remaining()))
+    _check(deadline)
+
+
+def _check(deadline: Deadline) -> None:
+    if deadline.passed:
+        raise ModelError("timeout")

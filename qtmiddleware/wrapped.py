@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pickle import PicklingError
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
+from qtmiddleware.answering import Answering, AnswerStream, AsyncAnswerStream
 from qtmiddleware.bound import Bound, binds, mark_as_coroutine_function
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import arun, run
@@ -17,7 +18,7 @@ from qtmiddleware.overrides import current_overrides
 from qtmiddleware.pipeline import retrieve
 from qtmiddleware.request import Request, conversation, validated
 from qtmiddleware.settings import Settings
-from qtmiddleware.types import Retrieval
+from qtmiddleware.types import Answer, Retrieval
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -39,7 +40,8 @@ def is_off(settings: Settings) -> bool:
 class Wrapped(Generic[P, R]):
     """A synchronous retrieval function with the middleware around it.
 
-    Called, it takes and returns what the function does. `retrieve` and `aretrieve` return a `Retrieval` instead.
+    Called, it takes and returns what the function does. `retrieve` and `aretrieve` return a `Retrieval` instead,
+    `answer`, `stream_answer` and their asynchronous twins what the language model answers from it.
     """
 
     is_async = False
@@ -86,6 +88,62 @@ class Wrapped(Generic[P, R]):
         """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
         request, call = self._request(args, kwargs, history, config)
         return call.finished(await arun(retrieve(request), call))
+
+    def answer(
+        self,
+        *args: Any,
+        history: Iterable[Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Answer:
+        """The answer to the query of these arguments from what the function finds for them, with citations.
+
+        Raises what `retrieve` raises, and `ModelError` where the language model gives no answer; what was found is
+        the error's ``retrieval`` then.
+        """
+        answering, call = self._answering(args, kwargs, history, config)
+        return run(answering.flow(), call)
+
+    async def aanswer(
+        self,
+        *args: Any,
+        history: Iterable[Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Answer:
+        """`answer` without blocking the running loop."""
+        answering, call = self._answering(args, kwargs, history, config)
+        return await arun(answering.flow(), call)
+
+    def stream_answer(
+        self,
+        *args: Any,
+        history: Iterable[Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> AnswerStream:
+        """`answer` piece by piece: what the function finds is there at once, the text comes as the model writes it."""
+        return AnswerStream(*self._answering(args, kwargs, history, config))
+
+    def astream_answer(
+        self,
+        *args: Any,
+        history: Iterable[Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> AsyncAnswerStream:
+        """`stream_answer` without blocking the running loop; nothing is called before it is iterated or entered."""
+        return AsyncAnswerStream(*self._answering(args, kwargs, history, config))
+
+    def _answering(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        history: Iterable[Any] | None,
+        config: Mapping[str, Any] | None,
+    ) -> tuple[Answering, Invocation]:
+        request, call = self._request(args, kwargs, history, config)
+        return Answering(request, call.chat, call.finished), call
 
     def _request(
         self,
@@ -172,6 +230,14 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve(...)`")
+
+    def answer(self, *_args: Any, **_kwargs: Any) -> Answer:
+        """Refused: an asynchronous function cannot be waited for here."""
+        raise WrapError(f"{self!r} is asynchronous: use `await ....aanswer(...)`")
+
+    def stream_answer(self, *_args: Any, **_kwargs: Any) -> AnswerStream:
+        """Refused: an asynchronous function cannot be waited for here."""
+        raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
 
 
 def _has_parameter(fn: Callable[..., Any], name: str) -> bool:

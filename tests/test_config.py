@@ -141,6 +141,17 @@ BAD: list[tuple[Any, str, str]] = [
     ({"fusion": {"rrk": 3}}, "fusion.rrk", "did you mean rrfK?"),
     ({"fusion": {"candidates": 3}}, "fusion.candidates", "candidates belongs to keywordEvidence"),
     ({"rrfK": 3}, "rrfK", "rrfK belongs to fusion"),
+    (
+        {"hybrid": {"enabled": True, "vectorWeight": 0, "bm25Weight": 0}},
+        "hybrid.vectorWeight",
+        "above 0 where hybrid.bm25Weight is 0",
+    ),
+    ({"store": "pinecone"}, "store.index", "the name of a Pinecone index, or store.host"),
+    (
+        {"store": {"kind": "pinecone", "index": "a", "integrated": True, "sparseIndex": "b"}},
+        "store.integrated",
+        "false where a sparse index is named",
+    ),
     ({"enabled": True}, "enabled", "enabled belongs to preprocess, keywordEvidence, hybrid, rerank, cache"),
     ({"fusion": {"topK": 3}}, "fusion.topK", "topK belongs to the top level"),
     ({"fusion.rrfK": 3}, "fusion.rrfK", 'write rrfK inside the object "fusion"'),
@@ -497,6 +508,9 @@ def any_settings(draw: st.DrawFn) -> Settings:
         holder[key.path[-1]] = draw(value_of(key))
     values["chunk_overlap"] = min(values["chunk_overlap"], values["chunk_size"] - 1)
     values["fusion"]["weights"]["original"] = values["fusion"]["weights"]["original"] or 1.0
+    values["hybrid"]["vector_weight"] = values["hybrid"]["vector_weight"] or 1.0
+    values["store"]["index"] = values["store"]["index"] or "passages"
+    values["store"]["integrated"] &= not (values["store"]["sparse_index"] or values["store"]["sparse_host"])
     return built(Settings, values)  # type: ignore[no-any-return]
 
 

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.openai.body import Collector, read_reply
 from qtmiddleware.llms.openai.clients import Clients, can_stream
-from qtmiddleware.llms.openai.dialect import FORMATS, TOKEN_LIMITS, Dialect, Memory, read_refusal
-from qtmiddleware.llms.openai.failures import as_model_error
+from qtmiddleware.llms.openai.dialogue import Dialogue, Heard, Sent, aconversed, conversed
 from qtmiddleware.llms.openai.prices import Prices
-from qtmiddleware.llms.openai.request import build_request
+from qtmiddleware.llms.openai.streaming import StreamReader, says_all
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.settings import StructuredOutput
 
 __all__ = ["OpenAIModel"]
 
-MOST_REQUESTS: Final = 4
-"""Most requests one prompt may cost while a provider's dialect is being learned."""
-
 LONGEST_WAIT: Final = 600.0
 """The timeout in seconds of a request without a deadline: none is ever sent without one."""
-
-_log = logging.getLogger("qtmiddleware.llms")
-
-_Answer = tuple[Any, int]
-"""What came back, as bytes or as the client's own object, and how many retries the SDK needed for it."""
 
 
 class OpenAIModel:
@@ -51,6 +43,9 @@ class OpenAIModel:
     as long as the server says without knowing of a deadline. A synchronous call ends at the deadline plus at most one
     read; only a server that trickles headers or the body of an error can hold it longer. `Reply.calls` counts the
     requests of the stepping down and the retries of the one that succeeded.
+
+    Streams are read as the server sends them; one that does not stream, or refuses to, is asked for the whole, which
+    then is the only piece. Whoever stops listening closes the connection.
     """
 
     def __init__(
@@ -67,11 +62,14 @@ class OpenAIModel:
     ) -> None:
         self._model = model
         self._clients = Clients(client, base_url)
-        self._temperature = temperature
-        self._max_tokens = max_tokens
-        self._format: str | None = None if structured_output == "auto" else structured_output
+        self._dialogue = Dialogue(
+            model,
+            lambda: self._clients.host,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            response_format=None if structured_output == "auto" else structured_output,
+        )
         self._prices = Prices.of(model, input_price, output_price)
-        self._memory = Memory()
 
     def __repr__(self) -> str:
         return f"OpenAIModel({self._model!r}, host={self._clients.host!r})"
@@ -93,33 +91,68 @@ class OpenAIModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        dialogue = self._dialogue(prompt)
-        request = next(dialogue)
-        while True:
-            try:
-                answer = self._send(request, deadline)
-            except Exception as error:
-                request = dialogue.throw(error)
-                continue
-            try:
-                request = dialogue.send(answer)
-            except StopIteration as end:
-                return _reply_of(end)
+        heard = conversed(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
+        return self._accounted(heard, read_reply(heard.answer))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        dialogue = self._dialogue(prompt)
-        request = next(dialogue)
-        while True:
-            try:
-                answer = await self._asend(request, deadline)
-            except Exception as error:
-                request = dialogue.throw(error)
-                continue
-            try:
-                request = dialogue.send(answer)
-            except StopIteration as end:
-                return _reply_of(end)
+        heard = await aconversed(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
+        return self._accounted(heard, read_reply(heard.answer))
+
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
+        """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
+        reader = StreamReader()
+        with ExitStack() as stack:
+            talk = self._dialogue.about(prompt, streams=True)
+            heard = conversed(talk, partial(self._open, deadline=deadline, stack=stack))
+            chunks = iter(heard.answer)
+            while not reader.is_done:
+                try:
+                    chunk = next(chunks, None)
+                except Exception as error:
+                    # Nothing is missing of an answer that had ended already.
+                    if reader.is_whole:
+                        break
+                    raise self._dialogue.failure(error) from error
+                if chunk is None:
+                    break
+                yield from filter(None, reader.feed(chunk))
+                if not reader.is_whole:
+                    _time_left(deadline)
+        left, reply = reader.end()
+        if left:
+            yield left
+        yield self._accounted(heard, reply)
+
+    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
+        """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
+        reader = StreamReader()
+        async with AsyncExitStack() as stack:
+            talk = self._dialogue.about(prompt, streams=True)
+            heard = await aconversed(talk, partial(self._aopen, deadline=deadline, stack=stack))
+            chunks = aiter(heard.answer)
+            while not reader.is_done:
+                try:
+                    async with asyncio.timeout(_time_left(deadline)):
+                        chunk = await anext(chunks, None)
+                except Exception as error:
+                    if reader.is_whole:
+                        break
+                    if isinstance(error, ModelError):
+                        raise
+                    raise self._dialogue.failure(error) from error
+                if chunk is None:
+                    break
+                for text in filter(None, reader.feed(chunk)):
+                    yield text
+        left, reply = reader.end()
+        if left:
+            yield left
+        yield self._accounted(heard, reply)
+
+    def _accounted(self, heard: Heard, reply: Reply) -> Reply:
+        self._dialogue.understood(heard)
+        return replace(reply, calls=heard.calls, cost_usd=self._prices.cost(reply.input_tokens, reply.output_tokens))
 
     def close(self) -> None:
         """Close the sync client where it is ours; the model stays usable."""
@@ -129,54 +162,7 @@ class OpenAIModel:
         """Close our sync client and our async client of the running event loop; the model stays usable."""
         await self._clients.aclose()
 
-    def _dialogue(self, prompt: Prompt) -> Generator[dict[str, Any], _Answer, Reply]:
-        """Yields the requests to send, is sent what came back (or has the error thrown in), returns the reply."""
-        guess = Dialect()
-        for sent in range(1, MOST_REQUESTS + 1):
-            dialect = self._memory.dialect.joined(guess)
-            request = self._request(prompt, dialect)
-            try:
-                raw, retries = yield request
-            except ModelError:
-                raise
-            except Exception as error:
-                lower = self._step_down(error, dialect, request)
-                if lower is None or sent == MOST_REQUESTS:
-                    raise as_model_error(error, f"{self._model} at {self._clients.host}") from error
-                guess = lower
-                continue
-            reply = read_reply(raw)
-            self._memory.learn(dialect)
-            cost = self._prices.cost(reply.input_tokens, reply.output_tokens)
-            return replace(reply, calls=sent + retries, cost_usd=cost)
-        raise AssertionError("the last request either returns or raises")  # pragma: no cover
-
-    def _request(self, prompt: Prompt, dialect: Dialect) -> dict[str, Any]:
-        limit = TOKEN_LIMITS[dialect.tokens]
-        return build_request(
-            prompt,
-            model=self._model,
-            response_format=self._format or FORMATS[dialect.response_format],
-            temperature=None if dialect.temperature else self._temperature,
-            token_limit={limit: self._max_tokens} if limit and self._max_tokens is not None else {},
-        )
-
-    def _step_down(self, error: Exception, dialect: Dialect, request: dict[str, Any]) -> Dialect | None:
-        """The dialect to try next after *error*, ``None`` where nothing that was sent can be left out."""
-        refusal = read_refusal(error)
-        if refusal is None:
-            return None
-        keys = {"tokens": TOKEN_LIMITS[dialect.tokens]}
-        fixed = refusal.part == "response_format" and self._format is not None
-        sent = not fixed and keys.get(refusal.part, refusal.part) in request
-        lower = dialect.without(refusal.part) if sent else None
-        if lower is not None:
-            _log.info("%s refused %s; asking with less", self._model, refusal.part)
-            if refusal.certain:
-                self._memory.learn(lower)
-        return lower
-
-    def _send(self, request: dict[str, Any], deadline: Deadline) -> _Answer:
+    def _send(self, request: dict[str, Any], deadline: Deadline) -> Sent:
         client = self._clients.sync()
         left = _time_left(deadline)
         completions = client.chat.completions
@@ -188,7 +174,7 @@ class OpenAIModel:
                 collector.add(chunk)
         return collector.body(), _retries_of(response)
 
-    async def _asend(self, request: dict[str, Any], deadline: Deadline) -> _Answer:
+    async def _asend(self, request: dict[str, Any], deadline: Deadline) -> Sent:
         client = await self._clients.asynchronous()
         left = _time_left(deadline)
         async with asyncio.timeout(left):
@@ -200,6 +186,38 @@ class OpenAIModel:
                 async for chunk in response.iter_bytes():
                     collector.add(chunk)
             return collector.body(), _retries_of(response)
+
+    def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Sent:
+        """What comes back, as an iterator that lives as long as *stack*."""
+        client = self._clients.sync()
+        left = _time_left(deadline)
+        completions = client.chat.completions
+        if can_stream(client):
+            opened = completions.with_streaming_response.create(**request, timeout=_timeout(left))
+            response = stack.enter_context(opened)
+            return response.iter_bytes(), _retries_of(response)
+        answer = completions.create(**request, timeout=left)
+        if hasattr(answer, "close"):
+            stack.callback(answer.close)
+        return iter((answer,) if says_all(answer) else answer), 0
+
+    async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Sent:
+        client = await self._clients.asynchronous()
+        left = _time_left(deadline)
+        completions = client.chat.completions
+        async with asyncio.timeout(left):
+            if can_stream(client):
+                opened = completions.with_streaming_response.create(**request, timeout=_timeout(left))
+                response = await stack.enter_async_context(opened)
+                return response.iter_bytes(), _retries_of(response)
+            answer = await completions.create(**request, timeout=left)
+        if hasattr(answer, "close"):
+            stack.push_async_callback(answer.close)
+        return _alone(answer) if says_all(answer) else answer, 0
+
+
+async def _alone(answer: Any) -> AsyncIterator[Any]:
+    yield answer
 
 
 def _timeout(left: float) -> Any:
@@ -221,7 +239,3 @@ def _time_left(deadline: Deadline) -> float:
 def _retries_of(response: Any) -> int:
     retries = getattr(response, "retries_taken", 0)
     return retries if isinstance(retries, int) else 0
-
-
-def _reply_of(end: StopIteration) -> Reply:
-    return end.value  # type: ignore[no-any-return]

@@ -11,9 +11,10 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Reply
 
 MOST_BYTES: Final = 1 << 20
-"""Largest body that is read: a transformation is a few kilobytes, so anything near this is no answer."""
+"""Largest body that is read: an answer is a few kilobytes, so anything near this is none."""
 
-_CUT: Final = frozenset({"length", "max_tokens"})
+CUT: Final = frozenset({"length", "max_tokens"})
+"""The reasons to end that mean the token limit."""
 
 
 class Collector:
@@ -49,20 +50,20 @@ def read_reply(raw: Any) -> Reply:
     the reason of the status where a gateway wraps a failure into a success.
     """
     completion = _decoded(raw) if isinstance(raw, bytes | bytearray | str) else raw
-    _raise_wrapped_error(completion)
+    raise_wrapped_error(completion)
     choice = _first_choice(completion)
-    message = _get(choice, "message")
+    message = get(choice, "message")
     if message is None:
         raise ModelError("unparsable", "the model's answer holds no message")
-    text = _text_of(message)
-    finish = str(_get(choice, "finish_reason") or "").lower()
-    _raise_refusal(message, finish)
-    cut = finish in _CUT
+    text = text_of(message)
+    finish = str(get(choice, "finish_reason") or "").lower()
+    raise_refusal(message, finish)
+    cut = finish in CUT
     if not text.strip():
-        raise _nothing_said(message, cut=cut)
-    read = _tokens(completion, "prompt_tokens", "input_tokens")
-    written = _tokens(completion, "completion_tokens", "output_tokens")
-    return Reply(_clean(text), read, written, truncated=cut)
+        raise nothing_said(reasoned=reasons(message), cut=cut)
+    read = tokens_of(completion, "prompt_tokens", "input_tokens")
+    written = tokens_of(completion, "completion_tokens", "output_tokens")
+    return Reply(without_surrogates(text), read, written, truncated=cut)
 
 
 def _decoded(raw: bytes | bytearray | str) -> Any:
@@ -75,18 +76,19 @@ def _decoded(raw: bytes | bytearray | str) -> Any:
         raise ModelError("unparsable", "the model's answer is not JSON; is this the address of an API?") from None
 
 
-def _get(holder: Any, name: str) -> Any:
+def get(holder: Any, name: str) -> Any:
     """The value *name* of a mapping or an object, ``None`` where there is none."""
     if isinstance(holder, Mapping):
         return holder.get(name)
     return None if isinstance(holder, str | bytes) else getattr(holder, name, None)
 
 
-def _raise_wrapped_error(completion: Any) -> None:
-    error = _get(completion, "error")
+def raise_wrapped_error(completion: Any) -> None:
+    """Raise the failure that a gateway wraps into a success, if *completion* is one."""
+    error = get(completion, "error")
     if not error or not isinstance(error, Mapping | str):
         return
-    code = _get(error, "code")
+    code = get(error, "code")
     reasons = {401: "unauthorized", 403: "unauthorized", 429: "rate_limited", 400: "rejected", 404: "rejected"}
     reason = reasons.get(code, "unavailable") if isinstance(code, int) else "unavailable"
     raise ModelError(reason, "the provider answered with an error in place of a completion")
@@ -94,7 +96,7 @@ def _raise_wrapped_error(completion: Any) -> None:
 
 def _first_choice(completion: Any) -> Any:
     known = "choices" in completion if isinstance(completion, Mapping) else hasattr(completion, "choices")
-    choices = _get(completion, "choices")
+    choices = get(completion, "choices")
     if known and (choices is None or choices in ([], ())):
         raise ModelError("empty", "the model gave no answer to choose from")
     if not isinstance(choices, list | tuple):
@@ -102,10 +104,11 @@ def _first_choice(completion: Any) -> Any:
     return choices[0]
 
 
-def _raise_refusal(message: Any, finish: str) -> None:
-    refusal = _get(message, "refusal")
-    parts = _get(message, "content")
-    declined = isinstance(parts, list | tuple) and any(_get(part, "type") == "refusal" for part in parts)
+def raise_refusal(message: Any, finish: str) -> None:
+    """Raise what *message*, which ended for the reason *finish*, says in place of an answer."""
+    refusal = get(message, "refusal")
+    parts = get(message, "content")
+    declined = isinstance(parts, list | tuple) and any(get(part, "type") == "refusal" for part in parts)
     if declined or (isinstance(refusal, str) and refusal.strip()):
         raise ModelError("refused", "the model refused to answer")
     if finish == "content_filter":
@@ -114,31 +117,38 @@ def _raise_refusal(message: Any, finish: str) -> None:
         raise ModelError("unavailable", "the provider failed while the model was answering")
 
 
-def _text_of(message: Any) -> str:
-    content = _get(message, "content")
+def text_of(message: Any) -> str:
+    """The text of *message*, also where it comes in parts; ``""`` where there is none."""
+    content = get(message, "content")
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
         return ""
-    texts = (part if isinstance(part, str) else _get(part, "text") for part in content)
+    texts = (part if isinstance(part, str) else get(part, "text") for part in content)
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _nothing_said(message: Any, *, cut: bool) -> ModelError:
+def reasons(message: Any) -> bool:
+    """Whether *message* holds what the model says to itself."""
+    return any(isinstance(get(message, name), str) for name in ("reasoning_content", "reasoning"))
+
+
+def nothing_said(*, reasoned: bool, cut: bool) -> ModelError:
+    """Why there is no answer in a reply."""
     if cut:
-        return ModelError("truncated", "the token limit was reached before the answer began; raise llm.maxTokens")
-    if any(isinstance(_get(message, name), str) for name in ("reasoning_content", "reasoning")):
-        return ModelError("empty", "the model reasoned and answered nothing")
-    return ModelError("empty", "the model's answer is empty")
+        advice = "raise llm.maxTokens, for answers answer.maxTokens"
+        return ModelError("truncated", f"the token limit was reached before the answer began; {advice}")
+    said = "the model reasoned and answered nothing" if reasoned else "the model's answer is empty"
+    return ModelError("empty", said)
 
 
-def _tokens(completion: Any, *names: str) -> int:
+def tokens_of(completion: Any, *names: str) -> int:
     """The first count of these *names*, 0 where none is a positive number."""
-    usage = _get(completion, "usage")
-    counts = (_get(usage, name) for name in names)
+    usage = get(completion, "usage")
+    counts = (get(usage, name) for name in names)
     return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and n > 0), 0)
 
 
-def _clean(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """*text* without lone surrogates, which JSON can hold and no encoder can write."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -8,11 +8,16 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final, Literal
 
-Part = Literal["response_format", "tokens", "temperature"]
+Part = Literal["response_format", "tokens", "temperature", "stream"]
 """A part of the request that providers differ on."""
 
 FORMATS: Final = ("json_schema", "json_object", "text")
 TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", None)
+STREAMS: Final[tuple[Mapping[str, Any], ...]] = (
+    {"stream": True, "stream_options": {"include_usage": True}},
+    {"stream": True},
+    {},
+)
 
 EXPLICIT: Final = frozenset({400, 404, 415, 422, 500, 501})
 UNSPECIFIC: Final = frozenset({400, 422})
@@ -24,6 +29,7 @@ _PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
     ),
     "tokens": re.compile(r"max_(?:completion_|output_|new_)?tokens"),
     "temperature": re.compile(r"temperature"),
+    "stream": re.compile(r"stream|include_usage"),
 }
 _OTHER_CAUSE: Final = re.compile(
     r"context[_ ]length|maximum context|too (?:long|many tokens)|api[_ ]?key|quota|billing|credit|"
@@ -38,6 +44,7 @@ class Dialect:
     response_format: int = 0
     tokens: int = 0
     temperature: int = 0
+    stream: int = 0
 
     def joined(self, other: Dialect) -> Dialect:
         """What is understood by both; the order of joining does not matter."""
@@ -45,11 +52,17 @@ class Dialect:
             max(self.response_format, other.response_format),
             max(self.tokens, other.tokens),
             max(self.temperature, other.temperature),
+            max(self.stream, other.stream),
         )
 
     def without(self, part: Part) -> Dialect | None:
         """One step further down in *part*; ``None`` where there is no further step."""
-        last = {"response_format": len(FORMATS) - 1, "tokens": len(TOKEN_LIMITS) - 1, "temperature": 1}[part]
+        lists: Mapping[Part, int] = {
+            "response_format": len(FORMATS),
+            "tokens": len(TOKEN_LIMITS),
+            "stream": len(STREAMS),
+        }
+        last = lists.get(part, 2) - 1
         level: int = getattr(self, part)
         return replace(self, **{part: level + 1}) if level < last else None
 

@@ -28,7 +28,7 @@ _UNREADABLE: Final = frozenset({"DecodingError", "JSONDecodeError", "APIResponse
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
 
 _ADVICE: Final = {
-    "timeout": "did not answer in time; raise limits.llmTimeoutMs where that is usual",
+    "timeout": "did not answer in time; raise limits.llmTimeoutMs, for answers answer.timeoutMs, where that is usual",
     "unauthorized": "refused the key; check OPENAI_API_KEY",
     "rate_limited": "takes no more requests for now (rate limit or quota)",
     "refused": "withheld the answer by its content filter",

@@ -1,0 +1,139 @@
+"""A model's reply, piece by piece, from a thread or a task of its own.
+
+The one who listens never waits beyond the deadline, whatever the model does, and may listen as slowly as it likes: the
+model's time is not spent with waiting for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from contextlib import aclosing, closing, suppress
+from contextvars import copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from qtmiddleware.answering.calling import as_model_error
+from qtmiddleware.deadline import NEVER, Deadline
+from qtmiddleware.drivers.threads import start
+from qtmiddleware.ports import LanguageModel, Prompt, Reply
+
+Piece = str | Reply
+_Item = tuple[Piece | None, BaseException | None]
+
+_OVER: Final[_Item] = (None, None)
+# How long a task that was cancelled may take to let go of its connection.
+_DRAIN_SECONDS: Final = 0.05
+
+
+def told(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
+    """The pieces of *model*'s reply and, last, the whole; raises `ModelError`.
+
+    A model that cannot stream gives the whole alone. Closing this lets the model stop with its next piece.
+    """
+    heard: SimpleQueue[_Item] = SimpleQueue()
+    _begin(model, prompt, deadline, heard.put)
+    try:
+        while True:
+            left = deadline.remaining()
+            try:
+                piece, error = heard.get(timeout=None if left == NEVER else left)
+            except Empty:
+                raise as_model_error(None) from None
+            if error is not None:
+                raise _raised(error)
+            if piece is None:
+                return
+            yield piece
+    finally:
+        deadline.cancel()
+
+
+async def atold(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
+    """`told` without blocking the running loop."""
+    heard: asyncio.Queue[_Item] = asyncio.Queue()
+    task = None
+    if getattr(model, "can_async", True):
+        task = asyncio.create_task(_atell(model, prompt, deadline, heard.put_nowait))
+    else:
+        loop = asyncio.get_running_loop()
+
+        def put(item: _Item) -> None:
+            # A loop that was closed in the meantime has nobody left who listens.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(heard.put_nowait, item)
+
+        _begin(model, prompt, deadline, put)
+    try:
+        while True:
+            left = deadline.remaining()
+            try:
+                async with asyncio.timeout(None if left == NEVER else left):
+                    piece, error = await heard.get()
+            except TimeoutError:
+                raise as_model_error(None) from None
+            if error is not None:
+                raise _raised(error)
+            if piece is None:
+                return
+            yield piece
+    finally:
+        deadline.cancel()
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
+
+
+def _begin(model: LanguageModel, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
+    start(partial(copy_context().run, _tell, model, prompt, deadline, put))
+
+
+def _tell(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
+    try:
+        with closing(_pieces(model, prompt, deadline)) as pieces:
+            for piece in pieces:
+                put((piece, None))
+                if deadline.passed:
+                    break
+    except BaseException as error:
+        # In a thread of ours nobody else would hear of it.
+        put((None, error))
+    else:
+        put(_OVER)
+
+
+async def _atell(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
+    try:
+        async with aclosing(_apieces(model, prompt, deadline)) as pieces:
+            async for piece in pieces:
+                put((piece, None))
+    except Exception as error:
+        put((None, error))
+    else:
+        put(_OVER)
+
+
+def _pieces(model: Any, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
+    if not hasattr(model, "stream"):
+        yield model.complete(prompt, deadline)
+        return
+    stream: Iterator[Piece] = model.stream(prompt, deadline)
+    yield from stream
+
+
+async def _apieces(model: Any, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
+    if not hasattr(model, "astream"):
+        yield await model.acomplete(prompt, deadline)
+        return
+    stream: AsyncIterator[Piece] = model.astream(prompt, deadline)
+    try:
+        async for piece in stream:
+            yield piece
+    finally:
+        if hasattr(stream, "aclose"):
+            await stream.aclose()
+
+
+def _raised(error: BaseException) -> BaseException:
+    return as_model_error(error) if isinstance(error, Exception) else error

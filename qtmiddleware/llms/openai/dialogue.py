@@ -1,0 +1,145 @@
+"""The requests one prompt costs while a provider's dialect is being learned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.openai.dialect import FORMATS, STREAMS, TOKEN_LIMITS, Dialect, Memory, Part, read_refusal
+from qtmiddleware.llms.openai.failures import as_model_error
+from qtmiddleware.llms.openai.request import build_request
+from qtmiddleware.ports import Prompt
+
+MOST_REQUESTS: Final = 4
+"""Most requests one prompt may cost while a provider's dialect is being learned."""
+
+_log = logging.getLogger("qtmiddleware.llms")
+
+Sent = tuple[Any, int]
+"""What came back for one request, and how many retries the SDK needed for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came back in the end, how many requests it cost and the *dialect* that was understood."""
+
+    answer: Any
+    calls: int
+    dialect: Dialect
+
+
+Talk = Generator[dict[str, Any], Sent, Heard]
+"""Yields the requests to send and is sent what came back, or has the error thrown in."""
+
+
+class Dialogue:
+    """Puts prompts to one *model*, at *where*, and learns what its provider understands.
+
+    *response_format* ``None`` begins with a JSON schema and steps down where that is refused.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        where: Callable[[], str],
+        *,
+        temperature: float | None,
+        max_tokens: int | None,
+        response_format: str | None,
+    ) -> None:
+        self._model = model
+        self._where = where
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+        self._format = response_format
+        self._memory = Memory()
+
+    def about(self, prompt: Prompt, *, streams: bool = False) -> Talk:
+        """The requests it takes to put *prompt*; raises `ModelError`."""
+        guess = Dialect()
+        for sent in range(1, MOST_REQUESTS + 1):
+            dialect = self._memory.dialect.joined(guess)
+            request = self._request(prompt, dialect, streams=streams)
+            try:
+                answer, retries = yield request
+            except ModelError:
+                raise
+            except Exception as error:
+                lower = self._step_down(error, dialect, request)
+                if lower is None or sent == MOST_REQUESTS:
+                    raise self.failure(error) from error
+                guess = lower
+                continue
+            return Heard(answer, sent + retries, dialect)
+        raise AssertionError("the last request either returns or raises")  # pragma: no cover
+
+    def failure(self, error: Exception) -> ModelError:
+        """*error* of a client as a `ModelError`."""
+        return as_model_error(error, f"{self._model} at {self._where()}")
+
+    def understood(self, heard: Heard) -> None:
+        """Remember the dialect of what could be read."""
+        self._memory.learn(heard.dialect)
+
+    def _request(self, prompt: Prompt, dialect: Dialect, *, streams: bool) -> dict[str, Any]:
+        limit = TOKEN_LIMITS[dialect.tokens]
+        request = build_request(
+            prompt,
+            model=self._model,
+            response_format=self._format or FORMATS[dialect.response_format],
+            temperature=None if dialect.temperature else self._temperature,
+            token_limit={limit: self._max_tokens} if limit and self._max_tokens is not None else {},
+        )
+        return {**request, **STREAMS[dialect.stream]} if streams else request
+
+    def _step_down(self, error: Exception, dialect: Dialect, request: dict[str, Any]) -> Dialect | None:
+        """The dialect to try next after *error*, ``None`` where nothing that was sent can be left out."""
+        refusal = read_refusal(error)
+        if refusal is None:
+            return None
+        part: Part = refusal.part
+        if not refusal.certain and part not in request:
+            # Of a request without a response format the stream's options are what is refused most often.
+            part = "stream"
+        keys = {"tokens": TOKEN_LIMITS[dialect.tokens]}
+        fixed = part == "response_format" and self._format is not None
+        sent = not fixed and keys.get(part, part) in request
+        lower = dialect.without(part) if sent else None
+        if lower is not None:
+            _log.info("%s refused %s; asking with less", self._model, part)
+            if refusal.certain:
+                self._memory.learn(lower)
+        return lower
+
+
+def conversed(talk: Talk, send: Callable[[dict[str, Any]], Sent]) -> Heard:
+    """What *talk* comes to, its requests sent by *send*."""
+    request = next(talk)
+    while True:
+        try:
+            sent = send(request)
+        except Exception as error:
+            request = talk.throw(error)
+            continue
+        try:
+            request = talk.send(sent)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+async def aconversed(talk: Talk, send: Callable[[dict[str, Any]], Awaitable[Sent]]) -> Heard:
+    """`conversed`, awaiting."""
+    request = next(talk)
+    while True:
+        try:
+            sent = await send(request)
+        except Exception as error:
+            request = talk.throw(error)
+            continue
+        try:
+            request = talk.send(sent)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]

@@ -1,0 +1,501 @@
+"""Streamed completions of the real client over real HTTP, and of servers that have bad days."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
+from threading import Event
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.openai import streaming as streaming_module
+from qtmiddleware.llms.openai.streaming import Events, StreamReader
+from qtmiddleware.ports import Prompt, Reply, StreamingModel
+
+PATH = "/v1/chat/completions"
+SECRET = "sk-verysecret0123456789"
+USAGE = {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150}
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+
+
+def chunk(content: Any = None, *, finish: str | None = None, usage: Any = None, **delta: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": {"content": content, **delta}, "finish_reason": finish}
+    return {
+        "id": "c1",
+        "object": "chat.completion.chunk",
+        "created": 0,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+USED = {**chunk(), "choices": [], "usage": USAGE}
+WHOLE = (chunk(role="assistant"), chunk("Jaco "), chunk("is fit [1]."), chunk(finish="stop"), USED)
+COMPLETION = {
+    "id": "c1",
+    "object": "chat.completion",
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Jaco is fit [1]."}}],
+    "usage": USAGE,
+}
+
+
+def sse(*chunks: Any, done: bool = True, end: str = "\n\n") -> bytes:
+    lines = [chunk if isinstance(chunk, str) else f"data: {json.dumps(chunk)}" for chunk in chunks]
+    return "".join(line + end for line in [*lines, *(["data: [DONE]"] if done else [])]).encode()
+
+
+def serve(server: HTTPServer, body: bytes, content_type: str = "text/event-stream") -> OpenAIModel:
+    server.expect_request(PATH).respond_with_data(body, content_type=content_type)
+    return OpenAIModel("gpt-4o-mini", base_url=server.url_for("/v1"))
+
+
+Listen = Callable[..., tuple[list[str], Reply]]
+
+
+@pytest.fixture(params=["sync", "async"])
+def listen(request: pytest.FixtureRequest) -> Listen:
+    """Hears a stream to its end in one of the two ways; what came before an error is its `heard`."""
+
+    def told(model: OpenAIModel, prompt: Prompt, seconds: float = 30.0) -> list[Any]:
+        heard: list[Any] = []
+        try:
+            heard.extend(model.stream(prompt, Deadline.after(seconds)))
+        except ModelError as error:
+            error.heard = heard  # type: ignore[attr-defined]
+            raise
+        return heard
+
+    async def atold(model: OpenAIModel, prompt: Prompt, seconds: float = 30.0) -> list[Any]:
+        heard: list[Any] = []
+        try:
+            async for piece in model.astream(prompt, Deadline.after(seconds)):
+                heard += (piece,)
+        except ModelError as error:
+            error.heard = heard  # type: ignore[attr-defined]
+            raise
+        return heard
+
+    def listened(*args: Any, **kwargs: Any) -> tuple[list[str], Reply]:
+        if request.param == "sync":
+            *pieces, reply = told(*args, **kwargs)
+        else:
+            *pieces, reply = asyncio.run(atold(*args, **kwargs))
+        assert isinstance(reply, Reply)
+        assert "".join(pieces) == reply.text
+        return pieces, reply
+
+    return listened
+
+
+@pytest.fixture
+def question(make_prompt: Any) -> Prompt:
+    """A prompt for plain text, as those of answers are."""
+    prompt: Prompt = make_prompt(fields=(), mode="answer")
+    return prompt
+
+
+def failure(listen: Listen, *args: Any, **kwargs: Any) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        listen(*args, **kwargs)
+    assert SECRET not in str(caught.value)
+    return caught.value
+
+
+def test_the_model_is_one_that_streams() -> None:
+    assert isinstance(OpenAIModel("m"), StreamingModel)
+
+
+def test_pieces_come_and_last_the_whole_with_its_tokens_and_its_cost(listen, question, httpserver: HTTPServer) -> None:
+    pieces, reply = listen(serve(httpserver, sse(*WHOLE)), question)
+    assert "".join(pieces) == "Jaco is fit [1]."
+    assert (reply.input_tokens, reply.output_tokens, reply.calls, reply.truncated) == (120, 30, 1, False)
+    assert reply.cost_usd == pytest.approx((120 * 0.15 + 30 * 0.60) / 1e6)
+
+
+def test_the_request_asks_for_a_stream_and_its_usage_and_for_plain_text(listen, question, httpserver) -> None:
+    listen(serve(httpserver, sse(*WHOLE)), question)
+    sent = httpserver.log[0][0].get_json()
+    assert sent["stream"] is True
+    assert sent["stream_options"] == {"include_usage": True}
+    assert "response_format" not in sent
+    assert sent["max_tokens"] == 800
+
+
+def test_each_piece_is_heard_before_the_next_is_said(listen, question, httpserver: HTTPServer) -> None:
+    heard = Event()
+
+    def body() -> Iterator[bytes]:
+        yield sse(chunk("Jaco "), done=False)
+        assert heard.wait(20)
+        yield sse(chunk("is fit.", finish="stop"))
+
+    httpserver.expect_request(PATH).respond_with_handler(lambda request: Response(body(), mimetype="text/event-stream"))
+    model = OpenAIModel("m", base_url=httpserver.url_for("/v1"))
+    stream = model.stream(question, Deadline.after(30))
+    assert next(stream) == "Jaco "
+    heard.set()
+    assert next(stream) == "is fit."
+    assert isinstance(next(stream), Reply)
+
+    async def awaited() -> None:
+        heard.clear()
+        pieces = model.astream(question, Deadline.after(30))
+        assert await anext(pieces) == "Jaco "
+        heard.set()
+        assert await anext(pieces) == "is fit."
+        assert isinstance(await anext(pieces), Reply)
+
+    asyncio.run(awaited())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        sse(*WHOLE, end="\r\n\r\n"),
+        sse(*WHOLE, end="\r\r"),
+        sse(": keep alive", *WHOLE[:2], ": keep alive", *WHOLE[2:]),
+        sse("event: message", *WHOLE),
+        sse(*WHOLE, done=False),
+        sse(*WHOLE).rstrip(),
+        sse(*WHOLE) + b"data: {broken",
+        sse(*WHOLE, done=False) + b"data: [DONE]",
+        sse({**chunk(), "choices": []}, {"choices": None}, {}, *WHOLE),
+        sse(*WHOLE).replace(b"data: ", b"data:"),
+        b"\n\n" + sse(*WHOLE),
+        sse(*WHOLE[:3], chunk(), chunk(""), *WHOLE[3:]),
+        sse(*WHOLE[:3], {**chunk("other"), "choices": [{"index": 1, "delta": {"content": "no"}}]}, *WHOLE[3:]),
+        sse(*WHOLE[:3], USED),
+        sse(chunk([{"type": "text", "text": "Jaco is fit [1]."}]), *WHOLE[3:]),
+        sse(chunk(reasoning_content="hmm"), *WHOLE),
+        json.dumps(COMPLETION).encode(),
+        b"\n " + json.dumps(COMPLETION, indent=1).encode(),
+    ],
+)
+def test_servers_differ_and_the_answer_is_the_same(listen, question, httpserver: HTTPServer, body: bytes) -> None:
+    _, reply = listen(serve(httpserver, body), question)
+    assert reply.text == "Jaco is fit [1]."
+    assert (reply.input_tokens, reply.output_tokens) == (120, 30)
+
+
+def test_without_usage_no_tokens_and_no_cost_are_known(listen, question, httpserver: HTTPServer) -> None:
+    _, reply = listen(serve(httpserver, sse(*WHOLE[:-1])), question)
+    assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, None)
+
+
+def test_the_last_usage_counts(listen, question, httpserver: HTTPServer) -> None:
+    growing = chunk("x", usage={"prompt_tokens": 1, "completion_tokens": 1})
+    _, reply = listen(serve(httpserver, sse(growing, *WHOLE)), question)
+    assert reply.output_tokens == 30
+
+
+def test_an_answer_cut_at_the_token_limit_says_so(listen, question, httpserver: HTTPServer) -> None:
+    _, reply = listen(serve(httpserver, sse(chunk("Jaco is"), chunk(finish="length"))), question)
+    assert (reply.text, reply.truncated) == ("Jaco is", True)
+
+
+def test_half_a_character_waits_for_its_other_half(listen, question, httpserver: HTTPServer) -> None:
+    body = sse(chunk("a \ud83d"), chunk("\ude00 b \ud83d", finish="stop"))
+    pieces, reply = listen(serve(httpserver, body), question)
+    assert reply.text == "a 😀 b �"
+    assert all("�" not in piece for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "heard"),
+    [
+        (sse(chunk("Jaco "), done=False), "unavailable", "Jaco "),
+        (sse(chunk("Jaco "), done=False) + b'data: {"choi', "unparsable", "Jaco "),
+        (sse(chunk("Jaco "), "data: nonsense"), "unparsable", "Jaco "),
+        (sse(chunk("Jaco "), {"error": {"message": SECRET, "code": 429}}), "rate_limited", "Jaco "),
+        (sse({"error": "overloaded"}), "unavailable", ""),
+        (sse("event: error", {"error": {"message": SECRET}}), "unavailable", ""),
+        (sse(chunk("Jaco "), chunk(finish="content_filter")), "refused", "Jaco "),
+        (sse(chunk(refusal="I cannot")), "refused", ""),
+        (sse(chunk("Jaco "), chunk(finish="error")), "unavailable", "Jaco "),
+        (sse(chunk(finish="stop")), "empty", ""),
+        (sse(chunk(finish="length")), "truncated", ""),
+        (sse(chunk(reasoning="hmm"), chunk(finish="stop")), "empty", ""),
+        (sse(), "empty", ""),
+        (b"", "empty", ""),
+        (b"<html>Not here</html>", "unparsable", ""),
+        (b"data: <html>\n\n", "unparsable", ""),
+        (b'{"error": {"code": 401}}', "unauthorized", ""),
+        (b'{"choices": [', "unparsable", ""),
+        (b"data: [1, 2]\n\n", "unavailable", ""),
+        (b"data: null\n\n", "unavailable", ""),
+    ],
+)
+def test_what_is_no_answer_is_an_error(listen, question, httpserver, body: bytes, reason: str, heard: str) -> None:
+    error = failure(listen, serve(httpserver, body), question)
+    assert error.reason == reason
+    assert "".join(error.heard) == heard  # type: ignore[attr-defined]
+    assert error.__cause__ is None
+
+
+@pytest.mark.parametrize(("status", "reason"), [(401, "unauthorized"), (429, "rate_limited"), (500, "unavailable")])
+def test_a_failing_status_is_an_error(listen, question, hasty, httpserver, status: int, reason: str) -> None:
+    httpserver.expect_request(PATH).respond_with_json({"error": {"message": SECRET}}, status=status)
+    assert failure(listen, OpenAIModel("m", base_url=httpserver.url_for("/v1")), question).reason == reason
+
+
+class Picky:
+    """Refuses requests that hold any of some keys, in the given words; streams otherwise, if it was asked to."""
+
+    def __init__(self, server: HTTPServer, refused: dict[str, Any]) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self._refused = refused
+        server.expect_request(PATH).respond_with_handler(self._handle)
+        self.model = OpenAIModel("m", base_url=server.url_for("/v1"))
+
+    def _handle(self, request: Request) -> Response:
+        body = request.get_json()
+        self.sent.append(body)
+        for key, words in self._refused.items():
+            if key in body:
+                return Response(json.dumps({"error": words}), status=400, mimetype="application/json")
+        if body.get("stream"):
+            return Response(sse(*WHOLE), mimetype="text/event-stream")
+        return Response(json.dumps(COMPLETION), mimetype="application/json")
+
+
+OPTIONS = {"message": "Unknown parameter: 'stream_options'.", "param": "stream_options"}
+STREAM = {"message": "Streaming is not supported for this model.", "param": "stream"}
+
+
+@pytest.mark.parametrize(
+    ("refused", "calls"),
+    [
+        ({"stream_options": OPTIONS}, 2),
+        ({"stream_options": {"message": "bad request"}}, 2),
+        ({"stream": STREAM}, 3),
+        ({"stream_options": OPTIONS, "temperature": {"message": "temperature is not supported"}}, 3),
+        ({"temperature": {"message": "temperature is not supported", "param": "temperature"}}, 2),
+    ],
+)
+def test_what_a_provider_refuses_is_left_out_and_remembered(listen, question, httpserver, refused, calls: int) -> None:
+    picky = Picky(httpserver, refused)
+    assert listen(picky.model, question)[1].calls == calls
+    assert listen(picky.model, question)[1].calls == 1
+    assert len(picky.sent) == calls + 1
+
+
+def test_a_refused_stream_leaves_completions_as_they_are(ask, question, httpserver: HTTPServer) -> None:
+    picky = Picky(httpserver, {"stream": STREAM})
+    list(picky.model.stream(question, Deadline.after(30)))
+    before = len(picky.sent)
+    assert ask(picky.model, question).calls == 1
+    assert "stream" not in picky.sent[before]
+
+
+def test_a_reset_in_the_middle_is_unavailable(listen, question, wire) -> None:
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + sse(chunk("Jaco "), done=False))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
+    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "unavailable"
+
+
+def test_a_body_shorter_than_promised_is_unavailable_after_what_came(listen, question, wire) -> None:
+    body = sse(chunk("Jaco "), done=False)
+    server = wire(lambda self, connection: connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + body))
+    error = failure(listen, OpenAIModel("m", base_url=server.url()), question)
+    assert (error.reason, "".join(error.heard)) == ("unavailable", "Jaco ")  # type: ignore[attr-defined]
+
+
+def test_a_connection_that_breaks_after_the_last_word_harms_nobody(listen, question, wire) -> None:
+    body = sse(chunk("Jaco is fit."), chunk(finish="stop"), done=False)
+    server = wire(lambda self, connection: connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + body))
+    assert listen(OpenAIModel("m", base_url=server.url()), question)[1].text == "Jaco is fit."
+
+
+def test_a_server_that_stays_after_done_is_not_waited_for(listen, question, wire) -> None:
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + sse(*WHOLE))
+        self.ended.wait()
+
+    assert listen(OpenAIModel("m", base_url=wire(talk).url()), question)[1].text == "Jaco is fit [1]."
+
+
+@pytest.mark.parametrize("first", [b"", sse(chunk("Jaco "), done=False)])
+def test_a_server_that_falls_silent_is_given_up_at_the_deadline(listen, question, wire, first: bytes) -> None:
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + first)
+        self.ended.wait()
+
+    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason == "timeout"
+
+
+@pytest.mark.parametrize("word", [b": keep alive\n\n", sse(chunk("on "), done=False)])
+def test_a_server_that_trickles_for_ever_is_given_up_at_the_deadline(listen, question, wire, word: bytes) -> None:
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n")
+        while not self.ended.wait(0.02):
+            connection.sendall(word)
+
+    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason == "timeout"
+
+
+def test_a_stream_without_end_is_not_read_to_its_end(listen, question, wire, monkeypatch) -> None:
+    monkeypatch.setattr(streaming_module, "MOST_BYTES", 1 << 20)
+
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n")
+        while not self.ended.is_set():
+            connection.sendall(sse(chunk("x" * 10_000), done=False))
+
+    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "too_long"
+
+
+def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:
+    closed = Event()
+
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n" + sse(chunk("Jaco "), done=False))
+        try:
+            while connection.recv(1):
+                pass
+        except OSError:
+            pass
+        closed.set()
+
+    model = OpenAIModel("m", base_url=wire(talk).url())
+    stream: Any = model.stream(question, Deadline.after(30))
+    assert next(stream) == "Jaco "
+    stream.close()
+    assert closed.wait(20)
+    closed.clear()
+
+    async def awaited() -> None:
+        pieces: Any = model.astream(question, Deadline.after(30))
+        assert await anext(pieces) == "Jaco "
+        await pieces.aclose()
+        assert await asyncio.to_thread(closed.wait, 20)
+
+    asyncio.run(awaited())
+
+
+def test_no_time_left_sends_nothing(listen, question, httpserver: HTTPServer) -> None:
+    assert failure(listen, serve(httpserver, sse(*WHOLE)), question, -1.0).reason == "timeout"
+    assert httpserver.log == []
+
+
+class Traced:
+    """A client of the user's own making around a real one, as tracing libraries put it."""
+
+    def __init__(self, given: Any) -> None:
+        self.base_url = given.base_url
+        self.chat = self
+        self.completions = self
+        self._given = given
+
+    def create(self, **request: Any) -> Any:
+        return self._given.chat.completions.create(**request)
+
+
+class AsyncTraced(Traced):
+    async def create(self, **request: Any) -> Any:
+        return await self._given.chat.completions.create(**request)
+
+
+@pytest.mark.parametrize("body", [sse(*WHOLE), json.dumps(COMPLETION).encode()], ids=["stream", "whole"])
+def test_a_wrapped_client_is_asked_through_its_wrapper(listen, question, httpserver: HTTPServer, body: bytes) -> None:
+    is_stream = body.startswith(b"data")
+    httpserver.expect_request(PATH).respond_with_data(
+        body, content_type="text/event-stream" if is_stream else "application/json"
+    )
+    options: Any = {
+        "api_key": SECRET,
+        "base_url": httpserver.url_for("/v1"),
+        "default_headers": {"Connection": "close"},
+    }
+    clients = openai.OpenAI(**options), openai.AsyncOpenAI(**options)
+    model = OpenAIModel("m", client=(Traced(clients[0]), AsyncTraced(clients[1])))
+    if is_stream:
+        assert listen(model, question)[1].text == "Jaco is fit [1]."
+    else:
+        # The client's own stream finds no event in it.
+        assert failure(listen, model, question).reason == "empty"
+    clients[0].close()
+
+
+class Double:
+    """What tests of users pass as a client."""
+
+    def __init__(self, answer: Any) -> None:
+        self.chat = self
+        self.completions = self
+        self.answer = answer
+
+    def create(self, **request: Any) -> Any:
+        return self.answer
+
+
+class AsyncDouble(Double):
+    async def create(self, **request: Any) -> Any:
+        if isinstance(self.answer, list):
+            return self._pieces()
+        return self.answer
+
+    async def _pieces(self) -> AsyncIterator[Any]:
+        for piece in self.answer:
+            yield piece
+
+
+@pytest.mark.parametrize("answer", [list(WHOLE), COMPLETION, json.dumps(COMPLETION)], ids=["pieces", "whole", "text"])
+def test_a_double_of_a_client_may_answer_in_any_form(listen, question, answer: Any) -> None:
+    model = OpenAIModel("m", client=(Double(answer), AsyncDouble(answer)))
+    assert listen(model, question)[1].text == "Jaco is fit [1]."
+
+
+BODIES = st.one_of(
+    st.binary(max_size=200),
+    st.lists(
+        st.sampled_from([sse(it, done=False) for it in (*WHOLE, {}, [], None, {"choices": [{}]}, {"choices": [None]})]
+                        + [b"data: [DONE]\n\n", b"\r", b"\n", b"data: ", b": x\n", b"{", b"\xff"]),
+        max_size=8,
+    ).map(b"".join),
+)  # fmt: skip
+
+
+@given(BODIES, st.lists(st.integers(0, 400), max_size=10))
+def test_whatever_comes_is_an_answer_or_a_model_error(body: bytes, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    reader, heard = StreamReader(), ""
+    try:
+        for start, end in pairwise(places):
+            heard += "".join(reader.feed(body[start:end]))
+        left, reply = reader.end()
+    except ModelError:
+        return
+    assert heard + left == reply.text
+
+
+@given(
+    st.lists(st.sampled_from([b"data: a", b"data:b", b": c", b"event: d", b"", b"\n", b"\r\n", b"\r"]), max_size=20),
+    st.data(),
+)
+def test_events_are_the_same_however_the_bytes_are_cut(parts: list[bytes], data: st.DataObject) -> None:
+    body = b"".join(parts)
+    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8).map(sorted))
+
+    def read(places: list[int]) -> list[bytes]:
+        events = Events()
+        found = [it for a, b in pairwise(places) for it in events.feed(body[a:b])]
+        return found + list(events.end())
+
+    assert read([0, *cuts, len(body)]) == read([0, len(body)])
