@@ -112,6 +112,17 @@ class UnreadableDocument(QtMiddlewareError):
         return type(self), (self.path, self.reason, self.detail)
 
 
+def as_model_error(error: BaseException | None) -> ModelError:
+    """*error* as what a model may raise; ``None`` is a call that was given up at its deadline."""
+    if isinstance(error, ModelError):
+        return error
+    if error is None:
+        return ModelError("timeout", "the language model did not answer in time; raise answer.timeoutMs where needed")
+    failed = ModelError("unavailable", f"the language model raised {type(error).__name__}")
+    failed.__cause__ = error
+    return failed
+
+
 def is_outage(error: BaseException) -> bool:
     """Whether somebody else's *error* says that a backend is down or busy, so that asking it for less will not help."""
     status = getattr(error, "status_code", None) or getattr(error, "status", None)

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from qtmiddleware.errors import ModelError
+from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.steps import Outcome
 from qtmiddleware.trace import Trace
-
-
-def as_model_error(error: BaseException | None) -> ModelError:
-    """*error* as what a model may raise; ``None`` is a call that was given up at its deadline."""
-    if isinstance(error, ModelError):
-        return error
-    if error is None:
-        return ModelError("timeout", "the language model did not answer in time; raise answer.timeoutMs where needed")
-    failed = ModelError("unavailable", f"the language model raised {type(error).__name__}")
-    failed.__cause__ = error
-    return failed
 
 
 def accounted(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:

@@ -9,8 +9,7 @@ from typing import Self
 
 from qtmiddleware.answering.flow import Answering, Draft
 from qtmiddleware.answering.reading import Reading
-from qtmiddleware.answering.telling import Piece, atold, told
-from qtmiddleware.drivers import World, arun, run
+from qtmiddleware.drivers import Piece, World, arun, atold, run, told
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Reply
 from qtmiddleware.steps import Outcome

@@ -1,8 +1,12 @@
-"""The two loops that perform a flow's steps: `run` blocks, `arun` awaits. The only place with threads and asyncio."""
+"""The loops that perform a flow's steps: `run` blocks, `arun` awaits; `told` and `atold` listen to a model.
+
+The only place with threads and asyncio.
+"""
 
 from qtmiddleware.drivers.awaiting import arun
 from qtmiddleware.drivers.blocking import run
+from qtmiddleware.drivers.telling import Piece, atold, told
 from qtmiddleware.drivers.threads import in_thread
 from qtmiddleware.drivers.world import World
 
-__all__ = ["World", "arun", "in_thread", "run"]
+__all__ = ["Piece", "World", "arun", "atold", "in_thread", "run", "told"]

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from retrieval_world import QUERY, Way, ids
 
-from qtmiddleware.answering.telling import atold, told
 from qtmiddleware.deadline import Deadline
+from qtmiddleware.drivers import atold, told
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel

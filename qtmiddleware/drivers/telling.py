@@ -14,9 +14,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from qtmiddleware.answering.calling import as_model_error
 from qtmiddleware.deadline import NEVER, Deadline
 from qtmiddleware.drivers.threads import start
+from qtmiddleware.errors import as_model_error
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
 Piece = str | Reply
