@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.config import Config
     from qtmiddleware.decorating import middleware
     from qtmiddleware.errors import (
@@ -32,7 +33,17 @@ if TYPE_CHECKING:
     from qtmiddleware.overrides import override
     from qtmiddleware.preprocessing import preprocess
     from qtmiddleware.query_middleware import QueryMiddleware
-    from qtmiddleware.types import Answer, Citation, Degradation, Match, Message, Retrieval, Transformation, Variant
+    from qtmiddleware.types import (
+        Answer,
+        Citation,
+        Degradation,
+        Match,
+        Message,
+        Retrieval,
+        SubAnswer,
+        Transformation,
+        Variant,
+    )
 
 __version__ = "0.1.0"
 
@@ -41,6 +52,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "Answer",
+    "AnswerStream",
+    "AsyncAnswerStream",
     "Citation",
     "Config",
     "ConfigError",
@@ -58,6 +71,7 @@ __all__ = [
     "ResponseShapeError",
     "Retrieval",
     "StoreError",
+    "SubAnswer",
     "Transformation",
     "UnreadableDocument",
     "Variant",
@@ -69,6 +83,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "answering": ("AnswerStream", "AsyncAnswerStream"),
     "config": ("Config",),
     "errors": (
         "ConfigError",
@@ -88,7 +103,17 @@ _HOMES = {
     "hybrid": ("Hybrid",),
     "ingestion": ("IngestReport", "ingest"),
     "query_middleware": ("QueryMiddleware",),
-    "types": ("Answer", "Citation", "Degradation", "Match", "Message", "Retrieval", "Transformation", "Variant"),
+    "types": (
+        "Answer",
+        "Citation",
+        "Degradation",
+        "Match",
+        "Message",
+        "Retrieval",
+        "SubAnswer",
+        "Transformation",
+        "Variant",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
 from qtmiddleware.types import Answer, Retrieval
+
+if TYPE_CHECKING:
+    from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -171,28 +171,3 @@ class Invocation:
             texts = [(it.kind, it.text) for it in retrieval.variants]
             logger.debug("query %s %r searched %s", retrieval.trace.query_id, retrieval.original_query, texts)
         return retrieval
-
-
-class ModelOnly:
-    """A world in which nothing can be searched: what a flow needs that asks the model alone."""
-
-    __slots__ = ("model",)
-    native_async = True
-
-    def __init__(self, model: LanguageModel | None) -> None:
-        self.model = model
-
-    def search(self, step: Search) -> Any:
-        """Refused."""
-        raise WrapError(f"nothing is wrapped that could answer {type(step).__name__}")
-
-    def embed(self, texts: Sequence[str]) -> Any:
-        """Refused."""
-        raise WrapError(f"nothing is wrapped that could embed {len(texts)} texts")
-
-    def rerank(self, step: Rerank) -> Any:
-        """Refused."""
-        raise WrapError(f"nothing is wrapped that could rerank {len(step.texts)} texts")
-
-    asearch = search
-    aembed = embed

@@ -7,14 +7,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
-from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
 from qtmiddleware.bound import WrappedClassMethod
 from qtmiddleware.calls import CallShape
 from qtmiddleware.config import Config
-from qtmiddleware.drivers import arun, run
+from qtmiddleware.drivers import ModelOnly, arun, run
 from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import ConfigError, WrapError
-from qtmiddleware.invocation import ModelOnly, Outfit
+from qtmiddleware.invocation import Outfit
 from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
 from qtmiddleware.ports import Embedder, LanguageModel, Record, Store
@@ -28,6 +27,7 @@ from qtmiddleware.wrap_options import AskOptions, WrapOptions, awaits, embedding
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
 
 if TYPE_CHECKING:
+    from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.kit import Kit
 
 P = ParamSpec("P")

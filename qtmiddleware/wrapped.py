@@ -6,9 +6,8 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pickle import PicklingError
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from qtmiddleware.answering import Answering, AnswerStream, AsyncAnswerStream
 from qtmiddleware.bound import Bound, binds, mark_as_coroutine_function
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import arun, run
@@ -19,6 +18,9 @@ from qtmiddleware.pipeline import retrieve
 from qtmiddleware.request import Request, conversation, validated
 from qtmiddleware.settings import Settings
 from qtmiddleware.types import Answer, Retrieval
+
+if TYPE_CHECKING:
+    from qtmiddleware.answering import Answering, AnswerStream, AsyncAnswerStream
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -89,59 +91,37 @@ class Wrapped(Generic[P, R]):
         request, call = self._request(args, kwargs, history, config)
         return call.finished(await arun(retrieve(request), call))
 
-    def answer(
-        self,
-        *args: Any,
-        history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Answer:
+    def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """The answer to the query of these arguments from what the function finds for them, with citations.
 
-        Raises what `retrieve` raises, and `ModelError` where the language model gives no answer; what was found is
-        the error's ``retrieval`` then.
+        *history* and *config* may be among them, as for `retrieve`. Raises what `retrieve` raises, and `ModelError`
+        where the language model gives no answer; what was found is the error's ``retrieval`` then.
         """
-        answering, call = self._answering(args, kwargs, history, config)
+        answering, call = self._answering(args, kwargs)
         return run(answering.flow(), call)
 
-    async def aanswer(
-        self,
-        *args: Any,
-        history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Answer:
+    async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """`answer` without blocking the running loop."""
-        answering, call = self._answering(args, kwargs, history, config)
+        answering, call = self._answering(args, kwargs)
         return await arun(answering.flow(), call)
 
-    def stream_answer(
-        self,
-        *args: Any,
-        history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> AnswerStream:
+    def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """`answer` piece by piece: what the function finds is there at once, the text comes as the model writes it."""
-        return AnswerStream(*self._answering(args, kwargs, history, config))
+        from qtmiddleware.answering import AnswerStream
 
-    def astream_answer(
-        self,
-        *args: Any,
-        history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> AsyncAnswerStream:
+        return AnswerStream(*self._answering(args, kwargs))
+
+    def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
         """`stream_answer` without blocking the running loop; nothing is called before it is iterated or entered."""
-        return AsyncAnswerStream(*self._answering(args, kwargs, history, config))
+        from qtmiddleware.answering import AsyncAnswerStream
 
-    def _answering(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        history: Iterable[Any] | None,
-        config: Mapping[str, Any] | None,
-    ) -> tuple[Answering, Invocation]:
+        return AsyncAnswerStream(*self._answering(args, kwargs))
+
+    def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Answering, Invocation]:
+        # Those who only retrieve do not wait for what answers.
+        from qtmiddleware.answering import Answering
+
+        history, config = kwargs.pop("history", None), kwargs.pop("config", None)
         request, call = self._request(args, kwargs, history, config)
         return Answering(request, call.chat, call.finished), call
 

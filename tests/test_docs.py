@@ -12,7 +12,9 @@ GUIDES = sorted((ROOT / "docs").glob("*.md"))
 EXAMPLES = [
     (guide, number, example)
     for guide in GUIDES
-    for number, example in enumerate(re.findall(r"^```python\n(.*?)^```", guide.read_text("utf-8"), re.DOTALL | re.M))
+    for number, example in enumerate(
+        re.findall(r"^```python\n(.*?)^```", guide.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    )
 ]
 
 

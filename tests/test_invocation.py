@@ -11,7 +11,7 @@ import pytest
 from retrieval_world import PASSAGES, QUERY, REPLIES, Way, every_way, ids, kinds, reasons, scripted, transforming
 
 import qtmiddleware as qtm
-from qtmiddleware.invocation import ModelOnly
+from qtmiddleware.drivers import ModelOnly
 from qtmiddleware.steps import Embed, Search
 from qtmiddleware.testing import ScriptedModel
 

@@ -7,6 +7,6 @@ from qtmiddleware.drivers.awaiting import arun
 from qtmiddleware.drivers.blocking import run
 from qtmiddleware.drivers.telling import Piece, atold, told
 from qtmiddleware.drivers.threads import in_thread
-from qtmiddleware.drivers.world import World
+from qtmiddleware.drivers.world import ModelOnly, World
 
-__all__ = ["Piece", "World", "arun", "atold", "in_thread", "run", "told"]
+__all__ = ["ModelOnly", "Piece", "World", "arun", "atold", "in_thread", "run", "told"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
-from qtmiddleware.errors import ModelError
+from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.ports import LanguageModel
 from qtmiddleware.steps import Ask, Rerank, Search
 
@@ -38,6 +38,31 @@ class World(Protocol):
 
     def rerank(self, step: Rerank) -> Any:
         """A score a text."""
+
+
+class ModelOnly:
+    """A world in which nothing can be searched: what a flow needs that asks the model alone."""
+
+    __slots__ = ("model",)
+    native_async = True
+
+    def __init__(self, model: LanguageModel | None) -> None:
+        self.model = model
+
+    def search(self, step: Search) -> Any:
+        """Refused."""
+        raise WrapError(f"nothing is wrapped that could answer {type(step).__name__}")
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """Refused."""
+        raise WrapError(f"nothing is wrapped that could embed {len(texts)} texts")
+
+    def rerank(self, step: Rerank) -> Any:
+        """Refused."""
+        raise WrapError(f"nothing is wrapped that could rerank {len(step.texts)} texts")
+
+    asearch = search
+    aembed = embed
 
 
 def model_of(step: Ask, world: World) -> LanguageModel:

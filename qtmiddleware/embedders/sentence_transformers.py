@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.loading import load
 from qtmiddleware.embedders.vectors import checked_vectors, readable
 from qtmiddleware.errors import EmbeddingError
+from qtmiddleware.loading import load
 
 CHARS_A_TOKEN: Final = 200
 """Characters the tokenizer looks at for every token the model keeps: all of a text would take a second a megabyte."""

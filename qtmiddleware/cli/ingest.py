@@ -1,0 +1,123 @@
+"""``qtm ingest``: documents into the index."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out
+from qtmiddleware.cli.exits import FAILED
+from qtmiddleware.config import Config
+from qtmiddleware.ingestion import IngestReport, Progress, Stage, ingest
+
+_LABELS: dict[Stage, str] = {
+    "reading": "reading documents",
+    "contexts": "writing contexts",
+    "embedding": "embedding chunks",
+    "publishing": "writing the index",
+}
+
+
+def ingest_command(
+    data_path: Annotated[
+        str | None, typer.Argument(help="File, folder or glob (in quotes); without one, dataPath of the config.")
+    ] = None,
+    config: ConfigFile = None,
+    index: Annotated[str | None, typer.Option(help="Where the index is kept, in place of indexPath.")] = None,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Write log lines in JSON instead of a progress bar, as into a pipe.")
+    ] = False,
+    json_output: AsJson = False,
+) -> None:
+    """Read, cut and embed documents and store them; what is known already is left alone."""
+    loaded = Config.load(config)
+    if index is not None:
+        loaded = loaded.overridden({"indexPath": index})
+    with _bars() if notes.is_terminal and not log_json else _log_lines() as listener:
+        report = ingest(data_path, config=loaded, progress=listener)
+    for one in report.skipped:
+        notes.print(f"skipped: {one.path}: {one.reason}", markup=False, highlight=False, soft_wrap=True)
+    if json_output:
+        as_json(report.to_dict())
+    else:
+        out.print(_summary(report), markup=False, highlight=False)
+    if report.all_skipped:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[Progress], None]]:
+    """A progress bar for each stage, on a terminal, and warnings above it."""
+    columns = TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Bars(*columns, console=notes) as bars, _logged(_Notes(logging.WARNING)):
+        tasks: dict[Stage, TaskID] = {}
+
+        def listen(step: Progress) -> None:
+            if step.stage not in tasks:
+                tasks[step.stage] = bars.add_task(_LABELS[step.stage])
+            bars.update(tasks[step.stage], completed=step.done, total=step.total)
+
+        yield listen
+
+
+@contextmanager
+def _log_lines() -> Iterator[None]:
+    """The structured log lines of the ingest on standard error, one JSON object a line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLine())
+    with _logged(handler):
+        yield
+
+
+@contextmanager
+def _logged(handler: logging.Handler) -> Iterator[None]:
+    """Let *handler* have what is logged meanwhile: warnings of the whole package, and every line of the ingest."""
+    package, lines = logging.getLogger("qtmiddleware"), logging.getLogger("qtmiddleware.ingest")
+    before = lines.level
+    package.addHandler(handler)
+    lines.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        lines.setLevel(before)
+
+
+class _Notes(logging.Handler):
+    """Log records as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        notes.print(f"{record.levelname.lower()}: {record.getMessage()}", markup=False, highlight=False)
+
+
+class _JsonLine(logging.Formatter):
+    """A log record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
+        if hasattr(record, "event"):
+            line |= {"message": record.event, "meta": record.meta}  # type: ignore[attr-defined]
+        return json.dumps(line)
+
+
+def _summary(report: IngestReport) -> str:
+    lines = [
+        (
+            f"{report.documents} documents in {report.chunks} chunks: {report.added} added, {report.changed} changed, "
+            f"{report.unchanged} unchanged, {report.removed} removed, {len(report.skipped)} skipped"
+        ),
+        f"{report.written} chunks written, {report.embedded} texts embedded, {report.reused} vectors known already",
+    ]
+    if report.contexts or report.contexts_failed:
+        lines.append(f"{report.contexts} contexts written by the model, {report.contexts_failed} chunks without one")
+    rate = f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
+    lines.append(f"{report.seconds:.1f} s, {report.embed_seconds:.1f} s of it embedding{rate}")
+    return "\n".join(lines)

@@ -1,0 +1,144 @@
+"""The layout of the ledger's file, and what a file must be to be opened as one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from qtmiddleware.errors import StoreError
+
+MEMORY: Final = ":memory:"
+APPLICATION_ID: Final = 0x71746D69
+"""Marks the file as ours: "qtmi" in ASCII."""
+VERSION: Final = 1
+_LOG_BYTES: Final = 64 << 20
+
+# A row of "documents" is one version of one file. "stored" is 0 for one that no store was given, 1 for one that may be
+# in the store or not, as a write of it began and was not seen to end, and 2 for one that is there. "hash" is that of
+# the text that is embedded: the context, if there is one, and the chunk.
+_SCHEMA: Final = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    """CREATE TABLE documents (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        root TEXT NOT NULL,
+        file TEXT NOT NULL,
+        name TEXT NOT NULL,
+        source TEXT NOT NULL,
+        fingerprint TEXT NOT NULL,
+        contextual INTEGER NOT NULL,
+        complete INTEGER NOT NULL DEFAULT 0,
+        stored INTEGER NOT NULL DEFAULT 0
+    )""",
+    "CREATE INDEX documents_file ON documents (file)",
+    "CREATE INDEX documents_name ON documents (name)",
+    """CREATE TABLE chunks (
+        id INTEGER PRIMARY KEY,
+        document INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
+        ordinal INTEGER NOT NULL,
+        start INTEGER NOT NULL,
+        stop INTEGER NOT NULL,
+        text TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        context BLOB,
+        hash BLOB NOT NULL,
+        UNIQUE (document, ordinal)
+    )""",
+    "CREATE INDEX chunks_hash ON chunks (hash)",
+    "CREATE INDEX chunks_context ON chunks (context) WHERE context IS NOT NULL",
+    "CREATE TABLE contexts (key BLOB PRIMARY KEY, text TEXT NOT NULL)",
+    """CREATE TABLE vectors (
+        embedding TEXT NOT NULL,
+        hash BLOB NOT NULL,
+        vector BLOB NOT NULL,
+        PRIMARY KEY (embedding, hash)
+    )""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {VERSION}",
+)
+# What one run works at; gone when it ends, however it ends.
+_RUN: Final = (
+    "CREATE TEMP TABLE target (document INTEGER PRIMARY KEY, file TEXT NOT NULL UNIQUE)",
+    "CREATE TEMP TABLE publishing (chunk INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE todo (n INTEGER PRIMARY KEY, chunk INTEGER NOT NULL)",
+)
+
+
+def open_ledger(path: str) -> sqlite3.Connection:
+    """A connection to the ledger at *path*, made where there is none, which nobody else can open meanwhile.
+
+    The lock is one of the operating system's, which ends with the process however that ends. Raises `StoreError` where
+    another process has the ledger open, or the file is something else; it is left as it is then.
+    """
+    if path != MEMORY:
+        _make_file(Path(path))
+    # Nothing is waited for: whoever has the ledger open keeps it for a whole run.
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        _prepare(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise _refused(path, error) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _refused(path: str, error: sqlite3.Error) -> StoreError:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreError(f"another ingest is running into this index (it holds {path}); wait until it has ended")
+    return StoreError(
+        f"{path}, which ingest keeps beside the index, cannot be used ({error}); it was left as it is: move it away, "
+        "and everything is embedded again"
+    )
+
+
+def _make_file(path: Path) -> None:
+    """Create an empty file, for its owner alone, where there is none; what SQLite puts beside it follows its mode."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise StoreError(f"{path}, which ingest keeps beside the index, cannot be opened: {error.strerror}") from error
+
+
+def _prepare(connection: sqlite3.Connection, path: str) -> None:
+    """Take the lock, lay out an empty database, or check one that is not empty without changing it."""
+    connection.execute("PRAGMA foreign_keys = ON")
+    # The lock that is taken here is kept until the connection is closed.
+    connection.execute("BEGIN EXCLUSIVE")
+    is_empty = _is_empty(connection)
+    if not is_empty:
+        _check(connection, path)
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+    if is_empty:
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+    for statement in _RUN:
+        connection.execute(statement)
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return tables == 0 and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
+
+
+def _check(connection: sqlite3.Connection, path: str) -> None:
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: move it away")
+    version = _pragma(connection, "user_version")
+    if version != VERSION:
+        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value
