@@ -108,7 +108,8 @@ class Question:
                 trace.stage(f"transform.{prompt.mode}", outcome.seconds)
                 return part
         if outcome.value is None:
-            trace.llm_calls += 1
+            # A model that was still at work has cost something, and nobody says how much.
+            trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=None if reason == "timeout" else 0.0)
         trace.stage(f"transform.{prompt.mode}", outcome.seconds, "degraded", reason)
         self.trouble.append(Degradation(f"transform.{prompt.mode}", reason, detail))
         return None

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 from qtmiddleware.config import Config
-from qtmiddleware.errors import ConfigError
+from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.llms import as_language_model
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import LanguageModel, Reranker
 from qtmiddleware.querylog import QueryLog
 from qtmiddleware.rerankers import as_reranker
+from qtmiddleware.rerankers.cross_encoder import CrossEncoderReranker
+from qtmiddleware.rerankers.pinecone import PineconeReranker
 from qtmiddleware.settings import Settings
+
+logger: Final = logging.getLogger("qtmiddleware")
 
 # How many differently set models, rerankers and logs are kept; per-call settings are few, but they may come from users.
 MOST_KEPT: Final = 32
@@ -114,6 +119,15 @@ class Equipment:
         key = (options.model, options.trust_remote_code)
         return self._rerankers.get(key, lambda: as_reranker(self._reranker, settings))
 
+    def prepare(self, settings: Settings) -> None:
+        """Read the reranker's model, so that no question waits for it; where it cannot be had, that is warned of."""
+        reranker = self.reranker(settings)
+        if isinstance(reranker, CrossEncoderReranker):
+            try:
+                reranker.load()
+            except (MissingExtra, ModelError) as error:
+                logger.warning("nothing will be reranked: %s", error)
+
     def log(self, settings: Settings) -> QueryLog | None:
         """The log that *settings* ask for."""
         path, query_text = settings.log.path, settings.log.query_text
@@ -126,9 +140,17 @@ class Equipment:
         for model in self._models.all():
             if hasattr(model, "close"):
                 model.close()
+        self._close_rerankers()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
         for model in self._models.all():
             if hasattr(model, "aclose"):
                 await model.aclose()
+        self._close_rerankers()
+
+    def _close_rerankers(self) -> None:
+        for reranker in self._rerankers.all():
+            if isinstance(reranker, PineconeReranker):
+                # A client that was given to it stays open.
+                reranker.close()

@@ -124,8 +124,14 @@ def as_model_error(error: BaseException | None) -> ModelError:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether somebody else's *error* says that a backend is down or busy, so that asking it for less will not help."""
+    """Whether *error* says that a backend is down or busy, so that asking it for less will not help.
+
+    It is somebody else's, or a `StoreError`, which is judged by its cause.
+    """
+    if isinstance(error, StoreError) and error.__cause__ is not None:
+        error = error.__cause__
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     if isinstance(status, int):
         return status == 429 or status >= 500
-    return isinstance(error, OSError) or "timeout" in type(error).__name__.casefold()
+    name = type(error).__name__.casefold()
+    return isinstance(error, OSError) or "timeout" in name or "connection" in name

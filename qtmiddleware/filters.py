@@ -83,7 +83,7 @@ def _operation(field: str, name: Any, operand: Any) -> Matcher:
         equal = _equal(field, [_operand(name, one) for one in operand])
         return equal if name == "$in" else _not(equal)
     if name in _ORDERS:
-        if not _is_number(operand) or not isfinite(operand):
+        if not _is_number(operand) or not _is_finite(operand):
             raise _impossible(f"{name} takes a number, not {_kind(operand)}")
         return _ordered(field, _ORDERS[name], operand)
     if name == "$exists":
@@ -156,6 +156,14 @@ def _operand(name: str, value: Any) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return isfinite(number)
+    except OverflowError:
+        # A whole number beyond all that can be compared with one that is none.
+        return False
 
 
 def _kind(value: Any) -> str:

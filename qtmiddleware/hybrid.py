@@ -153,13 +153,13 @@ class Hybrid:
         return to_keywords(query, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
 
     def _if_there(self, words: Future[_Found]) -> _Found | None:
-        """What the word search found, ``None`` where it failed or is late."""
+        """What the word search found, ``None`` where it failed or is late; of a foreign error only the kind is told."""
         try:
             return words.result(timeout=self._patience)
         except Exception as error:
-            level = logging.DEBUG if self._has_warned else logging.WARNING
-            self._has_warned = True
-            logger.log(level, "the word search failed (%s); vectors alone were searched", type(error).__name__)
+            level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
+            why = error if isinstance(error, StoreError) and error.__cause__ is None else type(error).__name__
+            logger.log(level, "the word search failed (%s); vectors alone were searched", why)
             return None
 
     def _records(self, vectors: _Found | None, words: _Found | None, top_k: int) -> list[Record]:

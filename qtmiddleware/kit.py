@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qtmiddleware.embedders import CallableEmbedder, embedder_named
+from qtmiddleware.embedders import CallableEmbedder, OpenAIEmbedder, embedder_named
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.hybrid import HybridSearch
 from qtmiddleware.ports import Embedder, Filter, Record, Store, is_embedder
@@ -27,11 +28,14 @@ class Kit:
     search: Callable[..., list[Record]] = field(repr=False)
     query_embedder: Embedder | None
     owns_store: bool
+    owns_embedder: bool = False
 
     def close(self) -> None:
-        """Close the store, unless it was given."""
+        """Close the store and the embedder's connections, of those that were not given."""
         if self.owns_store:
             self.store.close()
+        if self.owns_embedder and isinstance(self.embedder, OpenAIEmbedder):
+            self.embedder.close()
 
 
 def open_kit(
@@ -52,18 +56,19 @@ def open_kit(
     chosen = None if embeds_itself else _embedder(embedder, settings)
     opened = store if store is not None else _open_store(settings, chosen, must_exist=must_exist)
     search, query_embedder = _search(opened, chosen, settings)
-    return Kit(opened, chosen, search, query_embedder, owns_store=store is None)
+    return Kit(opened, chosen, search, query_embedder, owns_store=store is None, owns_embedder=embedder is None)
 
 
 def _embedder(given: Any, settings: Settings) -> Embedder:
     if given is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
-    if is_embedder(given):
-        return given
-    if callable(given):
-        return CallableEmbedder(given)
-    allowed = "an embedder or a function from a list of texts to vectors"
-    raise ConfigError(f"embedder must be {allowed}, not {type(given).__name__}", path="embedder", allowed=allowed)
+    allowed = "an embedder or a plain function from a list of texts to vectors"
+    made = given if is_embedder(given) or not callable(given) else CallableEmbedder(given)
+    if not is_embedder(made):
+        raise ConfigError(f"embedder must be {allowed}, not {type(given).__name__}", path="embedder", allowed=allowed)
+    if inspect.iscoroutinefunction(made.embed) or (isinstance(made, CallableEmbedder) and made.can_async):
+        raise ConfigError(f"embedder is async, but it is called in a thread: give {allowed}", path="embedder")
+    return made
 
 
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:

@@ -54,7 +54,7 @@ class _Retrieving:
         self.trace = Trace()
         self.trouble: list[Degradation] = []
         self.budget = Deadline.after(self.settings.limits.deadline_ms / 1e3)
-        self.query = prepared(request.original, request.history, self.settings)
+        self.query = prepared(request.original, self.settings)
         self.trace.stage("preprocess", self.trace.clock())
         self.original = Variant("original", self.query.text, request.settings.fusion.weights.original)
         self._failure: BaseException | None = None

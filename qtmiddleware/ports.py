@@ -76,7 +76,10 @@ class LanguageModel(Protocol):
 
 @runtime_checkable
 class StreamingModel(LanguageModel, Protocol):
-    """A language model that can also say its reply piece by piece."""
+    """A language model that can also say its reply piece by piece.
+
+    A `Reply` before the last says that the answer has ended and only what it cost is still to come.
+    """
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """The pieces of the reply as they come and, last, the whole `Reply`; raises `ModelError`."""

@@ -157,6 +157,7 @@ class QueryMiddleware:
         )
         # It can be awaited as well, so an asynchronous client will do.
         outfit = self._outfit(awaits=True, embed=kit.query_embedder, read=None, write=None)
+        self._equipment.prepare(self.settings)
         return Wrapped(kit.search, call_shape, outfit)
 
     def answer(self, question: str, **options: Any) -> Answer:

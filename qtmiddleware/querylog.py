@@ -6,7 +6,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -67,7 +67,10 @@ def record(retrieval: Retrieval, *, query_text: bool = True) -> dict[str, Any]:
 
 
 class QueryLog:
-    """Appends records to a file only its owner may read; whole lines, also with many threads and processes."""
+    """Appends records to a file only its owner may read; whole lines, also with many threads and processes.
+
+    A blank line may stand between two records: who finds the last line unfinished cannot know whether its writer died.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, query_text: bool = True) -> None:
         self._path = Path(path)
@@ -93,15 +96,3 @@ class QueryLog:
                 raise OSError(errno.ENOSPC, "the record was cut off", str(self._path))
         finally:
             os.close(descriptor)
-
-
-def read_log(path: str | os.PathLike[str]) -> Sequence[dict[str, Any]]:
-    """The records of a log file, oldest first; blank lines and those that were cut off are left out."""
-    records = []
-    with Path(path).open(encoding="utf-8") as file:
-        for line in file:
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                continue
-    return records

@@ -40,7 +40,7 @@ class Request:
 
     *top_k* is what the caller's call asks for, ``None`` where that cannot be known. *model* names the language model,
     ``""`` where there is none. *embeds* says that the wrapped function takes vectors, *brief* that the caller looks at
-    the response alone.
+    the response alone, *awaits_model* that the reranker will read its model first.
     """
 
     original: str = field(repr=False)
@@ -52,6 +52,7 @@ class Request:
     model: str = ""
     embeds: bool = False
     brief: bool = False
+    awaits_model: bool = False
 
     @property
     def weighs(self) -> bool:
@@ -110,17 +111,17 @@ def conversation(history: Iterable[Any] | None) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def prepared(original: str, history: tuple[Message, ...], settings: Settings) -> Query:
+def prepared(original: str, settings: Settings) -> Query:
     """The question in its two faces."""
     options = settings.preprocess
     if not options.enabled:
-        return Query(original, original, original, "", history)
+        return Query(original, original, original)
     made = prepare(original, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words)
     text = original if options.apply_to == "keywords" else made.keywords
-    return Query(original, text, made.keywords, made.language, history)
+    return Query(original, text, made.keywords, made.language)
 
 
 def evidence_words(query: Query, made: Transformation, settings: Settings) -> str:
     """The words that count as evidence: the question's own, or its standalone form's, and the model's."""
-    own = prepared(made.standalone, (), settings).keywords if made.standalone else query.keywords
+    own = prepared(made.standalone, settings).keywords if made.standalone else query.keywords
     return " ".join((own, *made.keywords))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.errors import ModelError
+from qtmiddleware.errors import ModelError, QtMiddlewareError
 from qtmiddleware.merging import Combined, picked
 from qtmiddleware.request import Request
 from qtmiddleware.rerankers import checked_scores
@@ -23,7 +23,8 @@ def reranked(
 ) -> Flow[Combined]:
     """*made* with its leading candidates in the reranker's order; as it is where the reranker fails or is late.
 
-    Every candidate stays. One without text cannot be judged and keeps its place.
+    Every candidate stays. One without text cannot be judged and keeps its place. Where a model has to be read first,
+    its own timeout does not count, only the *budget*: those seconds come once, and would take the first question's.
     """
     options, fused = request.settings.rerank, made.candidates
     count = min(len(fused.keys), options.rerank_top_k)
@@ -33,7 +34,7 @@ def reranked(
         if count > 1:
             trace.note(STAGE, "no text in the metadata; order kept")
         return made
-    patience = budget.sooner(options.timeout_ms / 1e3)
+    patience = budget if request.awaits_model else budget.sooner(options.timeout_ms / 1e3)
     step = Rerank(request.original, [texts[at] or "" for at in places])
     (outcome,) = yield Together((step,), patience, 1)
     scores = _scores(outcome, len(places), trace, trouble)
@@ -56,6 +57,9 @@ def _scores(outcome: Outcome, count: int, trace: Trace, trouble: list[Degradatio
         else:
             trace.stage(STAGE, outcome.seconds)
             return scores
+    if isinstance(outcome.error, QtMiddlewareError):
+        # Words of our own, which quote nobody: mostly why a model cannot be had.
+        trace.note(STAGE, str(outcome.error))
     reason = "timeout" if outcome.late else "failed"
     trace.stage(STAGE, outcome.seconds, "degraded", reason)
     trouble.append(Degradation(STAGE, reason, "" if outcome.error is None else type(outcome.error).__name__))

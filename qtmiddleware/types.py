@@ -35,7 +35,6 @@ class Query:
     text: str = field(repr=False)
     keywords: str = field(repr=False)
     language: str = ""
-    history: tuple[Message, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ class Wrapped(Generic[P, R]):
             model=outfit.model.name,
             embeds=outfit.embed is not None or outfit.aembed is not None,
             brief=brief and outfit.log is None,
+            awaits_model=getattr(outfit.reranker, "is_unread", False) is True,
         )
         call = Invocation(self._fn, call_shape, args, kwargs, original, outfit, native_async=self.is_async)
         return request, call

@@ -130,6 +130,11 @@ def test_a_cluster_larger_than_a_chunk_is_cut_all_the_same() -> None:
         ("Here comes the list.\n1. The first and only of it", 28, "Here comes the list."),
         ("Words of all the line\nand of the next one", 30, "Words of all the line"),
         ("No end of it is near here, only words are", 30, "No end of it is near here,"),
+        (
+            "| a | This is the longest cell of all. | 1 |\n| b | Short. | 2 |",
+            60,
+            "| a | This is the longest cell of all. | 1 |",
+        ),
     ],
 )
 def test_a_chunk_ends_where_a_reader_would_pause(text: str, size: int, first: str) -> None:

@@ -98,3 +98,25 @@ def test_an_error_can_always_be_shown(text: str, value: Any) -> None:
 
 def test_a_value_that_may_be_a_secret_is_not_shown() -> None:
     assert "sk-123" not in str(errors.ConfigError("api key is no setting", value="sk-123"))
+
+
+def test_an_error_of_a_store_is_an_outage_where_its_cause_is_one() -> None:
+    class Busy(Exception):
+        status_code = 429
+
+    class PineconeConnectionError(Exception):
+        """As the client names it."""
+
+    class Refused(Exception):
+        status_code = 400
+
+    def caused(cause: BaseException | None) -> errors.StoreError:
+        error = errors.StoreError("it could not be searched")
+        error.__cause__ = cause
+        return error
+
+    for cause in (Busy(), TimeoutError(), PineconeConnectionError()):
+        assert errors.is_outage(cause)
+        assert errors.is_outage(caused(cause))
+    for other in (Refused(), None):
+        assert not errors.is_outage(caused(other))

@@ -104,6 +104,7 @@ def nested(depth: int) -> dict[str, Any]:
         ({"a": {"$gt": "1"}}, r"\$gt takes a number, not str"),
         ({"a": {"$lte": True}}, r"\$lte takes a number, not bool"),
         ({"a": {"$lt": float("nan")}}, r"\$lt takes a number"),
+        ({"a": {"$lt": 10**400}}, r"\$lt takes a number"),
         ({"a": {"$in": "x"}}, r"\$in takes a list .*not str"),
         ({"a": {"$nin": [None]}}, r"\$nin takes a text, a number or a boolean, not null"),
         ({"a": None}, r"\$eq takes a text, a number or a boolean, not null"),

@@ -257,6 +257,19 @@ def test_without_the_word_search_vectors_stand_alone_and_a_warning_comes_once(
     assert "secret" not in line
 
 
+def test_what_is_wrong_with_the_stores_word_search_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def mistaken(_query: str, _top_k: int) -> Any:
+        raise StoreError("the index words holds dense vectors; this needs an index of sparse ones")
+
+    def foreign(_query: str, _top_k: int) -> Any:
+        raise StoreError("no match for 'a secret question'") from ValueError()
+
+    for broken in (mistaken, foreign):
+        Hybrid(hits({"a": 0.9}), broken)("a secret question")
+    assert "needs an index of sparse ones" in caplog.messages[0]
+    assert "secret" not in caplog.messages[1]
+
+
 def test_an_unreadable_answer_of_the_vector_search_is_an_error() -> None:
     with pytest.raises(ResponseShapeError):
         Hybrid(lambda _query, _top_k: 42, hits({"a": 1.0}))("q")

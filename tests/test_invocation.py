@@ -143,7 +143,7 @@ def test_one_list_of_distances_keeps_its_order(way: Way) -> None:
     assert retrieval.response == nearest.rows(vector(QUERY), 8)
 
 
-@pytest.mark.parametrize("embed", [42, "all-MiniLM-L6-v2", object()], ids=repr)
+@pytest.mark.parametrize("embed", [42, "all-MiniLM-L6-v2", object()], ids=lambda it: type(it).__name__)
 def test_what_cannot_embed_is_refused(embed: Any) -> None:
     with pytest.raises(qtm.WrapError, match="embed"):
         qtm.QueryMiddleware().wrap(Nearest().plain, embed=embed)

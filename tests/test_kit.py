@@ -6,15 +6,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
-from qtmiddleware.embedders import CallableEmbedder
+from qtmiddleware.embedders import CallableEmbedder, OpenAIEmbedder
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit import open_kit
 from qtmiddleware.settings import Settings, StoreSettings
 from qtmiddleware.stores import MemoryStore, SQLiteStore
 from qtmiddleware.testing import ScriptedModel
+from tests.embedders.embeddings_server import EmbeddingsServer
 from tests.pinecone_world import PineconeWorld, pinecone_world
 
 DOCUMENTS = {
@@ -149,6 +152,25 @@ def test_what_cannot_embed_is_refused(given: Any) -> None:
         open_kit(Settings(store=StoreSettings(kind="memory")), embedder=given)
 
 
+async def awaited_numbers(texts: Sequence[str]) -> list[list[float]]:
+    return numbers(texts)
+
+
+class AwaitedEmbedder:
+    name = "awaited"
+    dimension = 3
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return numbers(texts)
+
+
+@pytest.mark.parametrize("given", [awaited_numbers, AwaitedEmbedder(), CallableEmbedder(awaited_numbers, dimension=3)])
+def test_an_async_embedder_is_refused_before_anything_is_opened(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"embedder is async.*plain function"):
+        open_kit(Settings(index_path=str(tmp_path / "index.sqlite")), embedder=given)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_given_store_is_not_closed_and_an_own_one_is(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "given.sqlite", embedding_model="numbers", dimension=3)
     open_kit(Settings(), store=store, embedder=numbers).close()
@@ -157,3 +179,34 @@ def test_a_given_store_is_not_closed_and_an_own_one_is(tmp_path: Path) -> None:
     kit.close()
     with pytest.raises(StoreError):
         kit.store.count()
+
+
+def test_an_embedders_connections_are_closed_with_the_kit_unless_it_was_given(
+    httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = EmbeddingsServer(httpserver)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    closed: list[openai.OpenAI] = []
+    really = openai.OpenAI.close
+    monkeypatch.setattr(openai.OpenAI, "close", lambda client: (closed.append(client), really(client)))
+    settings = Settings(store=StoreSettings(kind="memory"), embedding_model="openai/tiny")
+    open_kit(settings).close()
+    assert len(closed) == 1
+    given_embedder = OpenAIEmbedder("tiny", base_url=server.url)
+    open_kit(settings, embedder=given_embedder).close()
+    assert len(closed) == 1
+    given_embedder.close()
+
+
+def test_two_namespaces_with_one_index_path_are_kept_apart(
+    documents: Path, tmp_path: Path, world: PineconeWorld
+) -> None:
+    def config(namespace: str) -> dict[str, Any]:
+        store = {"kind": "pinecone", "index": "passages", "namespace": namespace}
+        return {"store": store, "dataPath": str(documents), "indexPath": str(tmp_path / "index")}
+
+    for namespace in ("one", "two"):
+        assert qtm.ingest(config=config(namespace)).added == 3
+    (documents / "brake.txt").unlink()
+    for namespace in ("two", "one"):
+        assert (qtm.ingest(config=config(namespace)).removed, len(world.stored("passages", namespace))) == (1, 2)

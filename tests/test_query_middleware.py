@@ -150,7 +150,7 @@ def test_an_asynchronous_client_cannot_serve_a_plain_function() -> None:
         qtm.QueryMiddleware(client=client).wrap(plain)
 
 
-@pytest.mark.parametrize("client", [42, "gpt-4o-mini", object(), ScriptedModel], ids=repr)
+@pytest.mark.parametrize("client", [42, "gpt-4o-mini", object(), ScriptedModel], ids=lambda it: type(it).__name__)
 def test_what_is_no_client_is_refused(client: Any) -> None:
     with pytest.raises(qtm.ConfigError) as caught:
         qtm.QueryMiddleware(client=client)

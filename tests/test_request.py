@@ -123,18 +123,18 @@ def test_no_history_is_no_conversation(nothing: Any) -> None:
     ],
 )
 def test_a_question_has_two_faces(apply_to: Any, text: str, keywords: str) -> None:
-    query = prepared(QUERY, (), Settings(preprocess=PreprocessSettings(apply_to=apply_to)))
+    query = prepared(QUERY, Settings(preprocess=PreprocessSettings(apply_to=apply_to)))
     assert (query.original, query.text, query.keywords, query.language) == (QUERY, text, keywords, "en")
 
 
 def test_without_rules_a_question_is_its_own_face() -> None:
-    query = prepared(QUERY, (), Settings(preprocess=PreprocessSettings(enabled=False, apply_to="both")))
+    query = prepared(QUERY, Settings(preprocess=PreprocessSettings(enabled=False, apply_to="both")))
     assert (query.text, query.keywords, query.language) == (QUERY, QUERY, "")
 
 
 @given(st.text(min_size=1).filter(lambda text: not text.isspace()))
 def test_no_face_of_a_question_is_ever_blank(text: str) -> None:
     for apply_to in ("keywords", "both"):
-        query = prepared(text, (), Settings(preprocess=PreprocessSettings(apply_to=apply_to)))
+        query = prepared(text, Settings(preprocess=PreprocessSettings(apply_to=apply_to)))
         assert query.original == text
         assert query.text.strip()

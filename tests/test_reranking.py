@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.stores import MemoryStore
 
 QUESTION = "Which lamp is red?"
 PASSAGES = [
@@ -164,3 +165,39 @@ def test_the_reranked_order_is_part_of_the_record(tmp_path: Any) -> None:
     found = retrieved(Judge(by_number), {"log": str(log)})
     assert [key[1] for key in found.reranked] == ids(found)
     assert '"rerank": [{"id": "p7"' in log.read_text()
+
+
+class Unread(Judge):
+    """A reranker that takes a while to read its model."""
+
+    is_unread = True
+
+    def rerank(self, query: str, texts: Sequence[str]) -> Any:
+        if self.is_unread:
+            time.sleep(0.3)
+            self.is_unread = False
+        return super().rerank(query, texts)
+
+
+def test_reading_its_model_does_not_count_against_its_timeout() -> None:
+    hasty = {"rerank": {"enabled": True, "timeoutMs": 100}}
+    assert retrieved(Unread(by_number), hasty).status == "full"
+    late = retrieved(Unread(by_number), {**hasty, "limits": {"deadlineMs": 100}})
+    assert [(it.stage, it.reason) for it in late.degradations] == [("rerank", "timeout")]
+
+
+def test_why_a_model_cannot_be_had_is_noted() -> None:
+    found = retrieved(None, {"rerank": {"enabled": True, "model": "/no/such/folder"}, "limits": {"deadlineMs": 50_000}})
+    assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
+    ((stage, why),) = found.trace.notes
+    assert (stage, "there is no folder /no/such/folder" in why) == ("rerank", True)
+
+
+def test_opening_the_own_store_reads_the_rerankers_model(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore(embedding_model="numbers", dimension=1)
+    config = {"rerank": {"enabled": True, "model": str(tmp_path / "none")}}
+    given: dict[str, Any] = {"store": store, "embedder": lambda texts: [[1.0] for _ in texts]}
+    with qtm.QueryMiddleware(config, **given) as qm:
+        assert caplog.messages == []
+        assert qm.retriever(QUESTION) == []
+    assert [line for line in caplog.messages if "nothing will be reranked: there is no folder" in line]

@@ -21,6 +21,8 @@ def accounted(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
         trace.stage(stage, outcome.seconds, *status)
         return None
     error = as_model_error(outcome.error)
-    trace.llm_calls += 1
+    # A model that was still at work has cost something, and nobody says how much.
+    cost = None if error.reason == "timeout" else 0.0
+    trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=cost)
     trace.stage(stage, outcome.seconds, "failed", error.reason)
     return error

@@ -106,6 +106,9 @@ class Answering:
                 return draft
         passages = shown(self._known.matches, self._settings.answer.context_chars)
         if not passages.matches:
+            if self._known.matches:
+                detail = f"{len(self._known.matches)} matches without a text; keywordEvidence.textField names its field"
+                self._trouble.append(Degradation("passages", "no_text", detail))
             return self._answer(not_there(self._request.original), found=False)
         return Draft("answer", self._prompt(ANSWER, {"passages": passages.entries}), passages.matches)
 
@@ -151,7 +154,7 @@ class Answering:
         if self.retrieval is not None and not self.is_over:
             if self._asked:
                 # What it cost is not known, but it was asked.
-                self.retrieval.trace.llm_calls += 1
+                self.retrieval.trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
             self.retrieval.trace.stage(self._asked or "answer", 0.0, "skipped", "closed")
             self._settled()
 
@@ -181,6 +184,8 @@ class Answering:
         *,
         found: bool = True,
     ) -> Answer:
+        cited = f"{len({it.number for it in citations})} of {len(matches)} passages cited"
+        self._known.trace.note("answer", cited if found else "not in the passages")
         retrieval = self._settled()
         if self._trouble:
             logger.warning(

@@ -13,11 +13,15 @@ _THOUGHTS: Final = (*(f"<{tag}>" for tag in _TAGS), "[think]", "◁think▷")
 _THOUGHT_ENDS: Final = re.compile(rf"</(?:{'|'.join(_TAGS)})>|\[/think\]|◁/think▷", re.IGNORECASE)
 _ENDING_CHARS: Final = 16
 _ADORNED: Final = re.compile(r"[\s*_`\"'>#~(\[“«-]{0,8}")
+_CLOSING: Final = r"[*_~`\"'”»\])]*"
+# Other spellings may be words of an answer; they count where the sentence ends with them. Blanks are bounded, so that a
+# model that says them without end is not read over and over.
 _MARKED: Final = re.compile(
-    _ADORNED.pattern + r"NO\\?_ANSWER(?![A-Za-z0-9]|_[A-Za-z0-9])"
-    r"[*_~`\"'”»\])]*(?:\s?[:.,;!?–—-]+[*_~`\"'”»\])]*)?\s*"
+    _ADORNED.pattern
+    + rf"(?:NO\\?_ANSWER(?![A-Za-z0-9]|_[A-Za-z0-9])|(?i:NO\\?_ANSWER|(?-i:NO[ -]ANSWER))(?!{_CLOSING} {{0,64}}[^\W_]))"
+    + rf"{_CLOSING}(?:\s?[:.,;!?–—-]+{_CLOSING})?\s{{0,64}}"
 )
-_SPELLINGS: Final = (MARKER, MARKER.replace("_", "\\_"))
+_SPELLINGS: Final = tuple(MARKER.replace("_", sign).lower() for sign in ("_", "\\_", " ", "-"))
 
 
 class Opening:
@@ -69,4 +73,4 @@ class Opening:
             return True
         adorned = _ADORNED.match(text)
         rest = text[adorned.end() :] if adorned else text
-        return any(it.startswith(rest) for it in _SPELLINGS)
+        return any(it.startswith(rest.lower()) for it in _SPELLINGS)

@@ -29,8 +29,8 @@ _SENTENCE: Final = r"""
     (?:
         # Of a run of full stops and marks only the whole counts; that is also what keeps this linear.
         [.!?…](?<![.!?…].)[.!?…]*+
-        # Something follows, and not in small letters.
-        (?=CLOSERS*+(?:\s|\Z))(?!CLOSERS*+\s++\p{Ll})
+        # Something follows, and neither in small letters nor in the next cell of a table's row.
+        (?=CLOSERS*+(?:\s|\Z))(?!CLOSERS*+(?:\s++\p{Ll}|[ \t]++\|))
         # No initial, no "e.g.", no abbreviation and no number of a list's item stands before it.
         (?<!(?<![\p{L}\p{M}\p{N}])(?:\p{L}|ABBREVIATIONS)\.)
         (?<!(?:^|[\n\r])[ \t]{0,8}[0-9]{1,3}\.)

@@ -61,8 +61,8 @@ def ask_command(
     came: list[Asked] = []
     with QueryMiddleware(loaded) as middleware:
         # Where there is no index, that is said before anything is read.
-        middleware.retriever  # noqa: B018
         heed_warnings()
+        middleware.retriever  # noqa: B018
         if not has_model:
             note(f"{NO_MODEL} Passages are shown, found by the rules alone.")
         asker = Asker(middleware=middleware, answers=has_model and not no_answer, top_k=top_k, filter=wanted)

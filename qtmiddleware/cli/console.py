@@ -13,6 +13,9 @@ from rich.console import Console
 out = Console(soft_wrap=True)
 notes = Console(stderr=True)
 
+# JSON leaves these as they are, and a terminal may obey them.
+_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
 Queries = Annotated[list[str] | None, typer.Argument(help="Questions; without any, the lines of standard input.")]
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="Config file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
@@ -20,7 +23,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
 def as_json(value: Any) -> None:
     """Write *value* to stdout as one JSON document."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", indent=2) + "\n")
+    written = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", indent=2)
+    sys.stdout.write(written.translate(_CONTROLS) + "\n")
 
 
 def lines(given: list[str] | None) -> Iterator[str]:

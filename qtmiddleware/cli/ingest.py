@@ -16,7 +16,9 @@ from rich.progress import Progress as Bars
 from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out
 from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.ingestion import IngestReport, Progress, Stage, ingest
+from qtmiddleware.stores.sqlite.schema import MEMORY
 
 _LABELS: dict[Stage, str] = {
     "reading": "reading documents",
@@ -41,6 +43,12 @@ def ingest_command(
     loaded = Config.load(config)
     if index is not None:
         loaded = loaded.overridden({"indexPath": index})
+    settings = loaded.settings
+    if settings.store.kind == "memory" or (settings.store.kind == "sqlite" and settings.index_path == MEMORY):
+        message = (
+            "an index in memory would be gone when qtm ends; set store.kind to another, indexPath to a place on disk"
+        )
+        raise ConfigError(message, path="store.kind", value=settings.store.kind)
     with _bars() if notes.is_terminal and not log_json else _log_lines() as listener:
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:

@@ -9,15 +9,15 @@ from qtmiddleware.config.errors import fold
 from qtmiddleware.settings import TransformationType
 
 KINDS: Final[Mapping[TransformationType, str]] = {
-    "none": "The rules alone (no model call before the search)",
     "rewrite": "Query rewriting (makes queries more specific)",
     "stepback": "Step-back prompting (adds a broader query)",
     "decompose": "Sub-query decomposition (breaks complex queries into simpler ones)",
+    "all": "Rewrite, step-back and sub-queries (a model call each)",
+    "combined": "Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
     "multi_query": "Paraphrases (asks the same in other words)",
     "hyde": "Hypothetical passage (searches with an imagined answer)",
     "keywords": "Keywords (adds words that the answer may hold)",
-    "all": "Rewrite, step-back and sub-queries (a model call each)",
-    "combined": "Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
+    "none": "The rules alone (no model call before the search)",
 }
 """Every type with what it does, in the order they are numbered."""
 

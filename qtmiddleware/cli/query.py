@@ -62,8 +62,8 @@ def query_command(
     at_terminal = sys.stdin.isatty()
     with QueryMiddleware(loaded) as middleware:
         # Where there is no index, that is said before anything is asked.
-        middleware.retriever  # noqa: B018
         heed_warnings()
+        middleware.retriever  # noqa: B018
         if not has_model:
             note(f"{NO_MODEL} Passages are shown instead of answers, found by the rules alone.")
         keys = keyboard(keep=not no_history) if at_terminal else None

@@ -89,6 +89,8 @@ def present(asked: Asked) -> None:
     if asked.error is not None:
         what = "The answer broke off" if asked.streamed else "No answer"
         note(f"{what}: {asked.error}" if asked.retrieval is not None else f"qtm: {asked.error}")
+    elif asked.answer is not None and asked.streamed not in ("", asked.answer.text):
+        note("The answer broke off; one of its parts stands in for it:")
     for row in shown(asked):
         say(row)
 
@@ -105,13 +107,13 @@ def number(score: float | None) -> str:
 
 
 def place(match: Match) -> str:
-    """Where a passage stands: its document's title and source, and the page where it has one."""
+    """Where a passage stands, on one line: its document's title and source, and the page where it has one."""
     held = match.metadata
     source = str(held.get("source") or held.get("url") or match.id or "a passage without a name")
     title = held.get("title")
     named = f"{title} ({source})" if isinstance(title, str) and title and title not in source else source
     page = held.get("page")
-    return named if page is None else f"{named}, page {page}"
+    return " ".join((named if page is None else f"{named}, page {page}").split())
 
 
 def shown(asked: Asked) -> Iterator[str]:

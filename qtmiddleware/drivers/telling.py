@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from qtmiddleware.deadline import NEVER, Deadline
 from qtmiddleware.drivers.threads import start
-from qtmiddleware.errors import as_model_error
+from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
 Piece = str | Reply
@@ -25,21 +25,27 @@ _Item = tuple[Piece | None, BaseException | None]
 _OVER: Final[_Item] = (None, None)
 # How long a task that was cancelled may take to let go of its connection.
 _DRAIN_SECONDS: Final = 0.05
+# How long what an answer cost is waited for once the answer itself has ended.
+_ACCOUNT_SECONDS: Final = 5.0
 
 
 def told(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
     """The pieces of *model*'s reply and, last, the whole; raises `ModelError`.
 
-    A model that cannot stream gives the whole alone. Closing this lets the model stop with its next piece.
+    A model that cannot stream gives the whole alone. Where it gives the whole twice the later one counts, which is not
+    waited for long. Closing this lets the model stop with its next piece.
     """
     heard: SimpleQueue[_Item] = SimpleQueue()
     _begin(model, prompt, deadline, heard.put)
+    piece: Piece | None = None
     try:
         while True:
-            left = deadline.remaining()
+            left = _patience(deadline, piece)
             try:
                 piece, error = heard.get(timeout=None if left == NEVER else left)
             except Empty:
+                if isinstance(piece, Reply):
+                    return
                 raise as_model_error(None) from None
             if error is not None:
                 raise _raised(error)
@@ -65,13 +71,16 @@ async def atold(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> Asy
                 loop.call_soon_threadsafe(heard.put_nowait, item)
 
         _begin(model, prompt, deadline, put)
+    piece: Piece | None = None
     try:
         while True:
-            left = deadline.remaining()
+            left = _patience(deadline, piece)
             try:
                 async with asyncio.timeout(None if left == NEVER else left):
                     piece, error = await heard.get()
             except TimeoutError:
+                if isinstance(piece, Reply):
+                    return
                 raise as_model_error(None) from None
             if error is not None:
                 raise _raised(error)
@@ -83,6 +92,12 @@ async def atold(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> Asy
         if task is not None and not task.done():
             task.cancel()
             await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
+
+
+def _patience(deadline: Deadline, last: Piece | None) -> float:
+    """The seconds the next piece may take."""
+    left = deadline.remaining()
+    return min(left, _ACCOUNT_SECONDS) if isinstance(last, Reply) else left
 
 
 def _begin(model: LanguageModel, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
@@ -108,6 +123,10 @@ async def _atell(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[
         async with aclosing(_apieces(model, prompt, deadline)) as pieces:
             async for piece in pieces:
                 put((piece, None))
+    except asyncio.CancelledError:
+        # Also where it was not us who cancelled: then somebody is still listening.
+        put((None, ModelError("cancelled", "the call of the language model was cancelled")))
+        raise
     except Exception as error:
         put((None, error))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qtmiddleware.embedders.vectors import checked_vectors
@@ -11,19 +11,19 @@ from qtmiddleware.errors import EmbeddingError
 
 
 class CallableEmbedder:
-    """Turns a function from texts to vectors, plain or async, into an embedder.
+    """Turns a function from texts to vectors into an embedder.
 
     *fn* takes a list of strings and returns one vector each: lists, tuples or numpy arrays (one array of two dimensions
     too). *name* stands beside an index made with it; by default the function's own name. *dimension* is learned from
     the first vectors where it is not given.
 
     What *fn* raises passes through unchanged. A wrong number of vectors, vectors of unequal length or something that is
-    no finite number raise `EmbeddingError`.
+    no finite number raise `EmbeddingError`, and so does an async function.
     """
 
     def __init__(
         self,
-        fn: Callable[[list[str]], Sequence[Any] | Awaitable[Sequence[Any]]],
+        fn: Callable[[list[str]], Sequence[Any]],
         *,
         name: str = "",
         dimension: int | None = None,
@@ -49,7 +49,7 @@ class CallableEmbedder:
 
     @property
     def can_async(self) -> bool:
-        """Whether the function is async, so that `aembed` is the way to call it."""
+        """Whether the function is async, and so cannot embed here."""
         return inspect.iscoroutinefunction(self._fn) or inspect.iscoroutinefunction(type(self._fn).__call__)
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
@@ -57,20 +57,13 @@ class CallableEmbedder:
         if not texts:
             return []
         if self.can_async:
-            raise EmbeddingError(f"{self._name} is async: await aembed(...) or give dimension= and a plain function")
+            raise EmbeddingError(f"{self._name} is async; give a plain function")
         made = self._fn(list(texts))
         if inspect.isawaitable(made):
             if inspect.iscoroutine(made):
                 made.close()
-            raise EmbeddingError(f"{self._name} returned an awaitable: await aembed(...)")
+            raise EmbeddingError(f"{self._name} returned an awaitable; give a plain function")
         return self._checked(made, len(texts))
-
-    async def aembed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in the texts' order; a plain function is called where it stands."""
-        if not texts:
-            return []
-        made = self._fn(list(texts))
-        return self._checked(await made if inspect.isawaitable(made) else made, len(texts))
 
     def _checked(self, made: Sequence[Any], count: int) -> list[list[float]]:
         """*made* as lists of floats, *count* of them, all of the one length."""

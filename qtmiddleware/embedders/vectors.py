@@ -29,9 +29,11 @@ def checked_vectors(made: Any, count: int, *, dimension: int | None, name: str) 
         raise EmbeddingError(f"{name} returned something else than lists of numbers: {error}") from error
     if len(vectors) != count:
         raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {count} texts")
-    lengths = {len(vector) for vector in vectors} | ({dimension} if dimension is not None else set())
+    lengths = {len(vector) for vector in vectors}
     if len(lengths) != 1 or lengths == {0}:
         raise EmbeddingError(f"{name} returned vectors of several lengths or none: {sorted(lengths)}")
+    if dimension is not None and lengths != {dimension}:
+        raise EmbeddingError(f"{name} returned vectors of {lengths.pop()} numbers, not {dimension}")
     if not all(all(map(isfinite, vector)) for vector in vectors):
         raise EmbeddingError(f"{name} returned numbers that are not finite (NaN or infinite)")
     return vectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from qtmiddleware.ingestion.schema import MEMORY, open_ledger
 from qtmiddleware.ports import Store
 from qtmiddleware.settings import Settings
 from qtmiddleware.stores import MemoryStore
+from qtmiddleware.stores.sqlite.schema import is_damage
 
 _RUN_TABLES: Final = ("target", "publishing", "todo")
 
@@ -117,12 +119,24 @@ class Ledger:
             try:
                 yield self._connection
             except sqlite3.Error as error:
-                raise StoreError(f"{self.path}, which ingest keeps beside the index, failed: {error}") from error
+                advice = "; move it away, and everything is embedded again" if is_damage(error) else ""
+                raise StoreError(
+                    f"{self.path}, which ingest keeps beside the index, failed: {error}{advice}"
+                ) from error
 
 
 # A store in memory lives as long as its object, and so does the ledger of what it holds.
 _of_memory: Final[WeakKeyDictionary[Store, Ledger]] = WeakKeyDictionary()
 _making: Final = threading.Lock()
+
+
+def _beside(settings: Settings) -> str:
+    """The ledger's file. What several namespaces of Pinecone hold is told apart, though they share an ``indexPath``."""
+    path, options = Path(settings.index_path).expanduser(), settings.store
+    if options.kind != "pinecone":
+        return f"{path}.ingest"
+    place = "\0".join((options.host or options.index or "", options.namespace))
+    return f"{path}.{hashlib.sha256(place.encode('utf-8', 'replace')).hexdigest()[:8]}.ingest"
 
 
 @contextmanager
@@ -142,7 +156,7 @@ def ledger_for(settings: Settings, store: Store | None) -> Iterator[Ledger]:
             ledger.in_use.release()
         return
     in_memory = store is None and (settings.store.kind == "memory" or settings.index_path == MEMORY)
-    ledger = Ledger(MEMORY if in_memory else f"{Path(settings.index_path).expanduser()}.ingest")
+    ledger = Ledger(MEMORY if in_memory else _beside(settings))
     try:
         yield ledger
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -59,6 +60,8 @@ DELETE FROM vectors WHERE embedding <> ? OR NOT EXISTS (SELECT 1 FROM chunks c W
 _STEP: Final = 500
 """Passages between two notes of progress."""
 
+logger: Final = logging.getLogger("qtmiddleware.ingest")
+
 
 class Publication:
     """What one run changes in *store*; *embedding* names the vectors, and is empty where the store embeds."""
@@ -74,7 +77,17 @@ class Publication:
     def _is_elsewhere(self) -> bool:
         """Whether this is another store than the last one, holds other vectors, or has lost passages."""
         ledger = self._ledger
-        if ledger.value("SELECT value FROM meta WHERE key = 'place'") != self._place:
+        place = ledger.value("SELECT value FROM meta WHERE key = 'place'")
+        if place != self._place:
+            is_new = place is None and not ledger.value("SELECT 1 FROM documents WHERE stored")
+            if is_new and (strange := self._store.count()):
+                logger.warning(
+                    "the index holds %d passages that %s, which ingest keeps beside it, does not know of; those of "
+                    "documents that are gone, or were cut in another way, stay in it: for a clean index, ingest into a "
+                    "new one",
+                    strange,
+                    ledger.path,
+                )
             return True
         held, stored = self._store.count(), int(ledger.value(_STORED_CHUNKS))
         # A store that is not atomic counts late: only one that holds nothing has surely lost them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -19,11 +20,15 @@ from qtmiddleware.settings import Settings
 if TYPE_CHECKING:
     from qtmiddleware.documents import DocumentChunk
 
-READER: Final = 1
+READER: Final = 2
 """Raised whenever documents are read or cut in another way, so that all are read again."""
 BATCH: Final = 256
 """Chunks that are kept in one step."""
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]+(\S.*?)[ \t#]*$", re.MULTILINE)
+# Front matter, and blocks of code: a line of either may begin like a heading.
+_NO_PROSE: Final = re.compile(
+    r"\A---\n(?!\n).*?^---$|^ {0,3}(?P<fence>`{3,}|~{3,}).*?(?:^ {0,3}(?P=fence)|\Z)", re.DOTALL | re.MULTILINE
+)
 _TITLE_CHARS: Final = 200
 
 _KNOWN: Final = """
@@ -51,11 +56,15 @@ class Reader:
         What is known of it already is not read again. Raises `UnreadableDocument`.
         """
         file = encoded(str(absolute(path)))
+        state = _state(path)
         fingerprint = self._fingerprint(path)
         self._own(file)
         versions = dict(self._ledger.rows("SELECT id, stored FROM documents WHERE file = ?", [file]))
         known = self._ledger.rows(_KNOWN, [file, fingerprint])
         document = known[0][0] if known else self._read(path, file, fingerprint)
+        if not known and _state(path) != state:
+            # What was read need not be what was hashed. It stands for now, and is read again by the next run.
+            self._ledger.rows("UPDATE documents SET fingerprint = '' WHERE id = ?", [document])
         self._target(document, file)
         if versions.get(document) == 2:
             return "unchanged"
@@ -70,9 +79,6 @@ class Reader:
 
     def _fingerprint(self, path: Path) -> str:
         try:
-            # Looked at before it is opened: opening a pipe would wait for somebody to write to it.
-            if not path.is_file():
-                raise UnreadableDocument(path, "cannot be opened", "it is not a file")
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
@@ -122,6 +128,18 @@ def hash_of(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes whenever the file at *path* does; raises `UnreadableDocument` where it is none."""
+    try:
+        # Looked at before it is opened: opening a pipe would wait for somebody to write to it.
+        seen = path.stat()
+    except OSError as error:
+        raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
+    if not stat.S_ISREG(seen.st_mode):
+        raise UnreadableDocument(path, "cannot be opened", "it is not a file")
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
 def _rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path) -> Iterator[tuple[Any, ...]]:
     title = ""
     for one in found:
@@ -140,5 +158,6 @@ def _rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path
 
 def _title(path: Path, opening: str) -> str:
     """The first heading in the *opening* of a Markdown document, else the file's name."""
-    heading = _HEADING.search(opening) if path.suffix.lower() in (".md", ".markdown") else None
+    is_markdown = path.suffix.lower() in (".md", ".markdown")
+    heading = _HEADING.search(_NO_PROSE.sub("", opening)) if is_markdown else None
     return heading.group(1)[:_TITLE_CHARS] if heading else readable(path.stem)

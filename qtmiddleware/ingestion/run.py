@@ -18,7 +18,7 @@ from qtmiddleware.ingestion.context_prompt import version
 from qtmiddleware.ingestion.contexts import Contexts
 from qtmiddleware.ingestion.embedding import embed_missing, embedding_of
 from qtmiddleware.ingestion.ledger import Ledger, ledger_for
-from qtmiddleware.ingestion.names import Root
+from qtmiddleware.ingestion.names import Root, absolute
 from qtmiddleware.ingestion.publishing import Publication
 from qtmiddleware.ingestion.reading import Reader
 from qtmiddleware.ingestion.report import IngestReport, Listener, Progress, Skipped, Stage
@@ -75,7 +75,7 @@ def ingest(
         )
     model = _context_model(client, settings) if settings.contextual_chunks else None
     # Looked for before anything is opened: a wrong path leaves no empty index behind.
-    paths = find_documents(path)
+    paths = list({absolute(it): it for it in find_documents(path)}.values())
     with ledger_for(settings, store) as ledger:
         kit = open_kit(settings, store=store, embedder=embedder)
         try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import StoreError
+from qtmiddleware.stores.sqlite.schema import is_damage, make_file
 
 MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x71746D69
@@ -71,8 +71,11 @@ def open_ledger(path: str) -> sqlite3.Connection:
     The lock is one of the operating system's, which ends with the process however that ends. Raises `StoreError` where
     another process has the ledger open, or the file is something else; it is left as it is then.
     """
-    if path != MEMORY:
-        _make_file(Path(path))
+    try:
+        if path != MEMORY:
+            make_file(Path(path))
+    except OSError as error:
+        raise StoreError(f"{path}, which ingest keeps beside the index, cannot be opened: {error.strerror}") from error
     # Nothing is waited for: whoever has the ledger open keeps it for a whole run.
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
@@ -90,19 +93,15 @@ def open_ledger(path: str) -> sqlite3.Connection:
 def _refused(path: str, error: sqlite3.Error) -> StoreError:
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(f"another ingest is running into this index (it holds {path}); wait until it has ended")
+    if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+        return StoreError(
+            f"{path}, which ingest keeps beside the index, cannot be used ({error}); it was left as it is: move it "
+            "away, and everything is embedded again"
+        )
     return StoreError(
-        f"{path}, which ingest keeps beside the index, cannot be used ({error}); it was left as it is: move it away, "
-        "and everything is embedded again"
+        f"{path}, which ingest keeps beside the index, cannot be opened: {error}; it must be a file that can be "
+        "written, in a folder that can be written, with room on the disk"
     )
-
-
-def _make_file(path: Path) -> None:
-    """Create an empty file, for its owner alone, where there is none; what SQLite puts beside it follows its mode."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
-    except OSError as error:
-        raise StoreError(f"{path}, which ingest keeps beside the index, cannot be opened: {error.strerror}") from error
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:

@@ -54,7 +54,9 @@ def names_alone(text: str, lexicon: Lexicon) -> tuple[Span, ...] | None:
             after_name = True
     if not is_sentence:
         return None
-    return tuple(Span("name", name.group(), *name.span()) for name in _NAME.finditer(body))
+    # The first word has its capital from the sentence, also behind a mark.
+    first = len(body) - len(body.lstrip(" ,;"))
+    return tuple(Span("name", name.group(), *name.span()) for name in _NAME.finditer(body, first + 1))
 
 
 def spans(text: str, tokens: Sequence[Token], lexicon: Lexicon, loud: bool) -> tuple[Span, ...]:

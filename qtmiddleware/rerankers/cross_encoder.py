@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from importlib import import_module
+from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
@@ -23,6 +24,8 @@ CHARS_A_TOKEN: Final = 200
 """Characters the tokenizer looks at for every token the model keeps: all of a text would take a second a megabyte."""
 MOST_TOKENS: Final = 8_192
 """What stands for the length of a model that does not say it, or says any."""
+AGAIN_SECONDS: Final = 60.0
+"""How long a model that could not be read is not tried again: a hub out of reach takes seconds each time."""
 
 _log = logging.getLogger("qtmiddleware.rerankers")
 _pointed_out: Final[set[str]] = set()
@@ -40,10 +43,11 @@ class CrossEncoderReranker:
     *device* is torch's (``cpu``, ``cuda``, ...), by default the best there is. *batch_size* pairs are judged at a time.
     *max_length* is the most tokens of a pair, by default what the model reads; longer texts are cut by it.
 
-    Nothing is imported, read or downloaded before the first use. Safe to share among threads; they take turns, as the
-    tokenizers cannot be shared. Raises `ConfigError` here where a model is known to need *trust_remote_code*. Raises on
-    use: `MissingExtra` without the extra ``models``; `ModelError` ``unavailable`` if the model cannot be had or fails,
-    ``unparsable`` if it does not give one finite number a passage.
+    Nothing is imported, read or downloaded before the first use or `load`. Safe to share among threads; they take
+    turns, as the tokenizers cannot be shared. Raises `ConfigError` here where a model is known to need
+    *trust_remote_code*. Raises on use: `MissingExtra` without the extra ``models``; `ModelError` ``unavailable`` if the
+    model cannot be had, which is tried again after a minute, or fails, ``unparsable`` if it does not give one finite
+    number a passage.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class CrossEncoderReranker:
         self._max_length = max_length
         self._lock = threading.Lock()
         self._model: Any = None if named else model
+        self._failure = ""
+        self._again_at = 0.0
 
     def __repr__(self) -> str:
         return f"CrossEncoderReranker({self._name!r})"
@@ -79,6 +85,16 @@ class CrossEncoderReranker:
     def name(self) -> str:
         """The model's name or folder."""
         return self._name
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the next use will read the model first, which takes seconds, or minutes where it is downloaded."""
+        return self._model is None and monotonic() >= self._again_at
+
+    def load(self) -> None:
+        """Read the model now, unless it is there already; raises what a use would."""
+        with self._lock:
+            self._loaded()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """One score a text, in the texts' order; greater is better."""
@@ -98,16 +114,22 @@ class CrossEncoderReranker:
     def _loaded(self) -> Any:
         """The model, read on the first call while other threads wait."""
         if self._model is None:
+            if not self.is_unread:
+                raise ModelError("unavailable", self._failure)
             _point_out(self._name)
-            self._model = load(
-                "CrossEncoder",
-                self._name,
-                lambda said: ModelError("unavailable", said),
-                prepare=_restore_moved_name if self._trust else None,
-                device=self._device,
-                trust_remote_code=self._trust,
-                max_length=self._max_length,
-            )
+            try:
+                self._model = load(
+                    "CrossEncoder",
+                    self._name,
+                    lambda said: ModelError("unavailable", said),
+                    prepare=_restore_moved_name if self._trust else None,
+                    device=self._device,
+                    trust_remote_code=self._trust,
+                    max_length=self._max_length,
+                )
+            except ModelError as error:
+                self._failure, self._again_at = str(error), monotonic() + AGAIN_SECONDS
+                raise
         return self._model
 
 

@@ -130,7 +130,9 @@ class RerankSettings:
         min_length=1,
     )
     rerank_top_k: int = option(20, "How many of the best candidates are judged.", ge=1, le=1_000)
-    timeout_ms: int = option(5_000, "Longest wait for the reranker; after it the order stays.", ge=1, le=600_000)
+    timeout_ms: int = option(
+        5_000, "Longest wait for the reranker, reading its model apart; after it the order stays.", ge=1, le=600_000
+    )
     trust_remote_code: bool = option(False, "Whether code that comes with a model may run; some models need it.")
 
 

@@ -18,15 +18,15 @@ _UNSPACED: Final = (
 )
 
 
-_PLAIN_WORDS: Final = bytes(code if chr(code).isalnum() else 32 for code in range(128)) + bytes(128)
-"""What is no letter or number of a plain text is a gap between its words."""
+_PLAIN_WORDS: Final = bytes(ord(chr(code).lower()) if chr(code).isalnum() else 32 for code in range(128)) + bytes(128)
+"""What is no letter or number of a plain text is a gap between its words; the letters are small."""
 
 
 def index_text(text: str, metadata: str) -> str:
     """The words of a passage with spaces between them: those of *text*, and of ``context`` in its *metadata* (JSON).
 
-    Of scripts without spaces each character is a word, and so is each pair of neighbours; an index that folds case and
-    accents is left to do so.
+    Of scripts without spaces each character is a word, and so is each pair of neighbours. Case is folded, with ß for ss
+    and one sigma for all; accents are left to the index.
     """
     if '"context"' in metadata:
         context = json.loads(metadata).get("context")
@@ -45,7 +45,7 @@ def query_words(text: str) -> list[str]:
 def _words(text: str, *, singles: bool) -> Iterator[str]:
     import regex
 
-    for word in regex.findall(_WORD, unicodedata.normalize("NFKC", text)):
+    for word in regex.findall(_WORD, unicodedata.normalize("NFKC", text).casefold()):
         last = 0
         for run in regex.finditer(_UNSPACED, word):
             start, end = run.span()

@@ -58,6 +58,11 @@ def test_own_instructions_stand_in_for_ours_and_mark_the_version(task: Task) -> 
     assert prompt.version.startswith(f"{task.mode}/1#")
 
 
+def test_the_conversation_is_no_source_and_its_citations_are_not_ours() -> None:
+    system = ANSWER.prompt(SETTINGS, "And now?", [Message("assistant", "He is fit [1].")], {}).system
+    assert "is no source; numbers in brackets there mean other passages" in system
+
+
 def test_the_conversation_is_bounded() -> None:
     history = [Message("user" if n % 2 else "assistant", f"turn {n}") for n in range(20)]
     prompt = ANSWER.prompt(SETTINGS, "Is Jaco fit?", history, {})

@@ -233,6 +233,19 @@ async def test_a_cancelled_listener_stops_the_model(tmp_path: Path) -> None:
     assert model.stopped.is_set()
 
 
+async def test_a_model_that_cancels_itself_keeps_nobody_waiting() -> None:
+    class Cancelling(ScriptedModel):
+        async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
+            yield "Jaco "
+            raise asyncio.CancelledError
+
+    pieces = atold(Cancelling("never said"), Prompt("answer", "1", "", "", (), QUERY), Deadline.after(600))
+    assert await anext(pieces) == "Jaco "
+    with pytest.raises(ModelError) as caught:
+        await anext(pieces)
+    assert caught.value.reason == "cancelled"
+
+
 def test_a_slow_listener_gets_everything() -> None:
     said = Event()
 

@@ -65,9 +65,29 @@ def test_settings_of_the_call_count(telling: Telling) -> None:
 
 
 @every_telling
-@pytest.mark.parametrize("respond", [lambda query, top_k: [], lambda query, top_k: [{"id": "a", "score": 0.5}]])
-def test_without_passages_nobody_is_asked_and_the_answer_says_so(telling: Telling, respond: Any) -> None:
-    searched = telling.way.wrap(respond, script=scripted(answer=FIT))
+def test_the_trace_tells_how_the_answering_ended(telling: Telling) -> None:
+    said = telling.answer(telling.way.wrap(script=scripted(answer="He is fit [1]. Quite [1].")), QUERY)
+    assert said.retrieval.trace.notes == [("answer", f"1 of {len(said.matches)} passages cited")]
+    silent = telling.answer(telling.way.wrap(script=scripted(answer="NO_ANSWER It is not said.")), QUERY)
+    assert silent.retrieval.trace.notes == [("answer", "not in the passages")]
+
+
+@every_telling
+@pytest.mark.parametrize("mode", ["plain", "synthesis"])
+def test_matches_without_a_text_are_not_taken_for_ignorance(telling: Telling, mode: str) -> None:
+    textless = [{"id": "a", "score": 0.5}, {"id": "b", "score": 0.4}]
+    searched = telling.way.wrap(lambda query, top_k: textless, script=scripted(answer=FIT))
+    answer = telling.answer(searched, QUERY, config={"answer": {"mode": mode}})
+    assert not answer.found
+    assert answer.status == "degraded"
+    (trouble,) = [it for it in answer.degradations if it.reason == "no_text"]
+    assert trouble.stage == "passages"
+    assert trouble.detail == "2 matches without a text; keywordEvidence.textField names its field"
+
+
+@every_telling
+def test_without_passages_nobody_is_asked_and_the_answer_says_so(telling: Telling) -> None:
+    searched = telling.way.wrap(lambda query, top_k: [], script=scripted(answer=FIT))
     answer = telling.answer(searched, QUERY)
     assert not answer.found
     assert answer.text == "The passages do not hold enough information for an answer."

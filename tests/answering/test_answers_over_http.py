@@ -14,6 +14,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 import qtmiddleware as qtm
+from qtmiddleware.drivers import telling
 from qtmiddleware.errors import ModelError
 
 SECRET = "sk-verysecret0123456789"
@@ -159,6 +160,50 @@ def test_a_server_that_stalls_is_given_up(ask: Any, searching: Any, chat: Chat, 
     with pytest.raises(ModelError) as caught:
         ask(searching, config={"answer": {"timeoutMs": 300}})
     assert caught.value.reason == "timeout"
+
+
+@pytest.fixture
+def unaccounted(monkeypatch: pytest.MonkeyPatch, chat: Chat, released: Event) -> Chat:
+    """A service that ends its answer and then says no more, nor lets go."""
+    monkeypatch.setattr(telling, "_ACCOUNT_SECONDS", 0.1)
+
+    def talk() -> Iterator[bytes]:
+        yield b'data: {"choices": [{"index": 0, "delta": {"content": "He is well [1]."}}]}\n\n'
+        yield b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
+        released.wait(100)
+
+    chat.say = lambda body: Response(talk(), mimetype="text/event-stream")
+    return chat
+
+
+def test_an_answer_that_has_ended_is_whole_however_long_its_cost_takes(searching: Any, unaccounted: Chat) -> None:
+    answer = streamed(searching, config={"answer": {"timeoutMs": 600_000}})
+    assert (answer.text, answer.status) == ("He is well [1].", "full")
+    trace = answer.retrieval.trace
+    assert (trace.llm_calls, trace.output_tokens, trace.cost_usd) == (1, 0, None)
+
+
+def test_an_awaited_answer_that_has_ended_is_whole_however_long_its_cost_takes(unaccounted: Chat) -> None:
+    async def asearch(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        return search(query, top_k)
+
+    async def read() -> qtm.Answer:
+        async with openai.AsyncOpenAI(api_key=SECRET, base_url=unaccounted.url) as client:
+            searching: Any = qtm.QueryMiddleware({"answer": {"timeoutMs": 600_000}}, client=client).wrap(asearch)
+            async with searching.astream_answer(QUERY) as stream:
+                assert "".join([piece async for piece in stream]) == "He is well [1]."
+            answer: qtm.Answer = stream.answer
+            return answer
+
+    assert asyncio.run(read()).status == "full"
+
+
+@both
+def test_what_a_call_that_was_given_up_cost_is_not_known(ask: Any, searching: Any, chat: Chat, released: Event) -> None:
+    chat.say = lambda body: Response((released.wait(20) and b"" for _ in "1"), mimetype="text/event-stream")
+    with pytest.raises(ModelError) as caught:
+        ask(searching, config={"answer": {"timeoutMs": 200}})
+    assert (caught.value.retrieval.trace.llm_calls, caught.value.retrieval.trace.cost_usd) == (1, None)
 
 
 async def test_a_blocking_client_streams_into_a_loop_from_a_thread(searching: Any) -> None:

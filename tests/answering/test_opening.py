@@ -36,6 +36,12 @@ def read(text: str, cuts: tuple[int, ...] = ()) -> tuple[str, bool]:
         "# NO_ANSWER\n",
         "> NO_ANSWER\n",
         "NO\\_ANSWER",
+        "no_answer:",
+        "**No_Answer:**",
+        "__no_answer__:",
+        "NO ANSWER.",
+        "NO-ANSWER —",
+        "[NO ANSWER]:",
         "\n\n  NO_ANSWER\n\n",
         "<think>Is it there? No.</think>\n\nNO_ANSWER:",
     ],
@@ -50,9 +56,14 @@ def test_the_marker_is_known_however_it_is_adorned(marker: str) -> None:
     [
         "NO_ANSWERS are here",
         "NO_ANSWER_FOUND",
-        "No_answer",
+        "no_answers",
+        "`no_answer` is a field of the reply.",
         "no_answer here",
-        "NO ANSWER",
+        "NO ANSWER FROM JACO",
+        "NO ANSWERS",
+        "No answer was given by the vet.",
+        "No, Jaco is fit.",
+        "No-answer calls are not counted.",
         "The word NO_ANSWER is a marker.",
         "NO_ANSWE",
         "NO",
@@ -98,7 +109,8 @@ def test_a_long_thought_is_not_kept() -> None:
 
 
 PARTS = st.sampled_from(
-    [MARKER, "NO", "_ANSWER", "**", "__", ":", " ", "\n", "Jaco", "<think>", "</think>", "[", "think]", "[/think]", "x",
+    [MARKER, "NO", "_ANSWER", " ANSWER", "-ANSWER", "no_answer", "`",
+     "**", "__", ":", " ", "\n", "Jaco", "<think>", "</think>", "[", "think]", "[/think]", "x",
      ".", "-", "NO\\_ANSWER", "_", "A", '"', "»"]
 )  # fmt: skip
 TEXTS = st.one_of(st.lists(PARTS, max_size=12).map("".join), st.text(max_size=40))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,11 +83,71 @@ def test_what_cannot_be_ingested_is_a_usage_error(qtm: Run, tmp_path: Path, argu
     assert not (tmp_path / ".tmp").exists()
 
 
+@pytest.mark.parametrize("arguments", [("--index", ":memory:"), ("-c", "memory.json")])
+def test_an_index_that_nobody_could_search_is_a_usage_error(
+    qtm: Run, docs: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "memory.json").write_text(json.dumps({"store": {"kind": "memory"}}))
+    ended = qtm("ingest", "docs", *arguments)
+    assert ended.code == 2
+    assert "gone when qtm ends" in ended.err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell of POSIX here")
+@pytest.mark.parametrize("form", ["", "--json"])
+@pytest.mark.parametrize(
+    ("streams", "code", "said"),
+    [
+        (">&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("| true", 0, ""),
+        (">/dev/full", 1, "No space left"),
+    ],
+)
+def test_output_that_nobody_takes_ends_in_no_traceback(
+    docs: Path, tmp_path: Path, form: str, streams: str, code: int, said: str
+) -> None:
+    if "/dev/full" in streams and not Path("/dev/full").exists():
+        pytest.skip("there is no device here that is always full")
+    program = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "ingest", "docs", "--log-json"]
+    command = f"{shlex.join(program)} {form} {streams}; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=50, check=False)
+    assert ended.returncode == code
+    assert b"Traceback" not in ended.stderr
+    assert b"Exception ignored" not in ended.stderr
+    assert said in ended.stderr.decode()
+
+
+@pytest.mark.parametrize("place", ["reading", "embedding", "publishing"])
+def test_ctrl_c_says_so_and_the_next_run_completes(qtm: Run, docs: Path, tmp_path: Path, place: str) -> None:
+    for number in range(3):
+        (docs / f"{number}.txt").write_text(f"This is text {number}.")
+    # The signal comes at the moment a stage says how far it is.
+    program = f"""
+import os, signal
+from qtmiddleware.cli import ingest, main
+from contextlib import contextmanager
+@contextmanager
+def interrupting():
+    def listen(step):
+        if step.stage == {place!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+    yield listen
+ingest._log_lines = interrupting
+main()
+"""
+    command = [sys.executable, "-c", program, "ingest", "docs", "--index", "i.sqlite"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=50, check=False)
+    assert ended.returncode == 130
+    assert ended.stderr.decode().splitlines() == ["qtm: interrupted"]
+    report = json.loads(qtm("ingest", "docs", "--index", "i.sqlite", "--json").out)
+    assert (report["documents"], report["written"]) == (5, 5)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals here")
 def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(docs: Path, tmp_path: Path) -> None:
     import pty
-    import subprocess
-    import sys
 
     # Nobody answers there.
     contexts = {"contextualChunks": True, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}}

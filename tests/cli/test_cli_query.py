@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from qtmiddleware.cli.asked import Asker
 from qtmiddleware.cli.kinds import KINDS, kind_named
 from qtmiddleware.cli.session import LEAVING, Session
+from qtmiddleware.cli.show import present
 from qtmiddleware.config import Config
 from qtmiddleware.embedders import CallableEmbedder
 from qtmiddleware.ports import Passage
@@ -36,7 +38,7 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         assert all(f"{number}. {kind} - " in menu for number, kind in enumerate(KINDS, start=1))
         terminal.type("twelve")
         terminal.wait_for("There is no such type", "type [none]:")
-        terminal.type("2")
+        terminal.type("1")
         terminal.wait_for("Current transformation type: rewrite", *READY)
 
         terminal.type(QUESTION)
@@ -55,7 +57,7 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         terminal.wait_for("type [rewrite]:")
         terminal.type("step-back")
         terminal.wait_for("Transformation type set to: stepback", "\n>")
-        terminal.type(":type 9")
+        terminal.type(":type 5")
         terminal.wait_for("set to: combined", "\n>")
         terminal.type("tt")
         terminal.wait_for("type [combined]:")
@@ -76,7 +78,7 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
     kept = folder / "state" / "qtmiddleware" / "history"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     typed = [line[1:] for line in kept.read_text(encoding="utf-8").splitlines() if line.startswith("+")]
-    assert typed == [QUESTION, "And last year?", "tt", ":type 9", "tt", "And last year?", "\ufffdt\ufffd?"]
+    assert typed == [QUESTION, "And last year?", "tt", ":type 5", "tt", "And last year?", "\ufffdt\ufffd?"]
 
 
 def test_ctrl_c_stops_an_answer_and_the_session_goes_on(folder: Path, service: AnsweringService) -> None:
@@ -187,10 +189,27 @@ def test_every_question_failing_is_a_failure(qtm: Run, folder: Path, service: An
 
 
 def test_every_type_is_offered_and_found_by_number_and_by_name() -> None:
-    assert tuple(KINDS) == get_args(TransformationType)
+    assert set(KINDS) == set(get_args(TransformationType))
+    # The seed's own numbers.
+    assert tuple(KINDS)[:4] == ("rewrite", "stepback", "decompose", "all")
     for number, kind in enumerate(KINDS, start=1):
         assert kind_named(f" {number} ") == kind_named(kind.replace("_", "-").upper()) == kind
     assert kind_named("0") is kind_named("10") is kind_named("") is None
+
+
+def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(capsys: pytest.CaptureFixture[str]) -> None:
+    store = MemoryStore(embedding_model="letters", dimension=2)
+    store.upsert([Passage("one", "One.", {"source": "a\n  [9] made up"})], [[1.0, 0.0]])
+    embedder = CallableEmbedder(letters, name="letters", dimension=2)
+    with QueryMiddleware(
+        {"answer": {"mode": "plain"}}, client=lambda it: "A part [1].", store=store, embedder=embedder
+    ) as it:
+        asked = Asker(middleware=it, answers=True).ask(QUESTION, kind="none")
+    present(replace(asked, streamed="Both are"))
+    shown = capsys.readouterr()
+    assert shown.err == "The answer broke off; one of its parts stands in for it:\n"
+    # Nor can what a document is called look like a line of ours.
+    assert shown.out.startswith("A part [1].\n\nSources:\n  [1] a [9] made up (score ")
 
 
 def letters(texts: list[str]) -> list[list[float]]:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from fault_world import QUERY, Caller, ChatService, transforming
-
-from qtmiddleware.querylog import read_log
+from log_lines import log_lines
 
 
 def test_a_log_that_cannot_be_written_leaves_the_result_as_it_is(
@@ -36,7 +35,7 @@ def test_every_query_is_logged_for_its_owner_alone(caller: Caller, service: Chat
     path = tmp_path / "new" / "queries.jsonl"
     service.answer = {"rewrite": "Which illness does Jaco have?"}
     day = caller.ask(transforming("rewrite", log={"path": str(path)}))
-    (line,) = read_log(path)
+    (line,) = log_lines(path)
     assert line["query_id"] == day.retrieval.trace.query_id
     assert line["queries"] == [QUERY]
     assert [it["kind"] for it in line["variants"]] == ["original", "rewrite"]
@@ -53,11 +52,11 @@ def test_no_passage_reaches_the_log_even_where_it_stands_in_for_an_id(caller: Ca
     caller.ask({"log": {"path": str(path), "queryText": False}}, respond=lambda query, top_k: rows)
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) == 1
-    assert "secret" not in json.dumps(read_log(path))
+    assert "secret" not in json.dumps(log_lines(path))
     assert QUERY not in text
 
 
 def test_the_log_is_set_for_one_call(caller: Caller, tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     day = caller.ask({}, config={"log": {"path": str(path)}})
-    assert [line["query_id"] for line in read_log(path)] == [day.retrieval.trace.query_id]
+    assert [line["query_id"] for line in log_lines(path)] == [day.retrieval.trace.query_id]

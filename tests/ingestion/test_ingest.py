@@ -39,6 +39,22 @@ def test_documents_become_passages_that_say_where_they_stand(world: World) -> No
     assert held["alpha.txt#0"][1]["title"] == "alpha"
 
 
+@pytest.mark.parametrize(
+    ("opening", "title"),
+    [
+        ("---\n# a comment\ntags: [a]\n---\n\n# The title\n", "The title"),
+        ("```sh\n# a comment\n```\n\n## The title ##\n", "The title"),
+        ("~~~\n# a comment\n", "notes"),
+        ("---\n\n# The title\n\n---\n", "The title"),
+        ("No heading\n", "notes"),
+    ],
+)
+def test_the_title_of_markdown_is_its_first_heading_and_no_comment(empty: World, opening: str, title: str) -> None:
+    empty.write("notes.md", f"{opening}Some text.")
+    empty.ingest()
+    assert empty.passages()["notes.md#0"][1]["title"] == title
+
+
 def test_a_second_run_leaves_everything_alone(world: World) -> None:
     world.ingest()
     before = world.passages()
@@ -115,6 +131,19 @@ def test_a_store_that_was_deleted_gets_everything_back_without_embedding(world: 
     assert embed.calls == 0
     assert report.written == len(before)
     assert world.passages() == before
+
+
+def test_passages_that_a_lost_ledger_knew_of_are_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.ingest()
+    assert caplog.text == ""
+    held = len(world.ids())
+    world.index.with_name(f"{world.index.name}.ingest").unlink()
+    world.ingest()
+    (record,) = [it for it in caplog.records if it.levelno == logging.WARNING]
+    assert f"holds {held} passages" in record.getMessage()
+    caplog.clear()
+    world.ingest()
+    assert caplog.text == ""
 
 
 def test_a_store_that_lost_passages_gets_everything_again(world: World) -> None:

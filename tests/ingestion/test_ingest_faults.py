@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import StoreError
+from qtmiddleware.ingestion import reading
 from qtmiddleware.stores import MemoryStore, SQLiteStore
 from tests.ingestion.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 
@@ -60,11 +61,14 @@ TEARS = pytest.mark.parametrize("tear", ["before", "half", "after"])
 
 
 @TEARS
-def test_a_write_that_was_broken_off_is_completed_without_embedding(world: World, tear: str) -> None:
+def test_a_write_that_was_broken_off_is_completed_without_embedding(
+    world: World, tear: str, caplog: pytest.LogCaptureFixture
+) -> None:
     torn(world, tear)
     embed = Counting()
     world.ingest(embed=embed)
     assert embed.calls == 0
+    assert caplog.text == ""
     assert world.passages() == world.clean()
 
 
@@ -110,6 +114,26 @@ def test_a_document_unreadable_after_a_broken_write_is_one_version_of_itself(wor
     world.write("alpha.txt", SENTENCES["alpha"].upper())
     new = {id_: one for id_, one in world.clean().items() if id_.startswith("alpha")}
     assert held in (old, new)
+
+
+def test_a_document_that_changes_while_it_is_read_is_read_again_by_the_next_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = reading.document_chunks
+
+    def replaced_first(path: Path, **options: Any) -> Any:
+        if path.name == "alpha.txt":
+            world.write("alpha.txt", "Somebody else wrote this meanwhile.")
+        return whole(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "document_chunks", replaced_first)
+        world.ingest()
+    # What stands there now is what was hashed then.
+    world.write("alpha.txt", SENTENCES["alpha"])
+    world.ingest()
+    assert world.passages() == world.clean()
+    assert world.ingest().unchanged == 3
 
 
 def test_a_second_ingest_into_the_same_index_is_refused_at_once(world: World) -> None:

@@ -135,3 +135,14 @@ def test_a_pipe_is_not_waited_for(world: World) -> None:
     os.mkfifo(world.docs / "pipe.txt")
     (skipped,) = world.ingest().skipped
     assert Path(skipped.path).name == "pipe.txt"
+
+
+def test_a_link_that_leads_nowhere_is_no_such_file(world: World) -> None:
+    (world.docs / "link.txt").symlink_to(world.docs / "nowhere.txt")
+    (skipped,) = world.ingest().skipped
+    assert "No such file" in skipped.reason
+
+
+def test_a_document_that_a_pattern_finds_on_several_ways_is_counted_once(world: World) -> None:
+    world.write("other/gamma.txt", SENTENCES["gamma"])
+    assert world.ingest(world.docs / "*" / ".." / "alpha.txt").added == 1

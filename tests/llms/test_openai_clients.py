@@ -221,6 +221,15 @@ def test_a_server_of_one_s_own_needs_no_key(ask, prompt, monkeypatch: pytest.Mon
     assert repr(model) == "OpenAIModel('m', host='localhost')"
 
 
+def test_a_key_of_other_letters_is_told_as_such(ask, prompt, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-schlüssel")
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(ModelError, match=r"the key for m at localhost .* check OPENAI_API_KEY") as caught:
+        ask(OpenAIModel("m"), prompt)
+    assert caught.value.reason == "unauthorized"
+    assert "schl" not in str(caught.value)
+
+
 def test_a_key_with_a_line_end_is_a_key(prompt, monkeypatch: pytest.MonkeyPatch, url: str, httpserver) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1\n")
     OpenAIModel("m", base_url=url).complete(prompt, Deadline.after(30))

@@ -9,6 +9,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.errors import ModelError
+from qtmiddleware.llms import openai as openai_model
 from qtmiddleware.llms.openai import OpenAIModel
 
 PATH = "/v1/chat/completions"
@@ -72,6 +73,17 @@ def test_a_silent_server_is_given_up_at_the_deadline(ask, prompt, wire, scheme: 
     model = OpenAIModel("m", base_url=server.url(scheme))
     with pytest.raises(ModelError) as caught:
         ask(model, prompt, 0.5)
+    model.close()
+    gc.collect()
+    assert caught.value.reason == "timeout"
+
+
+def test_a_host_that_does_not_answer_is_not_waited_for_as_a_model_is(ask, prompt, wire, hasty, monkeypatch) -> None:
+    monkeypatch.setattr(openai_model, "LONGEST_CONNECT", 0.2)
+    server = wire(lambda self, connection: self.ended.wait())
+    model = OpenAIModel("m", base_url=server.url("https"))
+    with pytest.raises(ModelError, match=r"cannot be reached .* check llm\.baseUrl and the network") as caught:
+        ask(model, prompt, 600)
     model.close()
     gc.collect()
     assert caught.value.reason == "timeout"

@@ -91,11 +91,13 @@ def listen(request: pytest.FixtureRequest) -> Listen:
 
     def listened(*args: Any, **kwargs: Any) -> tuple[list[str], Reply]:
         if request.param == "sync":
-            *pieces, reply = told(*args, **kwargs)
+            *heard, reply = told(*args, **kwargs)
         else:
-            *pieces, reply = asyncio.run(atold(*args, **kwargs))
+            *heard, reply = asyncio.run(atold(*args, **kwargs))
         assert isinstance(reply, Reply)
+        pieces = [it for it in heard if isinstance(it, str)]
         assert "".join(pieces) == reply.text
+        assert {it.text for it in heard if isinstance(it, Reply)} <= {reply.text}
         return pieces, reply
 
     return listened
@@ -321,6 +323,26 @@ def test_a_connection_that_breaks_after_the_last_word_harms_nobody(listen, quest
     body = sse(chunk("Jaco is fit."), chunk(finish="stop"), done=False)
     server = wire(lambda self, connection: connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + body))
     assert listen(OpenAIModel("m", base_url=server.url()), question)[1].text == "Jaco is fit."
+
+
+def test_the_reply_is_there_before_what_it_cost(question, wire) -> None:
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(
+            HEAD + b"content-length: 5000\r\n\r\n" + sse(chunk("Jaco is fit."), chunk(finish="length"), done=False)
+        )
+        self.ended.wait()
+
+    model = OpenAIModel("m", base_url=wire(talk).url())
+    stream: Any = model.stream(question, Deadline.after(30))
+    assert [next(stream), next(stream)] == ["Jaco is fit.", Reply("Jaco is fit.", truncated=True)]
+    stream.close()
+
+    async def awaited() -> None:
+        pieces: Any = model.astream(question, Deadline.after(30))
+        assert [await anext(pieces), await anext(pieces)] == ["Jaco is fit.", Reply("Jaco is fit.", truncated=True)]
+        await pieces.aclose()
+
+    asyncio.run(awaited())
 
 
 def test_a_server_that_stays_after_done_is_not_waited_for(listen, question, wire) -> None:

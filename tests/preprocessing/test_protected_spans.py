@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
@@ -128,7 +128,8 @@ def _read_piece_by_piece(text: str, monkeypatch: pytest.MonkeyPatch, language: s
 def test_a_plain_question_is_spared_the_reading_and_holds_nothing_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     spared = 0
     for file in sorted((SHARED / "data").glob("**/queries.jsonl")):
-        for line in file.read_text(encoding="utf-8").splitlines():
+        # Every fourth: all of them take ten seconds and tell the same.
+        for line in file.read_text(encoding="utf-8").splitlines()[::4]:
             text = json.loads(line)["text"]
             if not protected_spans(text):
                 spared += 1
@@ -140,6 +141,8 @@ def test_a_plain_question_is_spared_the_reading_and_holds_nothing_either_way(mon
 
 
 @given(st.lists(st.sampled_from(LITTLE)))
+@example([",", "Will", "what"])
+@example([" ", "Will", "what"])
 def test_what_is_spared_the_reading_is_what_has_nothing_to_protect(words: list[str]) -> None:
     text = " ".join(words)
     with pytest.MonkeyPatch.context() as monkeypatch:

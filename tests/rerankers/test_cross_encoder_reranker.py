@@ -197,3 +197,28 @@ def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=50)
     assert done.stdout == "[]\n"
+
+
+def test_it_may_be_loaded_before_its_first_use(folder: Path) -> None:
+    reranker = CrossEncoderReranker(str(folder), device="cpu")
+    assert reranker.is_unread
+    reranker.load()
+    assert not reranker.is_unread
+    assert len(reranker.rerank(QUERY, TEXTS)) == len(TEXTS)
+
+
+def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model"
+    reranker = CrossEncoderReranker(str(path), device="cpu")
+    with pytest.raises(ModelError, match="there is no folder"):
+        reranker.rerank(QUERY, TEXTS)
+    shutil.copytree(folder, path)
+    assert not reranker.is_unread
+    with pytest.raises(ModelError, match="there is no folder"):
+        reranker.rerank(QUERY, TEXTS)
+    later = cross_encoder.monotonic() + cross_encoder.AGAIN_SECONDS
+    monkeypatch.setattr(cross_encoder, "monotonic", lambda: later)
+    assert reranker.is_unread
+    assert len(reranker.rerank(QUERY, TEXTS)) == len(TEXTS)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pinecone import Pinecone
 from pinecone.exceptions import PineconeException
 
+import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Reranker
 from qtmiddleware.rerankers.pinecone import PineconeReranker
@@ -104,6 +106,25 @@ def test_without_a_client_one_is_made_of_the_environment_on_first_use(world: Pin
 def test_a_given_client_stays_open(world: PineconeWorld, reranker: PineconeReranker) -> None:
     reranker.close()
     assert reranker.rerank("apple", ["apple"]) == [1.0]
+
+
+def test_a_middleware_closes_the_client_it_made_and_no_other(
+    world: PineconeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Pinecone] = []
+    really = Pinecone.close
+    monkeypatch.setattr(Pinecone, "close", lambda client: (closed.append(client), really(client)))
+
+    def search(query: str, top_k: int = 2) -> list[dict[str, str]]:
+        return [{"id": "a", "text": "apple"}, {"id": "b", "text": "banana"}]
+
+    config = {"rerank": {"enabled": True, "model": MODEL}}
+    for given_reranker, count in ((None, 1), (PineconeReranker(MODEL, client=world.client()), 0)):
+        closed.clear()
+        with qtm.QueryMiddleware(config, reranker=given_reranker) as qm:
+            assert [row["id"] for row in qm.wrap(search)("banana")] == ["b", "a"]
+            assert closed == []
+        assert len(closed) == count
 
 
 def test_without_a_key_the_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

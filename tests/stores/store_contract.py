@@ -420,6 +420,7 @@ class KeywordContract:
             ("राजधानी", "delhi"),
             ("ＬＯＮＤＯＮ", "london"),
             ("Straße", "street"),
+            ("strasse", "street"),
         ],
     )
     def test_words_of_every_script_are_found(self, store: Any, query: str, first: str) -> None:

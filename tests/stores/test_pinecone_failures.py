@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import qtmiddleware as qtm
 from qtmiddleware.errors import StoreError
 from qtmiddleware.ports import Passage
 from qtmiddleware.stores.pinecone import (
@@ -100,8 +101,8 @@ def test_an_answer_that_cannot_be_read_is_told(world: PineconeWorld, store: Pine
 def test_a_client_that_is_too_old_is_told(world: PineconeWorld, store: PineconeStore) -> None:
     index = world.index("passages")
     old = SimpleNamespace(describe_index_stats=index.describe_index_stats, fetch=index.fetch)
-    error = failure(lambda: PineconeTextStore(old).search("apple", 1))
-    assert 'run: pip install "pinecone>=7"' in str(error)
+    error = failure(lambda: PineconeTextStore(old, namespace="texts").search("apple", 1))
+    assert 'run: pip install "pinecone>=6"' in str(error)
 
 
 def test_fewer_vectors_taken_than_sent_are_told(world: PineconeWorld, store: PineconeStore) -> None:
@@ -191,3 +192,18 @@ def test_a_failure_of_the_word_index_is_told(world: PineconeWorld) -> None:
     world.hangs("/embed")
     hasty = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=0.5))
     assert "within 0.5 seconds" in str(failure(lambda: hasty.search("Jaco", 1)))
+
+
+@pytest.mark.parametrize("day", ["hangs", "rate limited", "down"])
+def test_a_question_on_a_bad_day_is_searched_once(world: PineconeWorld, day: str) -> None:
+    store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=2)
+    store.upsert([Passage("a", "apple")], [X])
+    qm = qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts])
+    if day == "hangs":
+        world.hangs("/query")
+    else:
+        world.answers("/query", **BAD_DAYS[day][0])
+    with pytest.raises(StoreError):
+        qm.retriever("apple?")
+    # The client's own tries alone: fewer passages would not come either.
+    assert sum(one.path == "/query" for one in world.exchanges) <= 4

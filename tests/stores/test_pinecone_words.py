@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import InvalidQuery, StoreError
 from qtmiddleware.ports import KeywordStore, Passage, Store
-from qtmiddleware.stores.pinecone import HybridPineconeStore, PineconeSparseEncoder, PineconeTextStore, SparseLeg
+from qtmiddleware.stores.pinecone import (
+    HybridPineconeStore,
+    PineconeSparseEncoder,
+    PineconeStore,
+    PineconeTextStore,
+    SparseLeg,
+)
 from tests.pinecone_world import PineconeWorld, pinecone_world
 
 X, Y = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]
@@ -288,3 +294,35 @@ def test_the_identity_of_an_index_that_embeds_stays(world: PineconeWorld, texts:
     again = PineconeTextStore(world.index("texts"), text_field="chunk")
     assert texts.identity == again.identity
     assert texts.count() == 0
+
+
+# Indexes taken for another kind.
+
+
+def test_an_index_that_does_not_embed_is_told_from_one_that_does(world: PineconeWorld) -> None:
+    store = PineconeTextStore(world.index("passages"))
+    for use in (lambda: store.search("apple", 1), lambda: store.upsert(PASSAGES, [()] * 3)):
+        with pytest.raises(StoreError, match=r"HTTP 400.*store\.integrated.*'text'.*store\.textField"):
+            use()
+
+
+def test_own_vectors_and_those_of_the_index_do_not_mix(world: PineconeWorld) -> None:
+    vectors = [[1.0] * 16] * 3
+    own = PineconeStore(world.index("texts"), embedding_model="a-model", dimension=16, namespace="own")
+    own.upsert(PASSAGES, vectors)
+    wrong = PineconeTextStore(world.index("texts"), text_field="chunk", namespace="own")
+    with pytest.raises(StoreError, match=r"made with the embedding model 'a-model' \(16.*by the index itself"):
+        wrong.search("apple", 1)
+    with pytest.raises(StoreError, match="mean different things"):
+        wrong.upsert(PASSAGES, vectors)
+    PineconeTextStore(world.index("texts"), text_field="chunk", namespace="integrated").upsert(PASSAGES, vectors)
+    other = PineconeStore(world.index("texts"), embedding_model="a-model", dimension=16, namespace="integrated")
+    with pytest.raises(StoreError, match=r"made by the index itself \(store\.integrated\).*'a-model'"):
+        other.search([1.0] * 16, 1)
+
+
+def test_another_sparse_model_is_refused_by_both_names(world: PineconeWorld, words: SparseLeg) -> None:
+    words.upsert(PASSAGES, VECTORS)
+    other = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), "another"))
+    with pytest.raises(StoreError, match=f"'{SPARSE}', not with the embedding model 'another':"):
+        other.search("apple", 1)

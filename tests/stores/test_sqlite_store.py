@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -96,13 +98,49 @@ def test_damage_found_later_is_a_store_error(tmp_path: Path) -> None:
         store.upsert([Passage(str(n), "words " * 50) for n in range(500)], [X] * 500)
     whole = path.read_bytes()
     path.write_bytes(whole[:8192] + b"\xff" * (len(whole) - 8192))
-    with pytest.raises(StoreError, match=r"index\.sqlite"), open_store(path) as store:
+    with pytest.raises(StoreError, match=r"index\.sqlite.*ingest again"), open_store(path) as store:
         store.search(X, 500)
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be opened"):
+def test_a_folder_is_refused_naming_the_kind(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be opened: it is not a file, as a store of the kind sqlite is"):
         open_store(tmp_path)
+
+
+def test_a_place_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    open_store(path).close()
+    # Where SQLite has to put its log there is something that is none.
+    (tmp_path / "index.sqlite-wal").mkdir()
+    with pytest.raises(StoreError, match=r"index\.sqlite cannot be opened.*folder that can be written"):
+        open_store(path)
+
+
+ANOTHER_PROCESS = """
+import sys
+from qtmiddleware.ports import Passage
+from qtmiddleware.stores import SQLiteStore
+
+with SQLiteStore(sys.argv[1], embedding_model="model", dimension=3) as store:
+    store.upsert([Passage(sys.argv[2], "")], [[1.0, 0.0, 0.0]])
+"""
+
+
+def test_a_second_store_of_this_process_costs_no_write_of_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+
+    def written_elsewhere(id_: str) -> None:
+        subprocess.run([sys.executable, "-c", ANOTHER_PROCESS, str(path), id_], check=True, timeout=50)
+
+    with open_store(path) as store:
+        store.upsert([Passage("a", "")], [X])
+        open_store(path).close()
+        written_elsewhere("b")
+        store.upsert([Passage("c", "")], [X])
+        written_elsewhere("d")
+        assert [one["id"] for one in store.search(X, 9)] == ["a", "b", "c", "d"]
+    with open_store(path) as store:
+        assert store.count() == 4
 
 
 def test_an_sqlite_without_full_text_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

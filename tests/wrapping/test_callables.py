@@ -292,7 +292,7 @@ def test_wrapping_twice_keeps_both_configurations() -> None:
     assert sorted(asked) == sorted([(QUERY, 50), (REWRITE, 50)])
 
 
-@pytest.mark.parametrize("thing", [None, 42, "config.json", [], {}, object()], ids=repr)
+@pytest.mark.parametrize("thing", [None, 42, "config.json", [], {}, object()], ids=lambda it: type(it).__name__)
 def test_what_cannot_be_called_is_refused(thing: Any) -> None:
     with pytest.raises(qtm.WrapError):
         qm.wrap(thing)

@@ -36,6 +36,7 @@ from qtmiddleware.embedders.minilm.files import (
     sha256_of,
 )
 from qtmiddleware.embedders.minilm.forward import HIDDEN, Weights, encode, expected_shapes, weights_of
+from qtmiddleware.embedders.vectors import readable
 from qtmiddleware.errors import EmbeddingError, MissingExtra
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class MiniLMEmbedder:
         if not texts:
             return []
         model = self._loaded()
-        tokens = [model.tokenizer.encode(_readable(text)).ids for text in texts]
+        tokens = [model.tokenizer.encode(readable(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
         for batch in _batches(tokens):
             for at, vector in zip(batch, encode(model.weights, [tokens[at] for at in batch]), strict=True):
@@ -122,16 +123,6 @@ def _batches(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     order = sorted(range(len(tokens)), key=lambda at: -len(tokens[at]))
     for start in range(0, len(order), BATCH):
         yield order[start : start + BATCH]
-
-
-def _readable(text: str) -> str:
-    """The part of *text* that counts, with surrogates that stand alone replaced, as no tokenizer can read those."""
-    head = text[:MAX_CHARS]
-    try:
-        head.encode()
-    except UnicodeEncodeError:
-        return head.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return head
 
 
 def _load(folder: Path | None) -> _Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final
@@ -34,9 +33,9 @@ _Talk = Generator[_Step, Any, list[list[float]]]
 class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
-    *client* is an ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or ``None``: then clients are made on
-    first use, the key from ``OPENAI_API_KEY``, the address from *base_url*, else from ``OPENAI_BASE_URL``, else the
-    SDK's default. A server of one's own needs no key. Given clients are used as they are and never closed.
+    *client* is an ``openai.OpenAI``, used as it is and never closed, or ``None``: then one is made on first use, the
+    key from ``OPENAI_API_KEY``, the address from *base_url*, else from ``OPENAI_BASE_URL``, else the SDK's default. A
+    server of one's own needs no key.
 
     *dimensions* asks for shorter vectors, of the models that can shorten them; it is sent only when given. The length
     of other models' vectors is learned from the first that come. *batch_size* is the most texts of one request, at most
@@ -87,7 +86,7 @@ class OpenAIEmbedder:
         """One vector a text, in the texts' order; raises `EmbeddingError`."""
         if not texts:
             return []
-        client = self._clients.sync()
+        client = self._clients.client()
         talk, client = self._talk(texts, retries_of(client)), without_retries(client)
         try:
             step = next(talk)
@@ -100,27 +99,6 @@ class OpenAIEmbedder:
                     step = talk.send(answer)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-
-    async def aembed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in the texts' order; raises `EmbeddingError`.
-
-        Without an async client of the user's, one is made and closed in every call, as it belongs to its event loop.
-        """
-        if not texts:
-            return []
-        async with self._clients.asynchronous() as client:
-            talk, calm = self._talk(texts, retries_of(client)), without_retries(client)
-            try:
-                step = next(talk)
-                while True:
-                    try:
-                        answer = await self._asend(calm, step)
-                    except Exception as error:
-                        step = talk.throw(error)
-                    else:
-                        step = talk.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the client that was made here; the next use makes another."""
@@ -171,15 +149,6 @@ class OpenAIEmbedder:
                 if deadline.passed:
                     raise TimeoutError
         return bytes(body)
-
-    async def _asend(self, client: Any, step: _Step) -> Any:
-        if isinstance(step, float):
-            await asyncio.sleep(step)
-            return None
-        texts, deadline = step
-        left = deadline.remaining()
-        async with asyncio.timeout(left):
-            return await client.embeddings.create(**self._request(texts, left))
 
     def _request(self, texts: list[str], timeout: float) -> dict[str, Any]:
         shorter = {} if self._asked is None else {"dimensions": self._asked}

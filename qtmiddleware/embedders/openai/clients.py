@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,55 +16,40 @@ NO_KEY: Final = "none"
 
 
 class Clients:
-    """The user's own clients, never closed, or ours: a sync one made once a process, an async one for each call."""
+    """The user's own client, never closed, or ours, made once a process."""
 
     def __init__(self, given: Any, base_url: str | None) -> None:
-        members = given if isinstance(given, tuple | list) else () if given is None else (given,)
+        self._given = given
         self._base_url = base_url
-        self._own = not members
-        self._given_sync = next((member for member in members if not _is_async(member)), None)
-        self._given_async = next((member for member in members if _is_async(member)), None)
         # By process, as sockets do not survive a fork; `setdefault` is atomic, a lock might be held during a fork.
         self._by_process: dict[int, Any] = {}
 
     @property
     def host(self) -> str:
         """The host that is spoken to, without path, user or password."""
-        given = self._given_sync if self._given_sync is not None else self._given_async
-        address = self._address() if given is None else getattr(given, "base_url", "")
+        address = self._address() if self._given is None else getattr(self._given, "base_url", "")
         try:
             return urlsplit(str(address or "")).hostname or "the default address"
         except ValueError:
             return "an address that cannot be read"
 
-    def sync(self) -> Any:
-        """The client for a synchronous call; raises `EmbeddingError` where there is none or no key."""
-        if not self._own:
-            if self._given_sync is None:
+    def client(self) -> Any:
+        """The client for a call; raises `EmbeddingError` where it is asynchronous or there is no key."""
+        if self._given is not None:
+            if _is_async(self._given):
                 raise EmbeddingError("an async client cannot serve a synchronous call; pass openai.OpenAI()")
-            return self._given_sync
+            return self._given
         process = os.getpid()
         client = self._by_process.get(process)
         if client is None:
-            made = self._made("OpenAI")
+            made = self._made()
             client = self._by_process.setdefault(process, made)
             if client is not made:
                 made.close()
         return client
 
-    @asynccontextmanager
-    async def asynchronous(self) -> AsyncIterator[Any]:
-        """The client for one asynchronous call; raises `EmbeddingError` where there is none or no key."""
-        if not self._own:
-            if self._given_async is None:
-                raise EmbeddingError("a sync client cannot serve an asynchronous call; pass openai.AsyncOpenAI()")
-            yield self._given_async
-            return
-        async with self._made("AsyncOpenAI") as client:
-            yield client
-
     def close(self) -> None:
-        """Close our sync client of this process; the next call makes another."""
+        """Close our client of this process; the next call makes another."""
         client = self._by_process.pop(os.getpid(), None)
         if client is not None:
             client.close()
@@ -74,7 +57,7 @@ class Clients:
     def _address(self) -> str | None:
         return self._base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
-    def _made(self, kind: str) -> Any:
+    def _made(self) -> Any:
         key = os.environ.get(KEY_VARIABLE, "").strip()
         if not key and not self._address():
             raise EmbeddingError(
@@ -83,14 +66,14 @@ class Clients:
             )
         import openai
 
-        return getattr(openai, kind)(api_key=key or NO_KEY, base_url=self._address())
+        return openai.OpenAI(api_key=key or NO_KEY, base_url=self._address())
 
 
 def is_vendors(client: Any) -> bool:
     """Whether *client* is of the vendor's own classes and its ``create`` was not replaced by a tracing library."""
     vendor = sys.modules.get("openai")
     # By its real type: a double or a proxy may answer `isinstance` as the class it stands for.
-    if vendor is None or not issubclass(type(client), (vendor.OpenAI, vendor.AsyncOpenAI)):
+    if vendor is None or not issubclass(type(client), vendor.OpenAI):
         return False
     return "create" not in vars(client.embeddings)
 

@@ -24,6 +24,9 @@ __all__ = ["OpenAIModel"]
 LONGEST_WAIT: Final = 600.0
 """The timeout in seconds of a request without a deadline: none is ever sent without one."""
 
+LONGEST_CONNECT: Final = 5.0
+"""The longest wait in seconds for a connection: a model may think for long, a host that is there answers soon."""
+
 
 class OpenAIModel:
     """Asks *model* through the ``openai`` client and learns what its provider understands.
@@ -45,7 +48,8 @@ class OpenAIModel:
     requests of the stepping down and the retries of the one that succeeded.
 
     Streams are read as the server sends them; one that does not stream, or refuses to, is asked for the whole, which
-    then is the only piece. Whoever stops listening closes the connection.
+    then is the only piece. A `Reply` that is not the last thing to come says that the answer has ended and what it cost
+    is still being waited for: some servers never send that, nor close. Whoever stops listening closes the connection.
     """
 
     def __init__(
@@ -119,6 +123,8 @@ class OpenAIModel:
                 yield from filter(None, reader.feed(chunk))
                 if not reader.is_whole:
                     _time_left(deadline)
+                elif ended := reader.ended():
+                    yield self._accounted(heard, ended)
         left, reply = reader.end()
         if left:
             yield left
@@ -145,6 +151,8 @@ class OpenAIModel:
                     break
                 for text in filter(None, reader.feed(chunk)):
                     yield text
+                if ended := reader.ended():
+                    yield self._accounted(heard, ended)
         left, reply = reader.end()
         if left:
             yield left
@@ -224,7 +232,7 @@ def _timeout(left: float) -> Any:
     import openai
 
     # Connecting ends a little sooner: a TLS handshake that times out is cleaned up after, one that is cancelled is not.
-    return openai.Timeout(left, connect=0.9 * left)
+    return openai.Timeout(left, connect=min(0.9 * left, LONGEST_CONNECT))
 
 
 def _time_left(deadline: Deadline) -> float:

@@ -50,7 +50,9 @@ class Clients:
     def host(self) -> str:
         """The host that is spoken to, without path, user or password."""
         given = self._given_sync if self._given_sync is not None else self._given_async
-        return _host_of(str(getattr(given, "base_url", "")) if given is not None else _address(self._base_url) or "")
+        if given is not None:
+            return _host_of(str(getattr(given, "base_url", "")))
+        return _host_of(_address(self._base_url) or os.environ.get("OPENAI_BASE_URL", ""))
 
     def sync(self) -> Any:
         """The client for a synchronous call, without retries; raises `ModelError` where only an async one was given."""

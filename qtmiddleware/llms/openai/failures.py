@@ -43,6 +43,11 @@ def as_model_error(error: Exception, where: str) -> ModelError:
     Its message names the kind of failure and, for a rejected request, the provider's own error code where that is a
     plain identifier; never a key, a query or a reply, which providers like to quote in theirs.
     """
+    if type(error.__cause__).__name__ == "ConnectTimeout":
+        return ModelError("timeout", f"{where} cannot be reached (ConnectTimeout); check llm.baseUrl and the network")
+    if isinstance(error, UnicodeEncodeError):
+        # Headers must be ASCII, and the key is the only one that is not ours.
+        return ModelError("unauthorized", f"the key for {where} holds letters no key holds; check OPENAI_API_KEY")
     reason = _reason(error)
     status = getattr(error, "status_code", None)
     seen = f"HTTP {status}" if isinstance(status, int) else type(error).__name__

@@ -83,6 +83,7 @@ class StreamReader:
         self._half = ""
         self._finish = ""
         self._reasoned = False
+        self._was_given = False
         self._heard = False
         self._usage: Any = None
 
@@ -123,9 +124,20 @@ class StreamReader:
             raise ModelError("unparsable", _NO_STREAM) if self._seen else ModelError("empty", "nothing was answered")
         if not text.strip():
             raise nothing_said(reasoned=self._reasoned, cut=cut)
+        return left, self._reply(text)
+
+    def ended(self) -> Reply | None:
+        """The reply when the model has just ended it and what it cost is still to come; given once."""
+        text = "".join(self._texts)
+        if self._was_given or self.is_done or not (self._finish and text.strip()):
+            return None
+        self._was_given = True
+        return self._reply(text)
+
+    def _reply(self, text: str) -> Reply:
         read = tokens_of(self._usage, "prompt_tokens", "input_tokens")
         written = tokens_of(self._usage, "completion_tokens", "output_tokens")
-        return left, Reply(text, read, written, truncated=cut)
+        return Reply(text, read, written, truncated=self._finish in CUT)
 
     def _data(self, data: bytes) -> str:
         if self.is_done or not data.strip():

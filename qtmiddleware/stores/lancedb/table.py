@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
 
-VERSION: Final = "1"
+VERSION: Final = "2"
 _TABLE: Final = "passages"
 _FOLDER: Final = f"{_TABLE}.lance"
 _MAKING: Final = ".making-"
@@ -29,7 +29,10 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
         raise MissingExtra("lancedb", "lancedb") from error
     try:
         if path.exists() and not path.is_dir():
-            raise StoreError(f"the store {path} cannot be opened: it is not a folder; name a folder")
+            raise StoreError(
+                f"the store {path} cannot be opened: it is not a folder, as a store of the kind lancedb is; "
+                "name another path, or the kind it was made with (store.kind)"
+            )
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = [it.name for it in path.iterdir() if not it.name.startswith(_MAKING)]
         if _FOLDER not in held:
@@ -88,7 +91,7 @@ def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension
     if not version:
         raise StoreError(f"{path} is the LanceDB folder of another program; it was left as it is: name another path")
     if version != VERSION:
-        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: ingest again into a new path")
+        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
     model, length = held[b"embedding_model"].decode(), int(held[b"dimension"])
     if (model, length) != (embedding_model, dimension):
         raise StoreError(

@@ -31,7 +31,7 @@ class About:
 
     *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *patience* is how many seconds a
     thread waits for another that looks. *put* writes the record, given its namespace, its id and its metadata. With
-    *model* ``""`` the index embeds by itself and no model is compared.
+    *model* ``""`` the index embeds by itself.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class About:
             )
 
     def _check_model(self, held: Mapping[str, Any]) -> None:
-        model, dimension = held.get("embedding_model"), whole(held.get("dimension"))
-        if self._model and (model, dimension) != (self._model, self._dimension):
+        model, dimension = str(held.get("embedding_model") or ""), int(whole(held.get("dimension")) or 0)
+        if (model, dimension) != (self._model, self._dimension):
             raise StoreError(
-                f"{self._where} was made with the embedding model {model!r} ({dimension} numbers a vector) and cannot "
-                f"be used with {self._model!r} ({self._dimension}): their vectors mean different things. Use "
-                f"{model!r}, or ingest again into another store.namespace"
+                f"{self._where} was made {_made_by(model, dimension)}, not "
+                f"{_made_by(self._model, self._dimension)}: their vectors mean different things. Use it as it was "
+                "made, or ingest again into another store.namespace"
             )
         self._token = str(held.get("identity", ""))
 
@@ -159,3 +159,10 @@ class About:
             },
         )
         self._token = token
+
+
+def _made_by(model: str, dimension: int) -> str:
+    """Who makes the vectors, for people; the model of a sparse index gives them no length."""
+    if not model:
+        return "by the index itself (store.integrated)"
+    return f"with the embedding model {model!r}" + (f" ({dimension} numbers a vector)" if dimension else "")

@@ -41,7 +41,7 @@ def within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T
     except Empty:
         raise StoreError(
             f"{subject} could not be {doing}: Pinecone did not answer within {seconds:g} seconds; try again later"
-        ) from None
+        ) from TimeoutError()
     if error is None:
         return value  # type: ignore[no-any-return]
     if not isinstance(error, Exception):
@@ -73,7 +73,7 @@ class Calls:
         call = getattr(self._index, method, None)
         if call is None:
             raise StoreError(
-                'the pinecone client that is installed is too old for this; run: pip install "pinecone>=7"'
+                'the pinecone client that is installed is too old for this; run: pip install "pinecone>=6"'
             )
         try:
             return within(self._seconds, partial(call, **arguments), self.subject, doing)

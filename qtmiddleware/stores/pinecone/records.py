@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
-from qtmiddleware.errors import StoreError
+from qtmiddleware.errors import InvalidQuery, StoreError
 from qtmiddleware.filters import matcher
 from qtmiddleware.ports import Filter, Passage, Record
 
@@ -140,6 +140,10 @@ def as_sent(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
 def _json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _json(one) for key, one in value.items()}
+    if (isinstance(value, float) and not isfinite(value)) or (isinstance(value, int) and abs(value) >= 2**63):
+        raise InvalidQuery(
+            "the filter cannot be applied: it holds a number that Pinecone cannot take", argument="filter"
+        )
     return [_json(one) for one in value] if isinstance(value, list | tuple | set | frozenset) else value
 
 

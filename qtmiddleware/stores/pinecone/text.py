@@ -10,6 +10,7 @@ from qtmiddleware.errors import StoreError
 from qtmiddleware.ports import Filter, Passage, Record
 from qtmiddleware.stores.pinecone.base import WRITING, PineconeBase
 from qtmiddleware.stores.pinecone.calls import PATIENCE
+from qtmiddleware.stores.pinecone.failures import status_of
 from qtmiddleware.stores.pinecone.records import (
     FRAME_BYTES,
     MOST_MATCHES,
@@ -65,7 +66,7 @@ class PineconeTextStore(PineconeBase):
         asked: dict[str, Any] = {"inputs": {"text": plain_text(query)}, "top_k": min(top_k, MOST_MATCHES)}
         if condition := as_sent(filter):
             asked["filter"] = condition
-        answer = self._calls("search", "searched", namespace=self._namespace, query=asked)
+        answer = self._asked("search", "searched", namespace=self._namespace, query=asked)
         hits = answer.result.hits
         return in_order([as_record(_id(hit), _score(hit), hit["fields"], self._text_field) for hit in hits])
 
@@ -75,11 +76,23 @@ class PineconeTextStore(PineconeBase):
 
     def _send(self, batch: list[Row]) -> None:
         records = [row.record for row in batch]
-        self._calls("upsert_records", WRITING, records=records, namespace=self._namespace)
+        self._asked("upsert_records", WRITING, records=records, namespace=self._namespace)
 
     def _put_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         note = {"_id": id_, self._text_field: "about this index", **metadata}
-        self._calls("upsert_records", WRITING, records=[note], namespace=namespace)
+        self._asked("upsert_records", WRITING, records=[note], namespace=namespace)
+
+    def _asked(self, method: str, doing: str, **arguments: Any) -> Any:
+        """What *method* of the index returns; a refusal says what it mostly comes of."""
+        try:
+            return self._calls(method, doing, **arguments)
+        except StoreError as error:
+            if error.__cause__ is None or status_of(error.__cause__) != 400:
+                raise
+            raise StoreError(
+                f"{error}. Is it an index that embeds texts itself (store.integrated), and is {self._text_field!r} "
+                "the field it takes them from (store.textField)?"
+            ) from error.__cause__
 
 
 # Older clients know the underscored names alone, newer ones prefer the plain.

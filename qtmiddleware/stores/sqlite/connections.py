@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.sqlite.schema import MEMORY, connect, open_database
+from qtmiddleware.stores.sqlite.schema import MEMORY, connect, is_damage, open_database
 
 
 class Connections:
@@ -98,7 +98,9 @@ class Connections:
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise self._failed(doing, "another process is writing to it; try again when that is done") from error
-            raise self._failed(doing, error) from error
+            raise self._failed(
+                doing, f"{error}; move it away and ingest again" if is_damage(error) else error
+            ) from error
 
     def _failed(self, doing: str, why: object) -> StoreError:
         return StoreError(f"the store {self._path} could not be {doing}: {why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
@@ -15,7 +16,7 @@ from qtmiddleware.stores.words import CATEGORIES, index_text
 MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x71746D73
 """Marks the file as ours: "qtms" in ASCII."""
-VERSION: Final = 2
+VERSION: Final = 3
 BUSY_SECONDS: Final = 30.0
 """How long a writer waits for another process to finish writing."""
 RETRY_SECONDS: Final = 0.01
@@ -64,25 +65,46 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
 
     A file that is something else, or was made with another embedding model, is left as it is. Raises `StoreError`.
     """
-    if path != MEMORY:
-        _make_file(Path(path))
     try:
+        if path != MEMORY:
+            make_file(Path(path))
+            if not Path(path).is_file():
+                raise StoreError(
+                    f"the store {path} cannot be opened: it is not a file, as a store of the kind sqlite is; "
+                    "name another path, or the kind it was made with (store.kind)"
+                )
         connection = _connection(path)
+    except OSError as error:
+        raise StoreError(
+            f"the store {path} cannot be opened: {error.strerror}; name a file that can be written"
+        ) from error
     except sqlite3.Error as error:
-        raise StoreError(f"the store {path} cannot be opened: {error}") from error
+        raise _refused(path, error) from error
     try:
         _prepare(connection, path, embedding_model, dimension)
         _tune(connection)
     except sqlite3.Error as error:
         connection.close()
-        raise StoreError(
-            f"{path} is not a store of this package or is damaged ({error}); "
-            "it was left as it is: name another path, or move it away and ingest again"
-        ) from error
+        raise _refused(path, error) from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _refused(path: str, error: sqlite3.Error) -> StoreError:
+    # A table that is not there is an error of no kind of its own.
+    if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+        return StoreError(
+            f"{path} is not a store of this package or is damaged ({error}); "
+            "it was left as it is: name another path, or move it away and ingest again"
+        )
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        return StoreError(f"the store {path} cannot be opened: another process is writing to it; try again")
+    return StoreError(
+        f"the store {path} cannot be opened: {error}; it must be a file that can be written, in a folder that can be "
+        "written, with room on the disk"
+    )
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -109,17 +131,21 @@ def _tune(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
-def _make_file(path: Path) -> None:
-    """Create an empty file, for its owner alone, where there is none; what SQLite puts beside it follows its mode."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
-    except OSError as error:
-        raise StoreError(
-            f"the store {path} cannot be opened: {error.strerror}; name a file that can be written"
-        ) from error
-    if not path.is_file():
-        raise StoreError(f"the store {path} cannot be opened: it is not a file; name a file")
+def make_file(path: Path) -> None:
+    """Create an empty file, for its owner alone, where there is none; what SQLite puts beside it follows its mode.
+
+    One that is there is not opened, not even for a moment: a process that closes any descriptor of a file lets go of
+    all its locks on it, those of SQLite too; another process would then remove the log this one writes to, and writes
+    would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2). Raises `OSError`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether *error* comes of what is in a file, and not of a place that cannot be read or written."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _prepare(connection: sqlite3.Connection, path: str, embedding_model: str, dimension: int) -> None:
@@ -189,7 +215,7 @@ def _check(connection: sqlite3.Connection, path: str, embedding_model: str, dime
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: name another path")
     version = _pragma(connection, "user_version")
     if version != VERSION:
-        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: ingest again into a new path")
+        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
     held = dict(connection.execute("SELECT key, value FROM meta"))
     model, length = held.get("embedding_model"), held.get("dimension")
     if (model, length) != (embedding_model, dimension):
