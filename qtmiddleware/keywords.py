@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from math import log
+from operator import add
 from typing import Final
 
 K1: Final = 1.2
@@ -86,19 +87,52 @@ def keyword_scores(keywords: str, texts: Sequence[str | None]) -> list[float] | 
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
     """
     wanted = _Wanted(keywords)
-    counted = [wanted.counted(text or "") for text in texts]
-    document_frequency = Counter(term for found, _ in counted for term in found)
-    if not document_frequency:
-        return None
-    size = len(texts)
-    mean_length = sum(length for _, length in counted) / size
-    idf = {term: log(1.0 + (size - df + 0.5) / (df + 0.5)) for term, df in document_frequency.items()}
-    return [
-        sum(
-            idf[term] * tf * (K1 + 1.0) / (tf + K1 * (1.0 - B + B * length / mean_length)) for term, tf in found.items()
-        )
-        for found, length in counted
-    ]
+    return _Counted(wanted, texts).scores(wanted.terms)
+
+
+def keyword_evidence(keywords: Sequence[tuple[str, float]], texts: Sequence[str | None]) -> list[float] | None:
+    """How well each text holds several queries' keywords, each with its weight; ``None`` where no text holds any.
+
+    evidence = sum over queries of weight x BM25, each query's scores min-max normalised first.
+    """
+    if len(keywords) == 1:
+        return keyword_scores(keywords[0][0], texts)
+    counted = _Counted(_Wanted(" ".join(words for words, _ in keywords)), texts)
+    evidence: list[float] | None = None
+    for words, weight in keywords:
+        scores = counted.scores(_Wanted(words).terms)
+        if scores is not None:
+            weighted = [weight * score for score in _normalised(scores)]
+            evidence = weighted if evidence is None else list(map(add, evidence, weighted))
+    return evidence
+
+
+class _Counted:
+    """The *wanted* terms counted in all texts, once for every query that wants some of them."""
+
+    def __init__(self, wanted: _Wanted, texts: Sequence[str | None]) -> None:
+        self._counts = [wanted.counted(text or "") for text in texts]
+        self._document_frequency = Counter(term for found, _ in self._counts for term in found)
+        self._mean_length = sum(length for _, length in self._counts) / len(texts) if texts else 0.0
+
+    def scores(self, terms: Set[str]) -> list[float] | None:
+        """The BM25 score of each text for *terms*; ``None`` where no text holds any of them."""
+        size = len(self._counts)
+        idf = {
+            term: log(1.0 + (size - df + 0.5) / (df + 0.5))
+            for term, df in self._document_frequency.items()
+            if term in terms
+        }
+        if not idf:
+            return None
+        return [
+            sum(
+                idf[term] * tf * (K1 + 1.0) / (tf + K1 * (1.0 - B + B * length / self._mean_length))
+                for term, tf in found.items()
+                if term in idf
+            )
+            for found, length in self._counts
+        ]
 
 
 def _normalised(scores: Sequence[float]) -> list[float]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from qtmiddleware.fusion import Fused, direction, fuse, has_scores
-from qtmiddleware.keywords import keyword_scores, weighed
+from qtmiddleware.keywords import keyword_evidence, weighed
 from qtmiddleware.request import Request
 from qtmiddleware.responses import Shape, columns_of, shape_of, text_of
 from qtmiddleware.settings import Settings
@@ -31,7 +31,11 @@ def found(variant: Variant, response: Any, custom: Shape | None) -> Found:
     return Found(Ranking(variant, *columns_of(shape, response, items), items), shape, response)
 
 
-def with_evidence(fused: Fused, shape: Shape, keywords: str, settings: Settings, trace: Trace) -> Fused:
+Keywords = Callable[[], Sequence[tuple[str, float]]]
+"""The words that count as evidence, each group with its weight; made only where there are texts to look for them in."""
+
+
+def with_evidence(fused: Fused, shape: Shape, keywords: Keywords, settings: Settings, trace: Trace) -> Fused:
     """The leading candidates of *fused*, weighed by the *keywords* over their text, if they have any."""
     options = settings.keyword_evidence
     count = min(len(fused.keys), options.candidates)
@@ -41,7 +45,7 @@ def with_evidence(fused: Fused, shape: Shape, keywords: str, settings: Settings,
     if not any(texts):
         trace.note("keyword_evidence", "no text in the metadata; order kept")
         return fused
-    evidence = keyword_scores(keywords, texts)
+    evidence = keyword_evidence(keywords(), texts)
     if evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
@@ -92,11 +96,8 @@ class Combined:
     judged: tuple[float | None, ...] = ()
 
 
-def combined(first: Found, others: Sequence[Found], *, request: Request, keywords: str, trace: Trace) -> Combined:
-    """The original's list and the *others* as one.
-
-    *keywords* are the evidence the candidates are weighed by; ``""`` for none.
-    """
+def combined(first: Found, others: Sequence[Found], *, request: Request, keywords: Keywords, trace: Trace) -> Combined:
+    """The original's list and the *others* as one, its candidates weighed by the *keywords* if *request* asks so."""
     settings, memory = request.settings, request.memory
     rankings = voices([first, *others], settings)
     shown = direction(rankings)
@@ -110,7 +111,7 @@ def combined(first: Found, others: Sequence[Found], *, request: Request, keyword
     fused_at = trace.clock()
     trace.stage("fuse", fused_at - began)
     ordered = fused
-    if keywords:
+    if request.weighs:
         ordered = with_evidence(fused, shape, keywords, settings, trace)
         trace.stage("keyword_evidence", trace.clock() - fused_at)
     return Combined(ordered, tuple(fused.keys), tuple(rankings), shape)

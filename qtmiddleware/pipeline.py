@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.asking import NOTHING, Question
@@ -21,7 +22,7 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.gate import reason_not_to_ask
 from qtmiddleware.merging import Found, combined, found, presented
 from qtmiddleware.preprocessing import Span, protected_spans
-from qtmiddleware.request import Request, evidence_words, prepared
+from qtmiddleware.request import Request, evidence, prepared
 from qtmiddleware.reranking import reranked
 from qtmiddleware.searching import search_variants
 from qtmiddleware.steps import Flow, Leaf, Outcome, Search, Together
@@ -214,7 +215,8 @@ class _Retrieving:
         if len(came) < min(self.settings.fusion.min_successes, len(variants)):
             self.trouble.append(Degradation("search", "too_few_successes", f"{len(came)} of {len(variants)} variants"))
             came = []
-        keywords = evidence_words(self.query, made, self.settings) if self.request.weighs else ""
+        heard = [it.ranking.variant for it in came]
+        keywords = partial(evidence, self.query, made, heard, self.settings)
         whole = combined(first, came, request=self.request, keywords=keywords, trace=self.trace)
         if self.request.reranks:
             whole = yield from reranked(whole, self.request, self.budget, self.trace, self.trouble)

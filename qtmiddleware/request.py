@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from qtmiddleware.cache import TTLCache
 from qtmiddleware.errors import InvalidQuery
@@ -12,7 +12,10 @@ from qtmiddleware.gate import Gate
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.responses import Shape
 from qtmiddleware.settings import Settings
-from qtmiddleware.types import Message, Query, Transformation
+from qtmiddleware.types import Message, Query, Transformation, Variant
+
+# Whose words are those of passages that answer the question.
+_EVIDENT: Final = frozenset({"rewrite", "hyde", "sub_query", "paraphrase"})
 
 
 def transformation_cache(settings: Settings) -> TTLCache[Transformation]:
@@ -121,7 +124,22 @@ def prepared(original: str, settings: Settings) -> Query:
     return Query(original, text, made.keywords, made.language)
 
 
-def evidence_words(query: Query, made: Transformation, settings: Settings) -> str:
-    """The words that count as evidence: the question's own, or its standalone form's, and the model's."""
+def evidence(
+    query: Query, made: Transformation, variants: Iterable[Variant], settings: Settings
+) -> list[tuple[str, float]]:
+    """The words that count as evidence, each group with its weight.
+
+    First the question's own, or its standalone form's, with the keywords the model named; then those of the *variants*
+    that were searched, a share of their voice in the fusion each. A step back is about more than the question and says
+    nothing of it.
+    """
     own = prepared(made.standalone, settings).keywords if made.standalone else query.keywords
-    return " ".join((own, *made.keywords))
+    found = [(" ".join((own, *made.keywords)), 1.0)]
+    share = settings.keyword_evidence.variants
+    if share:
+        found.extend(
+            (prepared(it.text, settings).keywords, share * it.weight)
+            for it in variants
+            if it.weight > 0 and it.kind in _EVIDENT
+        )
+    return found

@@ -12,6 +12,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.ports import Prompt
+from qtmiddleware.settings import Settings
 from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"
@@ -20,6 +21,9 @@ HISTORY: Final = (
     {"role": "user", "content": "Does Jaco have any health concerns?"},
     {"role": "assistant", "content": "Jaco is a healthy dog."},
 )
+
+WIDE: Final = Settings().keyword_evidence.candidates
+"""How many passages a search asks for, so that there is something to weigh."""
 
 PASSAGES: Final = {
     "health": "Jaco has no health concerns and was seen by a vet in May",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.keywords import K1, B, keyword_scores, weighed
+from qtmiddleware.keywords import K1, B, keyword_evidence, keyword_scores, weighed
 
 TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
 MEAN = (3 + 5 + 3) / 3
@@ -163,6 +163,40 @@ def test_more_of_the_keyword_in_a_text_of_the_same_length_scores_no_less(words: 
     scores = keyword_scores("fox", [less, more, "fox"])
     assert scores is not None
     assert scores[1] >= scores[0]
+
+
+# --- several queries' keywords ---------------------------------------------------------------------------------------
+
+WORDS = st.text("abc ", max_size=8)
+
+
+@given(words=WORDS, texts=st.lists(WORDS, max_size=5))
+def test_one_querys_evidence_is_its_scores(words: str, texts: list[str]) -> None:
+    assert keyword_evidence([(words, 0.3)], texts) == keyword_scores(words, texts)
+
+
+@given(queries=st.lists(st.tuples(WORDS, st.floats(0, 2)), min_size=2, max_size=4), texts=st.lists(WORDS, max_size=5))
+def test_several_queries_evidence_is_the_weighted_sum_of_each_alone(
+    queries: list[tuple[str, float]], texts: list[str]
+) -> None:
+    alone = [(keyword_scores(words, texts), weight) for words, weight in queries]
+    heard = [(scores, weight) for scores, weight in alone if scores is not None]
+    found = keyword_evidence(queries, texts)
+    if not heard:
+        assert found is None
+        return
+    expected = [0.0] * len(texts)
+    for scores, weight in heard:
+        low, high = min(scores), max(scores)
+        for at, score in enumerate(scores):
+            expected[at] += weight * (score - low) / (high - low) if high > low else 0.0
+    assert found == pytest.approx(expected)
+
+
+def test_a_query_without_a_word_in_any_text_says_nothing() -> None:
+    assert keyword_evidence([("fox", 1.0), ("unicorn", 5.0)], TEXTS) == pytest.approx(
+        keyword_evidence([("fox", 1.0), ("fox", 0.0)], TEXTS)
+    )
 
 
 # --- weighed ------------------------------------------------------------------------------------------------------

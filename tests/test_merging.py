@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from retrieval_world import PASSAGES, QUERY, REPLIES, Way, every_way, ids, kinds, scripted, search, transforming
 
+from qtmiddleware.settings import Settings
+
 SUBS = REPLIES["decompose"]["sub_queries"]
 
 
@@ -147,7 +149,9 @@ def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
     found = Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)
     # (1 - weight) x normalised score + weight x normalised evidence
     assert [match.id for match in found.matches] == ["b", "a", "c"]
-    assert [match.fused_score for match in found.matches] == pytest.approx([0.75 * (0.79 / 0.8) + 0.25, 0.75, 0.0])
+    weight = Settings().keyword_evidence.weight
+    expected = [(1 - weight) * (0.79 / 0.8) + weight, 1 - weight, 0.0]
+    assert [match.fused_score for match in found.matches] == pytest.approx(expected)
     assert [match.score for match in found.matches] == [0.89, 0.9, 0.1]
 
 
@@ -161,3 +165,26 @@ def test_the_models_keywords_count_as_evidence() -> None:
     searched = Way("sync").wrap(lambda query, top_k: rows, config=transforming("keywords"))
     assert ids(searched.retrieve(QUERY)) == ["b", "a", "c"]
     assert searched.texts == [QUERY]
+
+
+ROWS = [
+    {"id": "a", "score": 0.9, "metadata": {"text": "Cats sleep all day"}},
+    {"id": "b", "score": 0.88, "metadata": {"text": "Arthritis and obesity are common"}},
+    {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
+]
+
+
+def weighed_by_variants(**options: Any) -> list[str | None]:
+    script = {"hyde": "Dogs of that age often have arthritis or obesity."}
+    config = {**transforming("hyde"), "keywordEvidence": options}
+    found = Way("sync").wrap(lambda query, top_k: ROWS, config=config, script=script).retrieve("What ails old pets?")
+    assert found.status == "full"
+    return [match.id for match in found.matches]
+
+
+def test_the_words_of_a_searched_variant_are_evidence_too() -> None:
+    assert weighed_by_variants() == ["b", "a", "c"]
+
+
+def test_the_words_of_variants_may_be_left_out() -> None:
+    assert weighed_by_variants(variants=0.0) == ["a", "b", "c"]

@@ -14,6 +14,7 @@ from retrieval_world import (
     PASSAGES,
     QUERY,
     REPLIES,
+    WIDE,
     Way,
     every_way,
     ids,
@@ -210,7 +211,7 @@ def test_what_the_stripped_query_is_used_for_is_set(apply_to: str, text: str, wa
     searched = way.wrap(config={"preprocess": {"applyTo": apply_to}})
     retrieval = searched.retrieve(QUERY)
     weighs = apply_to != "text"
-    assert searched.calls == [(text, 50 if weighs else 4)]
+    assert searched.calls == [(text, WIDE if weighs else 4)]
     assert retrieval.original_query == QUERY
     assert retrieval.variants == (qtm.Variant("original", text),)
     assert any(stage.name == "keyword_evidence" for stage in retrieval.trace.stages) == weighs
@@ -234,8 +235,8 @@ def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
 
     searched = way.wrap(respond)
     first, second = searched.retrieve(QUERY, top_k=3), searched.retrieve(QUERY, top_k=3)
-    assert searched.calls == [(QUERY, 50), (QUERY, 3), (QUERY, 3)]
-    assert ("keyword_evidence", "the function refuses 50 candidates") in first.trace.notes
+    assert searched.calls == [(QUERY, WIDE), (QUERY, 3), (QUERY, 3)]
+    assert ("keyword_evidence", f"the function refuses {WIDE} candidates") in first.trace.notes
     assert (first.trace.searches, second.trace.searches) == (2, 1)
     assert first.matches == second.matches
     assert first.status == "full"
@@ -254,7 +255,7 @@ def test_an_error_that_is_not_about_candidates_is_not_remembered(way: Way) -> No
     with pytest.raises(ValueError, match="bad"):
         searched.retrieve(QUERY, top_k=3)
     searched.retrieve(QUERY, top_k=3)
-    assert searched.calls == [(QUERY, 50), (QUERY, 3), (QUERY, 50)]
+    assert searched.calls == [(QUERY, WIDE), (QUERY, 3), (QUERY, WIDE)]
 
 
 @every_way
@@ -305,4 +306,4 @@ def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
     assert found.response == {"rows": given[:1]}
     assert found.status == "degraded"
     assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [("middleware", "failed", "KeyError")]
-    assert asked == [50, 1]
+    assert asked == [WIDE, 1]

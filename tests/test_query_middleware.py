@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from retrieval_world import FOLLOW_UP, HISTORY, QUERY, REPLIES, Way, kinds, scripted, search, transforming
+from retrieval_world import FOLLOW_UP, HISTORY, QUERY, REPLIES, WIDE, Way, kinds, scripted, search, transforming
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
@@ -104,7 +104,7 @@ def test_a_block_ends_where_an_error_leaves_it() -> None:
     searched = Way("sync").wrap()
     with pytest.raises(KeyError), qtm.override(candidates(30)):
         raise KeyError
-    assert asked_for(searched) == 50
+    assert asked_for(searched) == WIDE
 
 
 def test_what_the_caller_changes_in_an_override_later_has_no_effect() -> None:
@@ -129,7 +129,7 @@ def test_a_block_is_seen_by_its_own_task_alone() -> None:
         await asyncio.gather(inside(), outside())
 
     asyncio.run(both())
-    assert sorted(top_k for _, top_k in searched.calls) == [30, 50]
+    assert sorted(top_k for _, top_k in searched.calls) == [30, WIDE]
 
 
 def test_an_override_of_the_transformation_holds_for_transform_and_preprocess() -> None:

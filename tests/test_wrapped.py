@@ -16,6 +16,7 @@ from retrieval_world import (
     PASSAGES,
     QUERY,
     REPLIES,
+    WIDE,
     Way,
     every_way,
     kinds,
@@ -186,7 +187,7 @@ def test_off_can_be_on_for_a_block() -> None:
     with qtm.override({"keywordEvidence": {"enabled": True}}):
         searched.call(QUERY)
     searched.call(QUERY)
-    assert searched.calls == [(QUERY, 50), (QUERY, 4)]
+    assert searched.calls == [(QUERY, WIDE), (QUERY, 4)]
 
 
 # --- history ------------------------------------------------------------------------------------------------------

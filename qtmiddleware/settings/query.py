@@ -38,7 +38,10 @@ class KeywordEvidenceSettings:
     candidates: int = option(
         50, "How many passages each search asks for when the wrapped function has a top_k.", ge=1, le=10_000
     )
-    weight: float = option(0.25, "Share of the keyword score in the sum; the rest is the backend's.", ge=0.0, le=1.0)
+    weight: float = option(0.35, "Share of the keyword score in the sum; the rest is the backend's.", ge=0.0, le=1.0)
+    variants: float = option(
+        0.6, "How much the words of searched variants count, as a share of their voice in the fusion.", ge=0.0, le=10.0
+    )
     text_field: str | None = option(None, "Metadata field that holds the text; null finds the usual names.")
 
 
@@ -61,7 +64,7 @@ class FusionWeights:
     )
     standalone: float = option(1.0, "The question made independent of the conversation.", ge=0.0, le=100.0)
     rewrite: float = option(0.7, "The rewritten question.", ge=0.0, le=100.0)
-    hyde: float = option(1.0, "The hypothetical passage.", ge=0.0, le=100.0)
+    hyde: float = option(1.5, "The hypothetical passage.", ge=0.0, le=100.0)
     sub_queries: float = option(1.0, "All sub-queries together.", ge=0.0, le=100.0)
     paraphrases: float = option(1.0, "All paraphrases together.", ge=0.0, le=100.0)
     step_back: float = option(0.3, "The broader question.", ge=0.0, le=100.0)

@@ -14,6 +14,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 import qtmiddleware as qtm
+from qtmiddleware.settings import Settings
 
 SECRET: Final = "sk-verysecret0123456789"
 QUERY: Final = "Does Jaco have any health concerns?"
@@ -24,6 +25,9 @@ PASSAGES: Final = {
     "illness": "Common medical conditions of older dogs are arthritis and obesity",
     "fees": "The fee is due in March",
 }
+WIDE: Final = Settings().keyword_evidence.candidates
+"""How many passages a search asks for, so that there is something to weigh."""
+
 PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
 HASTY: Final = {"llmTimeoutMs": 150, "deadlineMs": 55_000}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fault_world import QUERY, Caller, ChatService, search, transforming
+from fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
 
 import qtmiddleware as qtm
 
@@ -55,7 +55,7 @@ def test_odd_queries_are_searched_as_they_are(query: str, caller: Caller, servic
     day = caller.ask(transforming("rewrite"), query=query)
     assert day.error is None
     assert day.retrieval.original_query == query
-    assert (query, 50) in day.calls
+    assert (query, WIDE) in day.calls
 
 
 BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from fault_world import PATIENT, QUERY, SECRET, Caller, ChatService, search, transforming
+from fault_world import PATIENT, QUERY, SECRET, WIDE, Caller, ChatService, search, transforming
 
 import qtmiddleware as qtm
 
@@ -30,7 +30,7 @@ def test_ctrl_c_while_the_model_thinks_ends_the_call(service: ChatService) -> No
     service.answer = answer
     day = Caller("sync", service.url).ask(transforming("rewrite"), respond=respond)
     assert type(day.error) is KeyboardInterrupt
-    assert day.calls == [(QUERY, 50)]
+    assert day.calls == [(QUERY, WIDE)]
 
 
 async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(service: ChatService) -> None:

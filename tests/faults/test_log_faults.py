@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fault_world import QUERY, Caller, ChatService, transforming
+from fault_world import QUERY, WIDE, Caller, ChatService, transforming
 from log_lines import log_lines
 
 
@@ -21,7 +21,7 @@ def test_a_log_that_cannot_be_written_leaves_the_result_as_it_is(
     assert day.retrieval.matches == rules.retrieval.matches
     assert day.retrieval.status == "degraded"
     assert day.reasons == [("log", "failed")]
-    assert day.calls == [(QUERY, 50)]
+    assert day.calls == [(QUERY, WIDE)]
     assert str(tmp_path) not in caplog.text
 
 

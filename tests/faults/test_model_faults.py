@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fault_world import HASTY, QUERY, SECRET, Answer, Caller, ChatService, completion, failure, transforming
+from fault_world import HASTY, QUERY, SECRET, WIDE, Answer, Caller, ChatService, completion, failure, transforming
 from werkzeug import Response
 
 import qtmiddleware as qtm
@@ -65,7 +65,7 @@ def test_a_model_that_fails_leaves_the_result_of_the_rules(fault: Fault, caller:
     assert day.retrieval.status == "degraded"
     assert day.reasons == [("transform.rewrite", fault.reason)]
     assert day.kinds == ["original"]
-    assert day.calls == rules.calls == [(QUERY, 50)]
+    assert day.calls == rules.calls == [(QUERY, WIDE)]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.name)
@@ -83,7 +83,7 @@ def test_what_is_told_of_a_failure_holds_neither_query_nor_key(
 def test_a_model_that_has_nothing_to_add_is_no_failure(caller: Caller, service: ChatService) -> None:
     service.answer = {"rewrite": QUERY}
     day = caller.ask(transforming("rewrite"))
-    assert (day.response, day.kinds, day.calls) == (caller.rules_alone().response, ["original"], [(QUERY, 50)])
+    assert (day.response, day.kinds, day.calls) == (caller.rules_alone().response, ["original"], [(QUERY, WIDE)])
     assert day.retrieval.status == "full"
 
 
@@ -102,7 +102,7 @@ def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(kind: str, caller
     modes = ["rewrite"] if kind == "rewrite" else ["rewrite", "stepback", "decompose"]
     assert day.response == rules.response
     assert day.reasons == [(f"transform.{mode}", "timeout") for mode in modes]
-    assert day.calls == [(QUERY, 50)]
+    assert day.calls == [(QUERY, WIDE)]
     assert not service.released.is_set()
 
 

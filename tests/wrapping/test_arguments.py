@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wrapping_world import QUERY, REWRITE, ids, middleware, rows
+from wrapping_world import QUERY, REWRITE, WIDE, ids, middleware, rows
 
 import qtmiddleware as qtm
 
@@ -42,7 +42,7 @@ def test_the_query_is_found_by_position_and_by_name(args: Any, kwargs: Any, seen
     search = qm.wrap(lambda query, top_k=4: seen.note(query=query, top_k=top_k))
     assert ids(search(*args, **kwargs)) == ["near", "far"]
     assert seen.values("query") == [QUERY, REWRITE]
-    assert seen.values("top_k") == [50, 50]
+    assert seen.values("top_k") == [WIDE, WIDE]
 
 
 def test_the_query_may_be_positional_only(seen: Recorder) -> None:
@@ -60,7 +60,7 @@ def test_the_query_may_be_keyword_only(seen: Recorder) -> None:
     qm.wrap(search)(query=QUERY, namespace="dogs")
     assert seen.values("query") == [QUERY, REWRITE]
     assert seen.values("namespace") == ["dogs", "dogs"]
-    assert seen.values("limit") == [50, 50]
+    assert seen.values("limit") == [WIDE, WIDE]
 
 
 def test_the_query_may_be_a_default(seen: Recorder) -> None:
@@ -86,7 +86,7 @@ def test_the_query_may_have_any_name(seen: Recorder) -> None:
 
     qm.wrap(search, query_arg="words", top_k_arg="count")("dogs", QUERY, 1)
     assert seen.values("query") == [QUERY, REWRITE]
-    assert seen.values("count") == [50, 50]
+    assert seen.values("count") == [WIDE, WIDE]
     assert seen.values("namespace") == ["dogs", "dogs"]
 
 
@@ -134,8 +134,8 @@ def test_without_a_top_k_nothing_is_widened_or_cut(seen: Recorder) -> None:
 
 def test_a_top_k_beyond_the_candidates_stays(seen: Recorder) -> None:
     search = qm.wrap(lambda query, top_k=4: seen.note(query=query, top_k=top_k))
-    search(QUERY, top_k=80)
-    assert seen.values("top_k") == [80, 80]
+    search(QUERY, top_k=WIDE + 1)
+    assert seen.values("top_k") == [WIDE + 1, WIDE + 1]
 
 
 @pytest.mark.parametrize("top_k", [None, "4", 2.5, True])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wrapping_world import QUERY, REWRITE, atraced, ids, middleware, rows, traced
+from wrapping_world import QUERY, REWRITE, WIDE, atraced, ids, middleware, rows, traced
 
 import qtmiddleware as qtm
 
@@ -289,7 +289,7 @@ def test_wrapping_twice_keeps_both_configurations() -> None:
         return rows()
 
     ids(qm.wrap(search)(QUERY, top_k=2))
-    assert sorted(asked) == sorted([(QUERY, 50), (REWRITE, 50)])
+    assert sorted(asked) == sorted([(QUERY, WIDE), (REWRITE, WIDE)])
 
 
 @pytest.mark.parametrize("thing", [None, 42, "config.json", [], {}, object()], ids=lambda it: type(it).__name__)

@@ -12,7 +12,7 @@ from pinecone import AsyncIndex, Pinecone
 from pinecone.exceptions import PineconeException
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
-from wrapping_world import QUERY, REWRITE, middleware
+from wrapping_world import QUERY, REWRITE, WIDE, middleware
 
 import qtmiddleware as qtm
 
@@ -105,7 +105,7 @@ def test_a_query_takes_text_where_it_took_a_vector(service: Service, index: Any)
     assert response.usage.read_units == 5
     vectors = [body["vector"] for body in service.bodies[:2]]
     assert sorted(vectors) == sorted([vector(QUERY), vector(REWRITE)])
-    assert {body["topK"] for body in service.bodies[:2]} == {50}
+    assert {body["topK"] for body in service.bodies[:2]} == {WIDE}
     assert all(body["includeMetadata"] for body in service.bodies[:2])
     assert sorted(embed.batches) == sorted([[QUERY], [REWRITE]])
 
@@ -140,7 +140,7 @@ def test_a_search_with_integrated_embedding_is_wrapped(arguments: dict[str, Any]
     assert [hit.id for hit in response.result.hits] == ["health", "food"]
     asked = service.bodies[:2]
     assert sorted(body["query"]["inputs"]["text"] for body in asked) == sorted([QUERY, REWRITE])
-    assert {body["query"]["top_k"] for body in asked} == {50}
+    assert {body["query"]["top_k"] for body in asked} == {WIDE}
     assert response.usage.read_units == 5
 
 

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import qtmiddleware as qtm
+from qtmiddleware.settings import Settings
 from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"
+WIDE = Settings().keyword_evidence.candidates
+"""How many passages a search asks for, so that there is something to weigh."""
 REWRITE: Final = "Which illness does the dog Jaco have?"
 CONFIG: Final = {
     "transformationType": "rewrite",
