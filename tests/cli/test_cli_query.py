@@ -144,7 +144,7 @@ def test_a_pipe_may_be_a_conversation_and_be_explained(qtm: Run, folder: Path, s
         "asked the model: always",
         "sub-query, weight 0.50",
         "Fusion     anchored: ",
-        "Keywords   weight 0.25",
+        "Keywords   weight 0.35",
     ):
         assert told in ended.out
     assert 'transformationType  "decompose"  (' in ended.out
