@@ -15,9 +15,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from qtmiddleware.demo import BASELINE, Bench, build_index
+from qtmiddleware.bench import Bench, build_index
 from qtmiddleware.embedders import embedder_named
-from qtmiddleware.evaluation import Comparison, Dataset
+from qtmiddleware.evaluation import BASELINE, USUAL, Comparison, Dataset, chosen
 from qtmiddleware.llms.recorded import RecordedModel
 from qtmiddleware.ports import Embedder
 from qtmiddleware.stores import SQLiteStore
@@ -49,7 +49,7 @@ def measured(name: str, data_root: Path, recordings: Path, embedder: Embedder) -
     data = recorded_part(Dataset.load(data_root / name), records)
     asked = [question.to_record() for question in data.questions]
     with index_of(data, name, embedder) as store:
-        return Bench(store, embedder, RecordedModel.from_records(records, asked)).compare(data)
+        return Bench(store, embedder, RecordedModel.from_records(records, asked)).measure(data, chosen(USUAL))
 
 
 def table(comparisons: dict[str, Comparison]) -> str:

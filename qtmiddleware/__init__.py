@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qtmiddleware import evaluation as evaluation
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.config import Config
     from qtmiddleware.decorating import middleware
@@ -119,6 +120,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "evaluation":
+        return import_module(f"{__name__}.evaluation")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -128,4 +131,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, "__version__", "evaluation"])

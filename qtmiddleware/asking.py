@@ -74,6 +74,9 @@ class Question:
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
             if (part := self._part(prompt, outcome, trace)) is not None
         ]
+        replies = [outcome.value for outcome in outcomes if outcome.value is not None]
+        # They were asked side by side.
+        trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
         # What parse returns is free of repetition already.
         alone = len(parts) == 1 and self._made is NOTHING
         self._made = parts[0] if alone else merge([self._made, *parts])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from qtmiddleware.errors import WrapError, is_outage
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import LanguageModel, Reranker
 from qtmiddleware.querylog import QueryLog
-from qtmiddleware.request import Memory
+from qtmiddleware.request import Memory, transformation_cache
 from qtmiddleware.responses import Shape, settled
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Rerank, Search
@@ -43,6 +43,19 @@ class Outfit:
     aembed: Callable[[Sequence[str]], Awaitable[Vectors]] | None = None
     log: QueryLog | None = None
     reranker: Reranker | None = None
+
+    def under(self, config: Mapping[str, Any]) -> Outfit:
+        """This outfit with the settings of *config* laid over its own for good, and a memory of its own."""
+        changed = functools.partial(_laid_over, self.changed, config)
+        outfit = changed(self, ())
+        return replace(outfit, changed=changed, memory=Memory(transformation_cache(outfit.settings)))
+
+
+def _laid_over(
+    changed: Callable[[Outfit, Layers], Outfit], below: Mapping[str, Any], outfit: Outfit, layers: Layers
+) -> Outfit:
+    """*outfit* changed by *layers*, with *below* under them."""
+    return changed(outfit, (below, *layers))
 
 
 def awaitable(value: Any) -> Awaitable[Any]:

@@ -48,7 +48,8 @@ class Reply:
     """What a language model answered, with what it cost.
 
     *calls* counts the requests that were sent (more than one where a provider first refused a parameter); *cost_usd*
-    is ``None`` where the model's price is not known. *truncated* says the model stopped at its token limit.
+    is ``None`` where the model's price is not known. *truncated* says the model stopped at its token limit. *seconds*
+    is how long a replayed reply took when it was first had; 0 for one that was had just now.
     """
 
     text: str = field(repr=False)
@@ -57,6 +58,7 @@ class Reply:
     calls: int = 1
     cost_usd: float | None = None
     truncated: bool = False
+    seconds: float = 0.0
 
 
 @runtime_checkable

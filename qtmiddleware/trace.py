@@ -35,7 +35,8 @@ class Decision:
 class Trace:
     """The account of one retrieval, written while it runs. It holds no query or passage text.
 
-    *added_ms* is the time beyond the original's own search; *cost_usd* is ``None`` where a price is not known.
+    *added_ms* is the time beyond the original's own search; *replayed_ms* what model replies that were replayed took
+    when they were first had. *cost_usd* is ``None`` where a price is not known.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class Trace:
         "notes",
         "original_ms",
         "output_tokens",
+        "replayed_ms",
         "searches",
         "total_ms",
     )
@@ -64,6 +66,7 @@ class Trace:
         self.cost_usd: float | None = 0.0
         self.cache_hits = 0
         self.searches = 0
+        self.replayed_ms = 0.0
         self.original_ms = 0.0
         self.total_ms = 0.0
         self.decision: Decision | None = None
@@ -124,6 +127,7 @@ class Trace:
             "total_ms": round(self.total_ms, 3),
             "original_ms": round(self.original_ms, 3),
             "added_ms": round(self.added_ms, 3),
+            "replayed_ms": round(self.replayed_ms, 3),
             "searches": self.searches,
             "llm_calls": self.llm_calls,
             "input_tokens": self.input_tokens,

@@ -117,6 +117,18 @@ class Wrapped(Generic[P, R]):
 
         return AsyncAnswerStream(*self._answering(args, kwargs))
 
+    @property
+    def top_k_argument(self) -> str | None:
+        """The name of the parameter that says how many passages are wanted, where the signature shows it."""
+        return self._call_shape.top_k_argument
+
+    def configured(self, config: Mapping[str, Any]) -> Self:
+        """The same function under the settings of *config*, laid over its own, with a memory of its own.
+
+        Raises `ConfigError` for what is impossible or cannot change once a function is wrapped, as the store.
+        """
+        return type(self)(self._fn, self._call_shape, self._outfit.under(config))
+
     def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Answering, Invocation]:
         # Those who only retrieve do not wait for what answers.
         from qtmiddleware.answering import Answering

@@ -34,7 +34,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     own_search
     query_middleware testing
     decorating evaluation
-    demo
+    bench reporting testsets judging
+    demo tuning
     cli
     __init__ __main__
     """.strip().splitlines()

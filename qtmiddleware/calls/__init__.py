@@ -58,6 +58,11 @@ class CallShape:
         top_k, named = function.top_k(top_k_arg), query_arg is not None
         return cls(function, argument, top_k=top_k, takes_vector=takes_vector, named=named)
 
+    @property
+    def top_k_argument(self) -> str | None:
+        """The name of the parameter that says how many passages are wanted, where the signature shows it."""
+        return self._top_k
+
     def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The query as it was passed, unchecked; raises `WrapError` where the call holds none."""
         where, value = self._find(args, kwargs)

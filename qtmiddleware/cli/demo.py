@@ -12,10 +12,11 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from qtmiddleware.bench import TOP_K, Bench, build_index
 from qtmiddleware.cli.console import AsJson, as_json, notes, out
-from qtmiddleware.demo import SYSTEMS, TOP_K, Bench, build_index, dataset, recorded_model
+from qtmiddleware.demo import dataset, recorded_model
 from qtmiddleware.embedders import embedder_named
-from qtmiddleware.evaluation import Comparison, Dataset, Question
+from qtmiddleware.evaluation import USUAL, Comparison, Dataset, Question, chosen
 from qtmiddleware.llms import as_language_model
 from qtmiddleware.llms.recorded import RecordingModel
 from qtmiddleware.ports import LanguageModel
@@ -45,13 +46,13 @@ def demo(
         task = progress.add_task("embedding passages", total=len(data.passages))
         store = build_index(data, index, embedder, progress=lambda done, _: progress.update(task, completed=done))
         bench = Bench(store, embedder, answers)
-        task = progress.add_task("comparing", total=len(SYSTEMS) * len(asked.questions))
+        task = progress.add_task("comparing", total=len(USUAL) * len(asked.questions))
 
         def advance(name: str, *_: int) -> None:
             progress.update(task, advance=1, description=f"comparing: {name}")
 
-        comparison = bench.compare(asked, progress=advance)
-    walked = bench.retrieve(_EXAMPLE, example)
+        comparison = bench.measure(asked, chosen(USUAL), progress=advance)
+    walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
         as_json({**comparison.to_dict(), "model": answers.name, "example": _example_json(example, walked)})
         return
@@ -105,7 +106,7 @@ def _table(comparison: Comparison, note: str) -> Table:
             *(f"{score.means[measure]:.3f}" for measure in ("nDCG@10", "R@10", "MRR@10")),
             f"{score.hurt_rate:.0%}",
             f"{score.helped_rate:.0%}",
-            f"{score.median_added_ms:.0f}",
+            f"{score.added_ms.p50:.0f}",
             str(score.llm_calls),
         )
     return table

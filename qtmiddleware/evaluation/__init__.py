@@ -1,9 +1,47 @@
-"""Measuring retrieval on judged questions: a data set, the field's measures, systems side by side."""
+"""Measuring retrieval on judged questions: a data set, the field's measures, systems side by side.
+
+import qtmiddleware as qtm
+found = qtm.evaluation.compare(retrieve, {"q1": "Where is it?"}, {"q1": {"passage-7": 1}})
+found["rules"].difference.gain, found["rules"].hurt_rate
+"""
 
 from __future__ import annotations
 
-from qtmiddleware.evaluation.compare import Comparison, Run, SystemScore, compare
+from qtmiddleware.evaluation.compare import compare
+from qtmiddleware.evaluation.comparison import PRIMARY, TOLERANCE, Comparison, Percentiles, SystemScore
 from qtmiddleware.evaluation.dataset import Dataset, Question
-from qtmiddleware.evaluation.measures import PerQuery, evaluate
+from qtmiddleware.evaluation.measures import DEEP, MEASURES, PerQuery, evaluate
+from qtmiddleware.evaluation.measuring import Progress, measure
+from qtmiddleware.evaluation.runs import Run, System, run_of
+from qtmiddleware.evaluation.statistics import Difference, difference, holm
+from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, asks_a_model, chosen
 
-__all__ = ["Comparison", "Dataset", "PerQuery", "Question", "Run", "SystemScore", "compare", "evaluate"]
+__all__ = [
+    "BASELINE",
+    "DEEP",
+    "FREE",
+    "MEASURED",
+    "MEASURES",
+    "PRIMARY",
+    "SYSTEMS",
+    "TOLERANCE",
+    "USUAL",
+    "Comparison",
+    "Dataset",
+    "Difference",
+    "PerQuery",
+    "Percentiles",
+    "Progress",
+    "Question",
+    "Run",
+    "System",
+    "SystemScore",
+    "asks_a_model",
+    "chosen",
+    "compare",
+    "difference",
+    "evaluate",
+    "holm",
+    "measure",
+    "run_of",
+]

@@ -1,168 +1,111 @@
-"""Several ways to search, measured on the same questions against one of them."""
+"""A live retrieval function under several settings, measured on judged questions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import median
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final, Unpack
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation.measures import PerQuery, evaluate
+from qtmiddleware.evaluation.comparison import Comparison
+from qtmiddleware.evaluation.dataset import Dataset, Qrels, Question
+from qtmiddleware.evaluation.measuring import Progress, measure
+from qtmiddleware.evaluation.runs import Run, run_of
+from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, USUAL, chosen
+from qtmiddleware.query_middleware import QueryMiddleware
+from qtmiddleware.wrap_options import WrapOptions
+from qtmiddleware.wrapped import Wrapped
 
-if TYPE_CHECKING:
-    from qtmiddleware.evaluation.dataset import Dataset, Question
-
-TOLERANCE: Final = 1e-9
-"""By how much two values of a measure must differ to be different, and not the rounding of one."""
-HURT_BY: Final = "nDCG@10"
-"""The measure by which a question does worse or better than with the baseline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a system found for one question: *ids*, best first, and what that took.
-
-    *seconds_added* is the time beyond that of a plain search, where the system knows it.
-    """
-
-    ids: tuple[str, ...]
-    seconds_added: float | None = None
-    llm_calls: int = 0
-    degraded: bool = False
-
-
-System = Callable[["Question"], Run | Sequence[tuple[str, float]]]
-"""Something that searches: answers a `Run`, or pairs of id and score, best first."""
-Progress = Callable[[str, int, int], None]
-"""Told the system's name, how many questions are done and how many there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class SystemScore:
-    """How one system did on all questions.
-
-    *hurt_rate* and *helped_rate* are the shares of questions with a lower or higher nDCG@10 than the baseline's.
-    *median_added_ms* is what the system reported of itself or, where it reported nothing, its time beyond the
-    baseline's on the same question. *runs* and *per_query* hold every single question.
-    """
-
-    name: str
-    means: Mapping[str, float]
-    hurt_rate: float
-    helped_rate: float
-    median_added_ms: float
-    llm_calls: int
-    degraded: int
-    per_query: PerQuery = field(repr=False)
-    runs: Mapping[str, Run] = field(repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, without the ids that were found."""
-        return {
-            "name": self.name,
-            "means": dict(self.means),
-            "hurtRate": self.hurt_rate,
-            "helpedRate": self.helped_rate,
-            "medianAddedMs": self.median_added_ms,
-            "llmCalls": self.llm_calls,
-            "degraded": self.degraded,
-            "perQuery": {name: dict(values) for name, values in self.per_query.values.items()},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """How all systems did on one data set, in the order they were given."""
-
-    dataset: str
-    passages: int
-    questions: int
-    baseline: str
-    systems: tuple[SystemScore, ...]
-
-    def __getitem__(self, name: str) -> SystemScore:
-        """The score of the system called *name*."""
-        return {system.name: system for system in self.systems}[name]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, ready for JSON."""
-        return {
-            "dataset": self.dataset,
-            "passages": self.passages,
-            "questions": self.questions,
-            "baseline": self.baseline,
-            "systems": [system.to_dict() for system in self.systems],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """A run and how long the whole call took, in seconds."""
-
-    run: Run
-    seconds: float
+TOP_K: Final = 10
+DEPTH: Final = 100
+OWN: Final = "yours"
 
 
 def compare(
-    systems: Mapping[str, System], dataset: Dataset, *, baseline: str, progress: Progress | None = None
+    fn: Callable[..., Any],
+    queries: Mapping[str, str] | Iterable[Question],
+    qrels: Qrels,
+    systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None = None,
+    *,
+    client: Any = None,
+    arguments: Mapping[str, Any] | None = None,
+    top_k: int | None = TOP_K,
+    deep: bool = False,
+    name: str = "live function",
+    seed: int = 0,
+    progress: Progress | None = None,
+    **options: Unpack[WrapOptions],
 ) -> Comparison:
-    """Run every system on every question of *dataset* and measure them against the one called *baseline*.
+    """Measure the retrieval function *fn* as it is and under each of the *systems*, on judged questions.
 
-    One question at a time, so that times mean something. What a system raises passes through: a system that fails has
-    no score. Raises `ConfigError` if no system is called *baseline* or there are no questions, `MissingExtra` without
-    ir-measures.
+    *fn* is a plain function as it would be wrapped, with `WrapOptions` for *options*, or one that is wrapped already:
+    then every system's settings are laid over its own, and ``yours`` is what it does by itself. It is called with the
+    question first, *top_k* where its signature has a parameter for that, and *arguments*. *queries* are texts by id, or
+    `Question`s, which may have a history; *qrels* the grades of passages, by question and passage. *systems* are
+    settings by name, or names out of `SYSTEMS`; by default those that need no model and, with a *client* or a wrapped
+    *fn*, the others too. ``raw`` is always among them, and all are measured against it. With *deep* every system is
+    asked once more, for a hundred passages, which R@100 is measured by.
+
+    Raises `ConfigError` for unknown systems, impossible settings, questions or judgements that do not fit, or results
+    without ids; `MissingExtra` without ir-measures or scipy; and whatever *fn* raises.
     """
-    if baseline not in systems:
-        raise ConfigError(
-            f"no system is called {baseline!r}", path="baseline", value=baseline, allowed=", ".join(systems)
+    data = _dataset(name, queries, qrels)
+    is_wrapped = isinstance(fn, Wrapped)
+    base = fn if isinstance(fn, Wrapped) else QueryMiddleware({}, client=client).wrap(fn, **options)
+    settings = _settings(systems, asks=client is not None or is_wrapped, is_wrapped=is_wrapped)
+    with ExitStack() as open_until_measured:
+        runner = open_until_measured.enter_context(asyncio.Runner()) if base.is_async else None
+        ask = partial(_ask, runner=runner, arguments=dict(arguments or {}))
+        functions = {name: base.configured(MEASURED).configured(given) for name, given in settings.items()}
+        return measure(
+            {name: partial(ask, function, top_k) for name, function in functions.items()},
+            data,
+            baseline=BASELINE,
+            # Their own memories: what the gate learns from these is not to count for those.
+            deep={name: partial(ask, it.configured({}), DEPTH) for name, it in functions.items()} if deep else None,
+            seed=seed,
+            progress=progress,
         )
-    if not dataset.questions:
-        raise ConfigError(f"the data set {dataset.name} has no judged questions", path="dataset", value=dataset.name)
-    timed = {name: _run_all(name, system, dataset, progress) for name, system in systems.items()}
-    measured = {
-        name: evaluate(dataset.qrels, {question: one.run.ids for question, one in found.items()})
-        for name, found in timed.items()
-    }
-    scores = tuple(_score(name, timed[name], timed[baseline], measured[name], measured[baseline]) for name in systems)
-    return Comparison(dataset.name, len(dataset.passages), len(dataset.questions), baseline, scores)
 
 
-def _run_all(name: str, system: System, dataset: Dataset, progress: Progress | None) -> dict[str, _Timed]:
-    """What *system* found for each question."""
-    found: dict[str, _Timed] = {}
-    for done, question in enumerate(dataset.questions, 1):
-        began = perf_counter()
-        answer = system(question)
-        found[question.id] = _Timed(_as_run(answer), perf_counter() - began)
-        if progress is not None:
-            progress(name, done, len(dataset.questions))
-    return found
+def _ask(
+    function: Wrapped[..., Any],
+    top_k: int | None,
+    question: Question,
+    *,
+    runner: asyncio.Runner | None,
+    arguments: Mapping[str, Any],
+) -> Run:
+    wanted = dict(arguments)
+    if top_k is not None and function.top_k_argument is not None:
+        wanted[function.top_k_argument] = top_k
+    if runner is None:
+        return run_of(function.retrieve(question.text, history=question.history, **wanted))
+    return run_of(runner.run(function.aretrieve(question.text, history=question.history, **wanted)))
 
 
-def _as_run(answer: Run | Sequence[tuple[str, float]]) -> Run:
-    return answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
+def _settings(
+    systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, asks: bool, is_wrapped: bool
+) -> dict[str, Mapping[str, Any]]:
+    """The systems to compare, the baseline first."""
+    if isinstance(systems, Mapping):
+        found = {**chosen(()), **systems}
+    elif isinstance(systems, str):
+        found = chosen([systems])
+    else:
+        found = chosen(systems if systems is not None else USUAL if asks else FREE)
+    return {**found, OWN: {}} if is_wrapped else found
 
 
-def _score(
-    name: str, timed: Mapping[str, _Timed], base_timed: Mapping[str, _Timed], found: PerQuery, base: PerQuery
-) -> SystemScore:
-    """One system's figures, against those of the baseline."""
-    ours, theirs = found.values[HURT_BY], base.values[HURT_BY]
-    gains = [ours[question] - theirs[question] for question in timed]
-    added = [
-        one.seconds - base_timed[question].seconds if one.run.seconds_added is None else one.run.seconds_added
-        for question, one in timed.items()
-    ]
-    return SystemScore(
-        name=name,
-        means=found.means,
-        hurt_rate=sum(gain < -TOLERANCE for gain in gains) / len(gains),
-        helped_rate=sum(gain > TOLERANCE for gain in gains) / len(gains),
-        median_added_ms=1000 * median(added),
-        llm_calls=sum(one.run.llm_calls for one in timed.values()),
-        degraded=sum(one.run.degraded for one in timed.values()),
-        per_query=found,
-        runs={question: one.run for question, one in timed.items()},
-    )
+def _dataset(name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
+    """The questions that are judged; raises `ConfigError` where a judgement is about none of them."""
+    given = [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
+    known = {question.id for question in given}
+    if unknown := [id_ for id_ in qrels if id_ not in known]:
+        raise ConfigError(
+            f"{len(unknown)} judged questions are not among the queries, the first is {unknown[0]!r}", path="qrels"
+        )
+    asked = tuple(question for question in given if question.id in qrels)
+    return Dataset(name, (), asked, {question.id: qrels[question.id] for question in asked})

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from qtmiddleware.evaluation.dataset import Qrels
 
 MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
-"""What is measured."""
+"""What is measured of the first passages."""
+DEEP: Final = ("R@100",)
+"""What is measured of the first hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +29,33 @@ class PerQuery:
         return {name: sum(found.values()) / len(found) if found else 0.0 for name, found in self.values.items()}
 
 
-def evaluate(qrels: Qrels, run: Mapping[str, Sequence[str]]) -> PerQuery:
+def evaluate(qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES) -> PerQuery:
     """Measure *run*, the ids each question found, best first, against the judgements.
 
     A judged question that found nothing, or is not in *run*, counts 0; an unjudged one is not counted. An id that comes
     twice counts where it first stands. Measures: nDCG@10 (gain = grade, Järvelin and Kekäläinen 2002), R@10, MRR@10,
-    P@5 and AP. Raises `MissingExtra` without ir-measures.
+    P@5, AP (its mean over the questions is MAP) and R@100. Raises `MissingExtra` without ir-measures.
     """
     try:
         import ir_measures
     except ImportError as error:
         raise MissingExtra("ir-measures", "eval") from error
-    values = {name: dict.fromkeys(qrels, 0.0) for name in MEASURES}
+    values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     scored = {question: _scored(run[question]) for question in qrels if run.get(question)}
     if scored:
         # As objects: its parser of names uses what newer Pythons no longer have.
-        found_as = (
-            ir_measures.nDCG @ 10,
-            ir_measures.R @ 10,
-            ir_measures.RR @ 10,
-            ir_measures.P @ 5,
-            ir_measures.AP,
-        )
-        measures: dict[Any, str] = dict(zip(found_as, MEASURES, strict=True))
+        found_as = {
+            "nDCG@10": ir_measures.nDCG @ 10,
+            "R@10": ir_measures.R @ 10,
+            "MRR@10": ir_measures.RR @ 10,
+            "P@5": ir_measures.P @ 5,
+            "AP": ir_measures.AP,
+            "R@100": ir_measures.R @ 100,
+        }
+        names: dict[Any, str] = {found_as[name]: name for name in measures}
         judged = {question: dict(qrels[question]) for question in scored}
-        for found in ir_measures.iter_calc(list(measures), judged, scored):
-            values[measures[found.measure]][found.query_id] = float(found.value)
+        for found in ir_measures.iter_calc(list(names), judged, scored):
+            values[names[found.measure]][found.query_id] = float(found.value)
     return PerQuery(values)
 
 

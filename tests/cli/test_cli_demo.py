@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.demo import BASELINE, SYSTEMS
+from qtmiddleware.evaluation import BASELINE, USUAL
 from tests.cli.conftest import Ended
 
 Run = Callable[..., Ended]
@@ -25,7 +25,7 @@ def found(qtm: Run, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_every_system_is_compared_and_an_example_walked_through(found: dict[str, Any]) -> None:
-    assert [system["name"] for system in found["systems"]] == list(SYSTEMS)
+    assert [system["name"] for system in found["systems"]] == list(USUAL)
     assert found["questions"] == 6
     assert found["baseline"] == BASELINE
     calls = {system["name"]: system["llmCalls"] for system in found["systems"]}
@@ -38,7 +38,7 @@ def test_every_system_is_compared_and_an_example_walked_through(found: dict[str,
 def test_the_table_fits_a_plain_terminal(qtm: Run) -> None:
     ended = qtm("demo", "--questions", "2", COLUMNS="80")
     assert ended.code == 0, ended.err
-    rows = [line for line in ended.out.splitlines() if line.split()[:1] in ([name.split()[0]] for name in SYSTEMS)]
-    assert len(rows) >= len(SYSTEMS)
-    assert "…" not in "".join(rows[: len(SYSTEMS)])
+    rows = [line for line in ended.out.splitlines() if line.split()[:1] in ([name.split()[0]] for name in USUAL)]
+    assert len(rows) >= len(USUAL)
+    assert "…" not in "".join(rows[: len(USUAL)])
     assert "Step by step" in ended.out

@@ -8,9 +8,10 @@ from statistics import mean
 
 import pytest
 
-from qtmiddleware.demo import Bench, build_index, dataset, recorded_model
+from qtmiddleware.bench import Bench, build_index
+from qtmiddleware.demo import dataset, recorded_model
 from qtmiddleware.embedders import CallableEmbedder, embedder_named
-from qtmiddleware.evaluation import Comparison
+from qtmiddleware.evaluation import USUAL, Comparison, chosen
 from qtmiddleware.ports import Embedder
 
 
@@ -26,7 +27,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     embedder = embedding_once(embedder_named("all-MiniLM-L6-v2"))
     store = build_index(data, tmp_path_factory.mktemp("demo") / "index.sqlite", embedder)
     with store:
-        return Bench(store, embedder, recorded_model()).compare(data)
+        return Bench(store, embedder, recorded_model()).measure(data, chosen(USUAL))
 
 
 def test_no_default_does_worse_than_the_raw_query(comparison: Comparison) -> None:

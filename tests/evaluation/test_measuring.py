@@ -6,7 +6,7 @@ from math import log2
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import Dataset, Question, Run, compare
+from qtmiddleware.evaluation import Dataset, Question, Run, measure
 from qtmiddleware.ports import Passage
 
 PASSAGES = tuple(Passage(id_, id_) for id_ in "abcd")
@@ -26,29 +26,29 @@ def mixed(question: Question) -> Run:
 
 
 def test_systems_are_measured_against_the_baseline() -> None:
-    found = compare({"raw": second, "ours": mixed}, DATA, baseline="raw")
+    found = measure({"raw": second, "ours": mixed}, DATA, baseline="raw")
     ours = found["ours"]
     assert (ours.hurt_rate, ours.helped_rate) == (0.5, 0.25)
     assert ours.means["nDCG@10"] == pytest.approx((1 + 1 / log2(3) + 1 / log2(4) + 0) / 4)
-    assert ours.median_added_ms == pytest.approx(250.0)
+    assert ours.added_ms.p50 == pytest.approx(200.0)
     assert (ours.llm_calls, ours.degraded) == (8, 1)
     assert ours.runs["c"].ids == ("x", "y", "c")
     assert ours.per_query.values["MRR@10"] == pytest.approx({"a": 1.0, "b": 0.5, "c": 1 / 3, "d": 0.0})
 
 
 def test_the_baseline_neither_hurts_nor_adds() -> None:
-    raw = compare({"raw": second}, DATA, baseline="raw")["raw"]
-    assert (raw.hurt_rate, raw.helped_rate, raw.median_added_ms, raw.llm_calls) == (0.0, 0.0, 0.0, 0)
+    raw = measure({"raw": second}, DATA, baseline="raw")["raw"]
+    assert (raw.hurt_rate, raw.helped_rate, raw.added_ms.p50, raw.llm_calls) == (0.0, 0.0, 0.0, 0)
 
 
 def test_every_step_is_told_in_order() -> None:
     told: list[tuple[str, int, int]] = []
-    compare({"raw": second, "ours": mixed}, DATA, baseline="raw", progress=lambda *step: told.append(step))
+    measure({"raw": second, "ours": mixed}, DATA, baseline="raw", progress=lambda *step: told.append(step))
     assert told == [(name, done, 4) for name in ("raw", "ours") for done in (1, 2, 3, 4)]
 
 
 def test_the_outcome_is_plain_data() -> None:
-    data = compare({"raw": second, "ours": mixed}, DATA, baseline="raw").to_dict()
+    data = measure({"raw": second, "ours": mixed}, DATA, baseline="raw").to_dict()
     assert json.loads(json.dumps(data)) == data
     assert (data["dataset"], data["passages"], data["questions"], data["baseline"]) == ("four", 4, 4, "raw")
     assert [system["name"] for system in data["systems"]] == ["raw", "ours"]
@@ -57,13 +57,13 @@ def test_the_outcome_is_plain_data() -> None:
 
 def test_an_unknown_baseline_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="no system is called 'nobody'") as caught:
-        compare({"raw": lambda question: pytest.fail("ran")}, DATA, baseline="nobody")
+        measure({"raw": lambda question: pytest.fail("ran")}, DATA, baseline="nobody")
     assert caught.value.allowed == "raw"
 
 
 def test_a_collection_without_questions_is_refused() -> None:
     with pytest.raises(ConfigError, match="no judged questions"):
-        compare({"raw": second}, Dataset("none", PASSAGES, (), {}), baseline="raw")
+        measure({"raw": second}, Dataset("none", PASSAGES, (), {}), baseline="raw")
 
 
 def test_a_system_that_fails_has_no_score() -> None:
@@ -71,9 +71,9 @@ def test_a_system_that_fails_has_no_score() -> None:
         raise TimeoutError("theirs")
 
     with pytest.raises(TimeoutError, match="theirs"):
-        compare({"raw": second, "broken": broken}, DATA, baseline="raw")
+        measure({"raw": second, "broken": broken}, DATA, baseline="raw")
 
 
 def test_a_name_that_was_not_compared_is_a_key_error() -> None:
     with pytest.raises(KeyError):
-        compare({"raw": second}, DATA, baseline="raw")["other"]
+        measure({"raw": second}, DATA, baseline="raw")["other"]

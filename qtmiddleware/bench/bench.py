@@ -1,0 +1,80 @@
+"""An index and a model with any system around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from qtmiddleware.config import Config
+from qtmiddleware.evaluation import (
+    BASELINE,
+    MEASURED,
+    Comparison,
+    Dataset,
+    Progress,
+    Question,
+    Run,
+    System,
+    measure,
+    run_of,
+)
+from qtmiddleware.ports import Embedder, LanguageModel, Store
+from qtmiddleware.query_middleware import QueryMiddleware
+from qtmiddleware.types import Retrieval
+from qtmiddleware.wrapped import Wrapped
+
+TOP_K: Final = 10
+DEPTH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """An index, an embedder and a model, which any system can be made of."""
+
+    store: Store = field(repr=False)
+    embedder: Embedder = field(repr=False)
+    model: LanguageModel
+
+    def wrapped(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
+        """The search of the index with the middleware of *settings* around it."""
+        config = Config.load(MEASURED).overridden(settings)
+        wrapped: Any = QueryMiddleware(config, client=self.model, store=self.store, embedder=self.embedder).retriever
+        return wrapped  # type: ignore[no-any-return]
+
+    def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
+        """What the system of *settings* finds for one question."""
+        return self.wrapped(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
+
+    def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
+        """The system of *settings*, to be measured."""
+        wrapped = self.wrapped(settings)
+
+        def run(question: Question) -> Run:
+            return run_of(wrapped.retrieve(question.text, top_k=top_k, history=question.history))
+
+        return run
+
+    def measure(
+        self,
+        data: Dataset,
+        systems: Mapping[str, Mapping[str, Any]],
+        *,
+        deep: bool = False,
+        notes: Sequence[str] = (),
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Comparison:
+        """Every one of the *systems* on every question of *data*, measured against the raw query.
+
+        With *deep* each is asked once more, for a hundred passages, which R@100 is measured by.
+        """
+        return measure(
+            {name: self.system(settings) for name, settings in systems.items()},
+            data,
+            baseline=BASELINE,
+            deep={name: self.system(settings, DEPTH) for name, settings in systems.items()} if deep else None,
+            notes=notes,
+            seed=seed,
+            progress=progress,
+        )
