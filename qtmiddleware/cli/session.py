@@ -132,7 +132,7 @@ class Session:
             self._set(kind)
 
     def _show_config(self, *, everything: bool) -> None:
-        config = self._config.overridden({"transformationType": self.kind}, origin="this session")
+        config = self._config.overridden({"transformationType": self.kind}, origin="this conversation")
         rows: list[tuple[str, Any, str]] = [row for row in config.rows() if everything or row[2] != "default"]
         for key, value, origin in rows:
             self._tell(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")

@@ -113,7 +113,10 @@ def place(match: Match) -> str:
     title = held.get("title")
     named = f"{title} ({source})" if isinstance(title, str) and title and title not in source else source
     page = held.get("page")
-    return " ".join((named if page is None else f"{named}, page {page}").split())
+    last = held.get("last_page")
+    if page is not None:
+        named += f", page {page}" if last is None else f", pages {page}-{last}"
+    return " ".join(named.split())
 
 
 def shown(asked: Asked) -> Iterator[str]:

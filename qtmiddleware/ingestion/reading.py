@@ -152,6 +152,8 @@ def _rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path
         metadata |= {"start": chunk.start, "end": chunk.end}
         if one.page is not None:
             metadata["page"] = one.page
+        if one.last_page != one.page:
+            metadata["last_page"] = one.last_page
         written = json.dumps(metadata, ensure_ascii=False)
         yield document, chunk.index, chunk.start, chunk.end, text, written, hash_of(text)
 

@@ -16,6 +16,7 @@ from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError
 from qtmiddleware.ingestion import Progress, ingest
 from qtmiddleware.ports import Passage
 from qtmiddleware.stores import LanceDBStore, MemoryStore
+from tests.documents.pdf_files import content, pdf
 from tests.ingestion.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 
 
@@ -214,6 +215,15 @@ def test_an_encrypted_and_a_damaged_pdf_are_reported(world: World) -> None:
     skipped = {Path(one.path).name: one.reason for one in world.ingest().skipped}
     assert skipped.keys() == {"locked.pdf", "torn.pdf"}
     assert "encrypted" in skipped["locked.pdf"]
+
+
+def test_a_passage_of_a_pdf_knows_the_pages_it_stands_on(world: World) -> None:
+    pages = [content(f"Page {number} holds this sentence of its own.", "It says no more.") for number in range(1, 4)]
+    (world.docs / "three.pdf").write_bytes(pdf(pages))
+    world.ingest()
+    found = [held[1] for id_, held in world.passages().items() if id_.startswith("three.pdf")]
+    assert [(it.get("page"), it.get("last_page")) for it in found] == [(1, 3)]
+    assert all("last_page" not in it for _, it, _ in world.passages().values() if it["source"] != "three.pdf")
 
 
 def test_a_document_that_became_unreadable_keeps_what_was_indexed_of_it(world: World) -> None:
