@@ -116,7 +116,7 @@ class _Shelf:
 
     def guess(self, keys: list[str], text: str = "") -> str:
         """The language of the folded words *keys*, and of the marks only one language has in *text*, or ``""``."""
-        return languages.guess([*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers)
+        return languages.guess([*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text)
 
 
 @lru_cache(16)
@@ -168,12 +168,12 @@ def _once(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool]:
     words, cased, acronyms = read
     capital = words[0]
     words[0] = first = capital.lower()
-    used = code or shelf.markers.starters.get(first) or shelf.guess(plain.keys_of(words, acronyms))
+    used = code or shelf.markers.starters.get(first) or shelf.guess(plain.keys_of(words, acronyms), text)
     quick = plain.strip(words, shelf.rules[used], capital, cased, acronyms)
     if quick is None:
         return _once_carefully(text, code, shelf)
     result, outlook = quick
-    if outlook == "foreign" and (code or shelf.guess(result.split()) in ("", used)):
+    if outlook == "foreign" and (code or shelf.guess(result.split(), result) in ("", used)):
         outlook = "settled"
     return result or text, used, outlook == "settled"
 

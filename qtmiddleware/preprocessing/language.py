@@ -37,8 +37,8 @@ def _lead(weights: dict[str, int]) -> int:
     return weights.get(DEFAULT, 0) - max(others, default=0)
 
 
-def guess(keys: Sequence[str], known: Markers) -> str:
-    """The language of the folded words *keys*, or ``""`` where they do not tell."""
+def guess(keys: Sequence[str], known: Markers, text: str = "") -> str:
+    """The language of the folded words *keys* of *text*, or ``""`` where they do not tell."""
     if keys and (language := known.starters.get(keys[0])) is not None:
         return language
     weights = known.weights
@@ -53,7 +53,25 @@ def guess(keys: Sequence[str], known: Markers) -> str:
     opener = known.openers.get(keys[0]) if keys else None
     if opener is not None and opener in scores:
         scores[opener] += WEAK
-    return _winner(scores, keys, opener) if scores else ""
+    found = _winner(scores, keys, opener) if scores else ""
+    if found in ("", DEFAULT) or any(_is_own(weights[word], found) for word in telling):
+        return found
+    # Every word that spoke for it is one of the default language too. What tells "Was macht Amy in Berlin?" from "Was
+    # Amy in Berlin?" is the verb behind the opener.
+    if _is_verb(text.split()[1:2]):
+        return found
+    return DEFAULT if all(map(str.isascii, keys)) else ""
+
+
+def _is_verb(words: Sequence[str]) -> bool:
+    """Whether the first of *words*, if any, looks like a verb of German, whose "was" is the one such opener."""
+    return any(word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un")) for word in words[:1])
+
+
+def _is_own(weights: Sequence[tuple[str, int]], language: str) -> bool:
+    """Whether a word with these *weights* is one of *language* and not of the default language."""
+    languages = {name for name, _ in weights}
+    return language in languages and DEFAULT not in languages
 
 
 def _winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:

@@ -302,3 +302,18 @@ def test_keywords_stay_as_they_are(query: str, keywords: str) -> None:
 
 def test_there_is_a_row_for_every_promise() -> None:
     assert len(SEED) + sum(map(len, BY_LANGUAGE.values())) + len(OTHER) >= 150
+
+
+@pytest.mark.parametrize(
+    ("query", "language"),
+    [
+        ("Was Amy Winehouse a fan of Star Wars?", "en"),
+        ("Was he a good student?", "en"),
+        ("Was Amy in Berlin?", "en"),
+        ("Was macht Amy in Berlin?", "de"),
+        ("Was kostet Pizza in Berlin?", "de"),
+        ("was hilft gegen kopfschmerzen", "de"),
+    ],
+)
+def test_a_word_of_two_languages_is_told_by_what_follows_it(query: str, language: str) -> None:
+    assert prepare(query).language == language
