@@ -23,12 +23,13 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     errors deadline trace settings
     types
     ports
-    steps cache calls responses fusion keywords gate preprocessing transforms overrides chunking filters loading
+    steps cache calls responses fusion keywords preprocessing transforms overrides chunking filters loading
+    gate
     lockstep request variants asking querylog drivers llms embedders rerankers stores documents config wrap_options
     merging equipment hybrid
     searching reranking kit
     pipeline ingestion
-    answering transforming
+    answering transforming inquiring
     invocation bound
     wrapped
     own_search

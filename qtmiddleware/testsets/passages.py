@@ -1,0 +1,50 @@
+"""The passages that an ingest of some documents would make, without an index."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from qtmiddleware.documents import find_documents
+from qtmiddleware.errors import ConfigError, UnreadableDocument
+from qtmiddleware.ingestion.ledger import Ledger
+from qtmiddleware.ingestion.names import Root, absolute
+from qtmiddleware.ingestion.reading import Reader
+from qtmiddleware.ingestion.schema import MEMORY
+from qtmiddleware.ports import Passage
+from qtmiddleware.settings import Settings
+
+_PASSAGES: Final = """
+SELECT d.name || '#' || c.ordinal, c.text, c.metadata
+FROM target t JOIN documents d ON d.id = t.document JOIN chunks c ON c.document = d.id ORDER BY c.id
+"""
+
+logger: Final = logging.getLogger("qtmiddleware.testsets")
+
+
+def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
+    """The documents at *paths*, each a file, a folder or a glob, cut into passages as an ingest cuts them.
+
+    Ids and metadata are those that ingesting the same paths in the same order into a new index gives. A document that
+    cannot be read is left out and logged; one that lies in two of the paths is there once. Raises `ConfigError` where a
+    path holds no documents or none of them can be read, and `MissingExtra` for a PDF without pypdf.
+    """
+    with closing(Ledger(MEMORY)) as ledger:
+        unread: list[UnreadableDocument] = []
+        for path in paths:
+            reader = Reader(ledger, settings, Root.of(path), flavour="")
+            for document in {absolute(it): it for it in find_documents(path)}.values():
+                try:
+                    reader.take(document)
+                except UnreadableDocument as error:
+                    logger.warning("%s", error)
+                    unread.append(error)
+        rows = ledger.rows(_PASSAGES)
+    if not rows:
+        why = f": {unread[0]}" if unread else ""
+        raise ConfigError(f"there are no passages to ask questions about{why}", path="paths")
+    return tuple(Passage(id_, text, json.loads(metadata)) for id_, text, metadata in rows)
