@@ -24,6 +24,7 @@ from qtmiddleware.merging import Found, combined, found, presented
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.request import Request, evidence, prepared
 from qtmiddleware.reranking import reranked
+from qtmiddleware.responses import text_of
 from qtmiddleware.searching import search_variants
 from qtmiddleware.steps import Flow, Leaf, Outcome, Search, Together
 from qtmiddleware.trace import Decision, Trace
@@ -127,14 +128,16 @@ class _Retrieving:
                 self.trace.cache_hits += 1
                 self.trace.decision = Decision(call=False, reason="cached")
                 return None, remembered
+        if self.request.history:
+            self.request.memory.gate.spend(self.settings.escalation.target_call_rate)
         self.trace.decision = Decision(call=True, reason="conversation" if self.request.history else "always")
         return question, NOTHING
 
     def _escalates(self, first: Found) -> bool:
         """The gate, once the first result is known."""
-        self.trace.decision = self.request.memory.gate.decide(
-            first.ranking.scores, target_call_rate=self.settings.escalation.target_call_rate
-        )
+        gate, rate = self.request.memory.gate, self.settings.escalation.target_call_rate
+        texts = (text_of(first.shape, it, self.settings.keyword_evidence.text_field) for it in first.ranking.items)
+        self.trace.decision = gate.decide(first.ranking.scores, texts, self.query.keywords, target_call_rate=rate)
         return self.trace.decision.call
 
     @property
@@ -235,11 +238,8 @@ class _Retrieving:
     def _retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()
         if self.trouble:
-            logger.warning(
-                "retrieval %s degraded: %s",
-                self.trace.query_id,
-                "; ".join(f"{it.stage} {it.reason}" for it in self.trouble),
-            )
+            why = "; ".join(f"{it.stage} {it.reason}" for it in self.trouble)
+            logger.warning("retrieval %s degraded: %s", self.trace.query_id, why)
         return Retrieval(
             original_query=self.request.original,
             response=response,

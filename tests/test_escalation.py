@@ -162,10 +162,9 @@ def test_auto_asks_only_where_the_first_result_is_unsure(scores: list[float], ca
     searched = Way("sync").wrap(respond, config=transforming("rewrite", escalation={"mode": "auto"}))
     decision = searched.retrieve(QUERY).trace.decision
     assert decision is not None
-    assert (decision.call, decision.reason) == (call, "low_spread" if call else "clear_first_result")
-    assert dict(decision.signals) == pytest.approx(
-        {"spread": (scores[0] - scores[1]) / 2, "threshold": 0.05, "observed": 1}
-    )
+    assert (decision.call, decision.reason) == (call, "unsure_first_result" if call else "clear_first_result")
+    assert decision.signals["lead"] == pytest.approx(scores[0] - scores[1])
+    assert (decision.signals["doubt"] > decision.signals["threshold"]) is call
     assert asked == ([QUERY, REWRITE] if call else [QUERY])
 
 

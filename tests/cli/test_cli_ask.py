@@ -55,7 +55,7 @@ def test_where_the_model_fails_the_passages_are_shown(qtm: Run, folder: Path, se
     at = {"QTM_LLM_BASE_URL": service.url, "QTM_ESCALATION_MODE": "auto"}
     ended = qtm("ask", QUESTION, "--type", "hyde", "--explain", **at)
     assert ended.code == 1
-    assert "Gate       did not ask the model: clear_first_result (spread 0." in ended.out
+    assert "Gate       did not ask the model: clear_first_result (lead 0." in ended.out
     assert ended.err.startswith("No answer: ")
     assert ended.out.startswith("Passages:\n  [1] The vet's report (vet.pdf), page 3")
 

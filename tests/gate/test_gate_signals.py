@@ -1,0 +1,144 @@
+"""What a first result says of itself."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.gate.signals import LOOKED_AT, NEAR, signals_of
+
+FALLING = [0.9, 0.8, 0.7, 0.6]
+
+
+# --- scores -------------------------------------------------------------------------------------------------------
+
+
+def test_the_lead_is_how_far_the_first_three_stand_above_the_others() -> None:
+    scores = [0.9, 0.8, 0.7, *[0.3] * 7]
+    assert signals_of(scores, [], "") == {"lead": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize(("scores", "lead"), [([0.9, 0.1], 0.8), ([0.9, 0.2, 0.1], 0.75), ([0.9, 0.7, 0.2, 0.2], 0.6)])
+def test_of_a_short_result_the_first_half_lead(scores: list[float], lead: float) -> None:
+    assert signals_of(scores, [], "")["lead"] == pytest.approx(lead)
+
+
+def test_distances_lead_as_similarities_do() -> None:
+    assert signals_of([0.1, 0.3, 0.5, 0.5], [], "")["lead"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    "scores", [[], [0.5], [None, None], [0.9, None, 0.5], [float("nan"), 0.5], [float("inf"), 0.5]]
+)
+def test_without_two_numbers_there_is_no_lead(scores: list[float | None]) -> None:
+    assert signals_of(scores, [], "") == {}
+
+
+@pytest.mark.parametrize("scores", [[10**400, 1, 2], [1e308, -1e308], [1.7e308] * 10])
+def test_numbers_beyond_all_measure_are_no_reason_to_fail(scores: list[float]) -> None:
+    assert all(map(isfinite, signals_of(scores, ["jaguar"] * len(scores), "jaguar").values()))
+
+
+def test_what_stands_below_what_is_looked_at_does_not_matter() -> None:
+    scores = [0.9 - 0.01 * place for place in range(LOOKED_AT)]
+    texts = ["jaguars eat fish"] * 3 + ["a fish"] * (LOOKED_AT - 3)
+    found = signals_of(scores, texts, "jaguar fish")
+    assert signals_of([*scores, 0.1, None], [*texts, "jaguar"], "jaguar fish") == found
+    near = signals_of([*scores[:NEAR], *[0.1] * NEAR], [*texts[:NEAR], *[""] * NEAR], "jaguar fish")
+    assert [name for name in found if near[name] != pytest.approx(found[name])] == ["joint_lead"]
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "coverage"),
+    [
+        (["Jaguars live in the Pantanal.", "They eat fish."], 1.0),
+        (["Jaguars live there."], 1 / 3),
+        (["cats", "dogs", "birds", "jaguar fish Pantanal"], 0.0),
+        (["fishing in a PANTANAL boat"], 1 / 3),
+        ([None, "a fish"], 1 / 3),
+    ],
+)
+def test_coverage_is_the_share_of_the_keywords_in_the_first_three_passages(
+    texts: list[str | None], coverage: float
+) -> None:
+    assert signals_of([], texts, "jaguar fish Pantanal")["coverage"] == pytest.approx(coverage)
+
+
+@pytest.mark.parametrize(("word", "text"), [("jaguars", "one jaguar"), ("jaguar", "two jaguars"), ("größe", "GRÖSSE")])
+def test_a_plural_and_capitals_are_the_same_word(word: str, text: str) -> None:
+    assert signals_of([], [text], word)["coverage"] == 1.0
+
+
+def test_scripts_without_spaces_are_looked_for_anywhere() -> None:
+    assert signals_of([], ["明日の東京の天気は晴れ"], "東京")["coverage"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("texts", "keywords"), [([], "jaguar"), ([None, ""], "jaguar"), (["a jaguar"], ""), (["?"], "?!")]
+)
+def test_without_texts_or_keywords_the_scores_speak_alone(texts: list[str | None], keywords: str) -> None:
+    assert list(signals_of([0.9, 0.1], texts, keywords)) == ["lead"]
+
+
+def test_words_and_scores_agree_where_the_best_passages_hold_most_keywords() -> None:
+    texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
+    assert signals_of(FALLING, texts, "jaguar fish pantanal")["agreement"] == pytest.approx(1.0)
+    assert signals_of(FALLING, texts[::-1], "jaguar fish pantanal")["agreement"] == pytest.approx(-1.0)
+
+
+def test_distances_agree_as_similarities_do() -> None:
+    texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
+    assert signals_of([0.1, 0.2, 0.3, 0.4], texts, "jaguar fish pantanal")["agreement"] == pytest.approx(1.0)
+
+
+def test_without_scores_the_order_agrees_or_not() -> None:
+    texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
+    found = signals_of([None] * 4, texts, "jaguar fish pantanal")
+    assert list(found) == ["coverage", "agreement", "joint_lead"]
+    assert found["agreement"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("scores", "texts"), [(FALLING, ["jaguar"] * 4), ([0.5] * 4, ["jaguar", "", "jaguar", ""])])
+def test_what_is_the_same_everywhere_agrees_with_nothing(scores: list[float], texts: list[str]) -> None:
+    assert signals_of(scores, texts, "jaguar")["agreement"] == 0.0
+
+
+def test_two_passages_are_too_few_to_agree() -> None:
+    assert list(signals_of([0.9, 0.1], ["jaguar", ""], "jaguar")) == ["lead", "coverage"]
+
+
+def test_the_joint_lead_is_long_where_scores_and_words_have_the_same_winners() -> None:
+    scores = [0.9, 0.88, *[0.5] * 8]
+    texts = ["jaguar fish", "jaguar fish", *["cats"] * 8]
+    assert signals_of(scores, texts, "jaguar fish")["joint_lead"] == pytest.approx(0.8, abs=0.02)
+    assert signals_of(scores, texts[::-1], "jaguar fish")["joint_lead"] < 0.5
+
+
+def test_where_no_passage_holds_a_keyword_the_joint_lead_is_that_of_the_scores() -> None:
+    found = signals_of([1.0, 1.0, 0.0, 0.0], ["cats"] * 4, "jaguar")
+    assert found["joint_lead"] == pytest.approx(0.65 / 2)
+
+
+def test_scores_and_texts_of_different_number_are_no_reason_to_fail() -> None:
+    assert signals_of([0.9, 0.1], ["a fish"] * 5, "fish")["coverage"] == 1.0
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.floats()), max_size=14),
+    st.lists(st.one_of(st.none(), st.text()), max_size=14),
+    st.text(),
+)
+def test_whatever_came_every_signal_is_a_number(
+    scores: list[float | None], texts: list[str | None], keywords: str
+) -> None:
+    found = signals_of(scores, texts, keywords)
+    assert all(map(isfinite, found.values()))
+    assert 0.0 <= found.get("coverage", 0.0) <= 1.0
+    assert -1.0 - 1e-9 <= found.get("agreement", 0.0) <= 1.0 + 1e-9
+    assert -1e-9 <= found.get("joint_lead", 0.0) <= 1.0
