@@ -1,0 +1,126 @@
+"""Comparisons to report on, put together from what each question gained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qtmiddleware.evaluation import (
+    DEEP,
+    MEASURES,
+    PRIMARY,
+    TOLERANCE,
+    Comparison,
+    Dataset,
+    Difference,
+    Percentiles,
+    PerQuery,
+    Question,
+    Run,
+    SystemScore,
+)
+from qtmiddleware.ports import Passage
+from qtmiddleware.types import Message, Variant
+
+BEFORE = 0.5
+
+
+def run(
+    question: str,
+    *,
+    text: str = "",
+    ids: Sequence[str] = ("p1", "p2"),
+    calls: int = 0,
+    cost: float | None = 0.0,
+    variants: Sequence[tuple[str, str, float]] = (),
+) -> Run:
+    """What a system found for *question*, searched with its *text* and *variants*."""
+    searched = [Variant("original", text or f"what about {question}?")]
+    searched += [Variant(kind, said, weight) for kind, said, weight in variants]  # type: ignore[arg-type]
+    return Run(tuple(ids), llm_calls=calls, cost_usd=cost, variants=tuple(searched))
+
+
+def score(
+    name: str,
+    gains: Mapping[str, float],
+    *,
+    is_significant: bool = True,
+    spread: float = 0.02,
+    ms: tuple[float, float] = (0.2, 0.4),
+    stages: Mapping[str, tuple[float, float]] | None = None,
+    deep: bool = False,
+    runs: Mapping[str, Run] | None = None,
+) -> SystemScore:
+    """A system that made of each question's 0.5 what *gains* adds to it."""
+    found = dict(runs) if runs is not None else {question: run(question) for question in gains}
+    gain = sum(gains.values()) / len(gains)
+    values = {question: BEFORE + one for question, one in gains.items()}
+    costs = [one.cost_usd for one in found.values()]
+    p = 0.001 if is_significant and gain else 1.0
+    return SystemScore(
+        name=name,
+        means=dict.fromkeys((*MEASURES, *(DEEP if deep else ())), BEFORE + gain),
+        difference=Difference(gain, gain - spread, gain + spread, p, p),
+        hurt_rate=sum(one < -TOLERANCE for one in gains.values()) / len(gains),
+        helped_rate=sum(one > TOLERANCE for one in gains.values()) / len(gains),
+        added_ms=Percentiles(*ms),
+        stages_ms={stage: Percentiles(*took) for stage, took in (stages or {}).items()},
+        llm_calls=sum(one.llm_calls for one in found.values()),
+        input_tokens=100,
+        output_tokens=20,
+        cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
+        degraded=0,
+        gains=gains,
+        per_query=PerQuery({PRIMARY: values}),
+        runs=found,
+    )
+
+
+def comparison(
+    *challengers: SystemScore, base: str = "raw", notes: Sequence[str] = (), name: str = "a set", deep: bool = False
+) -> Comparison:
+    """*challengers* held against a baseline; that alone, on one question, where there are none."""
+    questions = list(challengers[0].gains) if challengers else ["q0"]
+    raw = score(base, dict.fromkeys(questions, 0.0), is_significant=False, spread=0.0, deep=deep)
+    return Comparison(name, 97, len(questions), base, (raw, *challengers), tuple(notes), seed=7)
+
+
+def several(count: int = 40, systems: int = 6) -> Comparison:
+    """A comparison as it often looks: free systems and such as cost something, some better, one worse."""
+    questions = [f"q{number}" for number in range(count)]
+    found = []
+    for place in range(systems):
+        gains = {
+            question: round(((number * (place + 3)) % 11 - 2 - (place == 1) * 5) / 20, 4)
+            for number, question in enumerate(questions)
+        }
+        calls = 0 if place < 2 else place - 1
+        runs = {
+            question: run(
+                question,
+                ids=("p2", "p1", f"p{number % 5 + 3}"),
+                calls=calls,
+                cost=calls * 0.0001,
+                variants=[("rewrite", f"rewritten {question}", 0.7)],
+            )
+            for number, question in enumerate(questions)
+        }
+        stages = {"search.original": (12.0, 20.0), "transform.rewrite": (300.0 * place, 500.0 * place)}
+        found.append(
+            score(
+                f"system {place}",
+                gains,
+                is_significant=place != 0,
+                ms=(150.0 * place, 260.0 * place),
+                runs=runs,
+                stages=stages,
+            )
+        )
+    return comparison(*found, notes=("Replies are recorded.",))
+
+
+def data(found: Comparison, *, words: str = "words of", history: Sequence[Message] = ()) -> Dataset:
+    """The questions and passages of *found*, every question answered by ``p1``."""
+    questions = tuple(Question(id_, f"{words} question {id_}", tuple(history)) for id_ in found[found.baseline].gains)
+    ids = dict.fromkeys(id_ for system in found.systems for one in system.runs.values() for id_ in one.ids)
+    passages = tuple(Passage(id_, f"A title\n{words} passage {id_}", {"title": "A title"}) for id_ in ids)
+    return Dataset(found.dataset, passages, questions, {question.id: {"p1": 2, "p2": 0} for question in questions})

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from comparisons import comparison, run, score, several
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qtmiddleware.evaluation import SYSTEMS, Comparison
+from qtmiddleware.reporting import headings, rows, verdict
+
+GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}
+
+
+def cell(found: Comparison, name: str, heading: str) -> str:
+    row = next(row for row in rows(found, wide=True) if row[0] == name)
+    return row[headings(found, wide=True).index(heading)].strip()
+
+
+def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
+    runs = {question: run(question, calls=1, cost=0.0005) for question in GAINS}
+    found = comparison(score("ours", GAINS, ms=(1240.0, 2300.0), runs=runs, deep=True), deep=True)
+    assert dict(zip(headings(found, wide=True), rows(found, wide=True)[1], strict=True)) == {
+        "system": "ours",
+        "nDCG@10": "0.550",
+        "gain [95 %]": "+5.0 [+3.0, +7.0]*",
+        "R@10": "0.550",
+        "R@100": "0.550",
+        "MRR@10": "0.550",
+        "P@5": "0.550",
+        "MAP": "0.550",
+        "hurt": "25 %",
+        "helped": "50 %",
+        "+ms p50": "1,240",
+        "p95": "2,300",
+        "calls": "1.00",
+        "$/1k": "$0.50",
+        "$/+0.01": "$0.10",
+    }
+
+
+def test_a_gain_that_may_be_chance_has_no_mark() -> None:
+    assert cell(comparison(score("ours", GAINS, is_significant=False)), "ours", "gain [95 %]") == "+5.0 [+3.0, +7.0]"
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    runs = {question: run(question, calls=1, cost=None) for question in GAINS}
+    found = comparison(score("ours", GAINS, runs=runs), score("lost", dict.fromkeys(GAINS, -0.1)))
+    assert [cell(found, "ours", it) for it in ("$/1k", "$/+0.01")] == ["–", "–"]
+    assert cell(found, "lost", "$/+0.01") == "–"
+    assert cell(found, "raw", "gain [95 %]") == "–"
+
+
+def test_a_hundred_passages_are_a_column_only_where_they_were_measured() -> None:
+    assert "R@100" not in headings(comparison(score("ours", GAINS)), wide=True)
+    assert "R@100" in headings(comparison(score("ours", GAINS, deep=True), deep=True))
+
+
+def test_the_usual_table_fits_a_terminal() -> None:
+    runs = {question: run(question, calls=3, cost=0.000063) for question in GAINS}
+    large = dict.fromkeys(GAINS, 0.2123)
+    names = [name for name in SYSTEMS if name != "raw"]
+    found = comparison(*(score(it, large, ms=(1987.0, 12577.0), runs=runs, deep=True) for it in names), deep=True)
+    lines = [headings(found), *rows(found)]
+    assert sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2 <= 120
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=4, unique=True), st.booleans())
+def test_every_row_is_as_long_as_the_headings_and_on_one_line(names: list[str], wide: bool) -> None:
+    found = comparison(*(score(name, GAINS) for name in names if name != "raw"))
+    for row in rows(found, wide=wide):
+        assert len(row) == len(headings(found, wide=wide))
+        assert all(len(text.splitlines()) <= 1 for text in row)
+
+
+def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
+    runs = {question: run(question, calls=1, cost=0.0005) for question in GAINS}
+    best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
+    assert verdict(comparison(best, score("rules", GAINS))) == (
+        "“combined” beats “raw” by 20.0 points of nDCG@10. It hurts 0 % of the questions, adds 1.2 s (median) and asks "
+        "the model 1.00 times a question, for $0.50 per 1,000 questions; without a model, “rules” gains 5.0."
+    )
+
+
+def test_the_verdict_says_when_a_price_is_not_known_and_nothing_is_free() -> None:
+    runs = {question: run(question, calls=1, cost=None) for question in GAINS}
+    said = verdict(comparison(score("combined", GAINS, runs=runs), score("rules", GAINS, is_significant=False)))
+    assert "at a price that is not known; nothing gains significantly without a model." in said
+
+
+def test_a_larger_gain_that_may_be_chance_does_not_win() -> None:
+    lucky = score("lucky", dict.fromkeys(GAINS, 0.4), is_significant=False)
+    assert verdict(comparison(lucky, score("rules", GAINS))).startswith("“rules” beats “raw” by 5.0 points")
+
+
+def test_the_verdict_says_that_nothing_beats_the_baseline() -> None:
+    lucky = score("lucky", GAINS, is_significant=False)
+    worse = score("worse", dict.fromkeys(GAINS, -0.2))
+    assert verdict(comparison(lucky, worse)) == (
+        "Nothing beats “raw”. On these 4 questions the largest gain, 5.0 points by “lucky”, may be chance, and “worse” "
+        "is significantly worse. With so few questions only a large difference can show."
+    )
+
+
+def test_the_verdict_does_not_call_equal_systems_different() -> None:
+    equal = dict.fromkeys(GAINS, 0.0)
+    assert "no system gained anything" in verdict(comparison(score("same", equal), score("too", equal)))
+
+
+def test_the_verdict_knows_when_there_is_nothing_to_compare() -> None:
+    assert verdict(comparison()) == "There is nothing to compare “raw” with. Only the baseline was measured."
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_the_verdict_is_a_sentence_or_a_few(count: int) -> None:
+    said = verdict(several(count))
+    assert said.endswith(".")
+    assert said.isprintable()
+
+
+def test_a_verdict_is_not_moved_by_the_order_of_systems() -> None:
+    found = several()
+    turned = replace(found, systems=(found.systems[0], *found.systems[:0:-1]))
+    assert verdict(turned) == verdict(found)
