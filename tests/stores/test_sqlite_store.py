@@ -16,7 +16,7 @@ from store_contract import AtomicStoreContract, FileStoreContract, KeywordContra
 from qtmiddleware.errors import StoreError
 from qtmiddleware.ports import Passage
 from qtmiddleware.stores import MemoryStore, SQLiteStore
-from qtmiddleware.stores.sqlite import schema
+from qtmiddleware.stores.sqlite import connection, schema
 
 
 def open_store(path: str | Path, *, model: str = "model", dimension: int = 3) -> SQLiteStore:
@@ -213,3 +213,20 @@ def test_a_writer_that_waited_in_vain_for_another_says_so(tmp_path: Path, monkey
 
         store.write(passages())
         assert other.count() == 1
+
+
+def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(text: str, metadata: str) -> str:
+        if "second" in text:
+            raise KeyboardInterrupt
+        return text
+
+    monkeypatch.setattr(connection, "index_text", interrupted)
+    with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=1) as store:
+        with pytest.raises(KeyboardInterrupt):
+            store.upsert([Passage("a", "the first"), Passage("b", "the second")], [[1.0], [1.0]])
+        assert store.count() == 0
+        store.upsert([Passage("a", "the first")], [[1.0]])
+        assert store.count() == 1

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.sqlite.schema import MEMORY, connect, is_damage, open_database
+from qtmiddleware.stores.sqlite.connection import Connection, connect
+from qtmiddleware.stores.sqlite.schema import MEMORY, is_damage, open_database
 
 
 class Connections:
@@ -19,10 +20,8 @@ class Connections:
 
     def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
         self._path = path
-        self._writer: sqlite3.Connection | None = open_database(
-            path, embedding_model=embedding_model, dimension=dimension
-        )
-        self._idle: list[sqlite3.Connection] = []
+        self._writer: Connection | None = open_database(path, embedding_model=embedding_model, dimension=dimension)
+        self._idle: list[Connection] = []
         self._closed = False
         # Re-entrant, so that a writer that is started by its own passages is refused by SQLite and does not hang.
         self._writing = threading.RLock()
@@ -34,7 +33,7 @@ class Connections:
         return self._path == MEMORY
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[Connection]:
         """One consistent view of the file, from the first look inside."""
         if self.in_memory:
             with self._writing, self._transaction(self._writer, "BEGIN", "read") as run:
@@ -48,7 +47,7 @@ class Connections:
             self._taken_back(connection)
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[Connection]:
         """All that is written inside, or nothing."""
         with self._writing, self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as run:
             yield run
@@ -65,7 +64,7 @@ class Connections:
                 self._writer.close()
                 self._writer = None
 
-    def _lent(self) -> sqlite3.Connection:
+    def _lent(self) -> Connection:
         with self._lending:
             if self._closed:
                 raise self._failed("read", "it is closed")
@@ -76,7 +75,7 @@ class Connections:
         except sqlite3.Error as error:
             raise self._failed("read", error) from error
 
-    def _taken_back(self, connection: sqlite3.Connection) -> None:
+    def _taken_back(self, connection: Connection) -> None:
         with self._lending:
             if not self._closed:
                 self._idle.append(connection)
@@ -84,7 +83,7 @@ class Connections:
         connection.close()
 
     @contextmanager
-    def _transaction(self, run: sqlite3.Connection | None, begin: str, doing: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, run: Connection | None, begin: str, doing: str) -> Iterator[Connection]:
         if run is None:
             raise self._failed(doing, "it is closed")
         try:
@@ -96,6 +95,9 @@ class Connections:
                 if run.in_transaction:
                     run.execute("ROLLBACK")
         except sqlite3.Error as error:
+            if run.interruption is not None:
+                interruption, run.interruption = run.interruption, None
+                raise interruption from None
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 raise self._failed(doing, "another process is writing to it; try again when that is done") from error
             raise self._failed(

@@ -11,19 +11,16 @@ from typing import Final
 from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.words import CATEGORIES, index_text
+from qtmiddleware.stores.sqlite.connection import BUSY_SECONDS, Connection, connection_to, tune
+from qtmiddleware.stores.words import CATEGORIES
 
 MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x71746D73
 """Marks the file as ours: "qtms" in ASCII."""
 VERSION: Final = 3
-BUSY_SECONDS: Final = 30.0
-"""How long a writer waits for another process to finish writing."""
 RETRY_SECONDS: Final = 0.01
 PAGE_BYTES: Final = 16 << 10
 """Of the usual page of 4 kB a passage with its vector would leave nearly half unused."""
-LOG_BYTES: Final = 64 << 20
-"""What is left of the write-ahead log after a long write."""
 _FTS_MODULE: Final = "fts5"
 
 # The full-text table keeps no copy of the texts; the triggers keep it in step within the very transaction that writes.
@@ -60,7 +57,7 @@ PRAGMA user_version = {VERSION};
 """
 
 
-def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3.Connection:
+def open_database(path: str, *, embedding_model: str, dimension: int) -> Connection:
     """A connection to the store's file, made with its folders where there is none, readable by its owner alone.
 
     A file that is something else, or was made with another embedding model, is left as it is. Raises `StoreError`.
@@ -73,7 +70,7 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
                     f"the store {path} cannot be opened: it is not a file, as a store of the kind sqlite is; "
                     "name another path, or the kind it was made with (store.kind)"
                 )
-        connection = _connection(path)
+        connection = connection_to(path)
     except OSError as error:
         raise StoreError(
             f"the store {path} cannot be opened: {error.strerror}; name a file that can be written"
@@ -82,7 +79,7 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
         raise _refused(path, error) from error
     try:
         _prepare(connection, path, embedding_model, dimension)
-        _tune(connection)
+        tune(connection)
     except sqlite3.Error as error:
         connection.close()
         raise _refused(path, error) from error
@@ -107,30 +104,6 @@ def _refused(path: str, error: sqlite3.Error) -> StoreError:
     )
 
 
-def connect(path: str) -> sqlite3.Connection:
-    """One more connection to a store's file that was opened before."""
-    connection = _connection(path)
-    try:
-        _tune(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _connection(path: str) -> sqlite3.Connection:
-    # Transactions are begun and ended by hand; whoever lends a connection out lets one thread in at a time.
-    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-
-
-def _tune(connection: sqlite3.Connection) -> None:
-    connection.create_function("searchable", 2, index_text, deterministic=True)
-    # The triggers call a function of ours, which some builds of SQLite allow only where the schema is trusted.
-    connection.execute("PRAGMA trusted_schema = ON")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-
-
 def make_file(path: Path) -> None:
     """Create an empty file, for its owner alone, where there is none; what SQLite puts beside it follows its mode.
 
@@ -148,7 +121,7 @@ def is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _prepare(connection: sqlite3.Connection, path: str, embedding_model: str, dimension: int) -> None:
+def _prepare(connection: Connection, path: str, embedding_model: str, dimension: int) -> None:
     """Lay out an empty database, or check one that is not empty without writing to it."""
     if not connection.execute("SELECT 1 FROM pragma_module_list WHERE name = ?", (_FTS_MODULE,)).fetchone():
         raise StoreError(
@@ -160,13 +133,13 @@ def _prepare(connection: sqlite3.Connection, path: str, embedding_model: str, di
     _check(connection, path, embedding_model, dimension)
 
 
-def _is_empty(connection: sqlite3.Connection) -> bool:
+def _is_empty(connection: Connection) -> bool:
     """Whether nothing was ever put into the database."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return tables == 0 and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _use_wal(connection: Connection) -> None:
     """Switch to the write-ahead log. SQLite does not wait for another process that does so now; we do."""
     deadline = monotonic() + BUSY_SECONDS
     while True:
@@ -180,7 +153,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _create(connection: sqlite3.Connection, embedding_model: str, dimension: int) -> None:
+def _create(connection: Connection, embedding_model: str, dimension: int) -> None:
     """Lay out the tables in one transaction; of two processes that come at once, the second finds them made."""
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     _use_wal(connection)
@@ -209,7 +182,7 @@ def _statements() -> list[str]:
     return found
 
 
-def _check(connection: sqlite3.Connection, path: str, embedding_model: str, dimension: int) -> None:
+def _check(connection: Connection, path: str, embedding_model: str, dimension: int) -> None:
     """Raise `StoreError` unless the database is a store of this version, made with this model."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: name another path")
@@ -226,6 +199,6 @@ def _check(connection: sqlite3.Connection, path: str, embedding_model: str, dime
         )
 
 
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
+def _pragma(connection: Connection, name: str) -> int:
     value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
     return value
