@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qtmiddleware import evaluation as evaluation
+    from qtmiddleware import judging as judging
+    from qtmiddleware import reporting as reporting
+    from qtmiddleware import testsets as testsets
+    from qtmiddleware import tuning as tuning
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.config import Config
     from qtmiddleware.decorating import middleware
@@ -116,12 +120,14 @@ _HOMES = {
         "Variant",
     ),
 }
+# Rooms that are used by name: qtm.evaluation.compare(...).
+_ROOMS = ("evaluation", "judging", "reporting", "testsets", "tuning")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "evaluation":
-        return import_module(f"{__name__}.evaluation")
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -131,4 +137,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "evaluation"])
+    return sorted([*__all__, *_ROOMS, "__version__"])

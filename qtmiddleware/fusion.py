@@ -1,8 +1,9 @@
 """Several rankings become one.
 
 ==============  =====================================================================================================
-``anchored``    Weighted mean of the backend's scores. A passage missing from a list takes that list's lowest score,
-                so that a variant can lift what it found and never bury what only the original found.
+``anchored``    Weighted mean of the backend's scores, each list stretched over its lowest score to the mean `spread` of
+                all. A passage missing from a list takes that list's lowest score, so that a variant can lift what it
+                found and never bury what only the original found.
 ``rrf``         Reciprocal rank fusion, sum of 1 / (k + rank), ranks from 1 (Cormack, Clarke and Büttcher, 2009).
 ``weighted_rrf``  The same, each list times its weight.
 ``max``         A passage keeps its best score.
@@ -32,6 +33,7 @@ class Fused:
 
     *scores* are higher-is-better whatever the backend's direction. *sources* holds, as bits, the positions of the
     rankings that found each passage. *method* is the one that was really used; *offsets* is filled by ``concat`` alone.
+    *spread* is how far apart such scores usually lie, ``None`` where they are not the backend's.
     """
 
     keys: Sequence[Key]
@@ -40,11 +42,15 @@ class Fused:
     sources: Sequence[int]
     method: FusionMethod
     offsets: tuple[int, ...] = ()
+    spread: float | None = None
 
 
 # One passage while it is being merged: [score, item, sources, best rank, key].
 _Entry = list[Any]
 _UNHEARD: Final = 1 << 40
+
+WHOLE_TO_TAIL: Final = 2.65
+MOST_SPREADS: Final = 4.0
 _Merge = Callable[[Sequence[Ranking], int, int], dict[Key, _Entry]]
 
 
@@ -84,16 +90,40 @@ def _is_usable(scores: Sequence[float | None]) -> bool:
         return False
 
 
+def spread(scores: Sequence[float]) -> float:
+    """How far apart the scores of one list, in its order, usually lie; 0 where all are equal.
+
+    max(`WHOLE_TO_TAIL` x width of the lower 70 %, whole width / `MOST_SPREADS`); with fewer than five scores the whole
+    width. Measured below the best passages, so that a clear winner has more over the rest than the first of many.
+    """
+    last = len(scores) - 1
+    if last < 1:
+        return 0.0
+    width, first = abs(scores[0] - scores[last]), 3 * last // 10
+    if not first:
+        return width
+    return max(WHOLE_TO_TAIL * abs(scores[first] - scores[last]), width / MOST_SPREADS)
+
+
+def _mean_spread(rankings: Sequence[Ranking]) -> float:
+    """The weighted mean of the lists' spreads, of those that have one."""
+    found = [(ranking.variant.weight, spread(ranking.scores)) for ranking in rankings]  # type: ignore[arg-type]
+    whole = sum(weight for weight, own in found if own)
+    return sum(weight / whole * own for weight, own in found if own) if whole else 0.0
+
+
 def _anchored(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
     merged: dict[Key, _Entry] = {}
     whole = sum(ranking.variant.weight for ranking in rankings if ranking.keys) or 1.0
     lowest = [(min if sign > 0 else max)(ranking.scores, default=0.0) for ranking in rankings]  # type: ignore[type-var]
     weights = [sign * ranking.variant.weight / whole if ranking.keys else 0.0 for ranking in rankings]
+    mean = _mean_spread(rankings)
     # What a passage would have that is the lowest of every list; each list adds what it has over that.
     floor = sum(weight * (least or 0.0) for weight, least in zip(weights, lowest, strict=True))
     for position, (ranking, weight, least) in enumerate(zip(rankings, weights, lowest, strict=True)):
         bit = 1 << position
-        gains = [weight * (score - least) for score in ranking.scores]  # type: ignore[operator]
+        own = spread(ranking.scores) or 1.0  # type: ignore[arg-type]
+        gains = [weight * mean * ((score - least) / own) for score in ranking.scores]  # type: ignore[operator]
         for key, gain, item in zip(ranking.keys, gains, ranking.items, strict=True):
             entry = merged.get(key)
             if entry is None:
@@ -119,14 +149,6 @@ def _reciprocal(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -
                 entry[2] |= bit
                 entry[3] = min(entry[3], place)
     return merged
-
-
-def _rrf(rankings: Sequence[Ranking], _: int, k: int) -> dict[Key, _Entry]:
-    return _reciprocal(rankings, k, [1.0] * len(rankings))
-
-
-def _weighted_rrf(rankings: Sequence[Ranking], _: int, k: int) -> dict[Key, _Entry]:
-    return _reciprocal(rankings, k, [ranking.variant.weight for ranking in rankings])
 
 
 def _max(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
@@ -165,8 +187,8 @@ def _alone(ranking: Ranking, method: FusionMethod, sign: int) -> Fused:
     ranking = _once_each(ranking)
     if has_scores([ranking]):
         scores = [sign * score for score in ranking.scores]  # type: ignore[operator]
-    else:
-        scores = [1.0 / rank for rank in range(1, len(ranking.keys) + 1)]
+        return Fused(ranking.keys, scores, ranking.items, [1] * len(scores), method, spread=spread(scores))
+    scores = [1.0 / rank for rank in range(1, len(ranking.keys) + 1)]
     return Fused(ranking.keys, scores, ranking.items, [1] * len(scores), method)
 
 
@@ -187,8 +209,8 @@ def _once_each(ranking: Ranking) -> Ranking:
 
 _MERGES: dict[FusionMethod, _Merge] = {
     "anchored": _anchored,
-    "rrf": _rrf,
-    "weighted_rrf": _weighted_rrf,
+    "rrf": lambda rankings, _, k: _reciprocal(rankings, k, [1.0] * len(rankings)),
+    "weighted_rrf": lambda rankings, _, k: _reciprocal(rankings, k, [it.variant.weight for it in rankings]),
     "max": _max,
 }
 _BY_SCORE: frozenset[FusionMethod] = frozenset({"anchored", "max"})
@@ -223,4 +245,5 @@ def fuse(
         items=[entry[1] for entry in ordered],
         sources=[entry[2] for entry in ordered],
         method=method,
+        spread=_mean_spread(rankings) if method == "anchored" else None,
     )

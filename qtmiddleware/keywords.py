@@ -10,12 +10,16 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from math import log
+from math import log, sqrt
 from operator import add
 from typing import Final
 
 K1: Final = 1.2
 B: Final = 0.75
+# The best match of a query usually scores about four standard deviations more than the worst one.
+DEVIATIONS: Final = 4.0
+# Variants share words with their question. At 1 their evidence would count as one opinion, at 2 as independent ones.
+OVERLAP: Final = 1.5
 
 # Vowel signs and other marks, which \w leaves out, belong to their word.
 _MARKS: Final = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M")
@@ -93,17 +97,21 @@ def keyword_scores(keywords: str, texts: Sequence[str | None]) -> list[float] | 
 def keyword_evidence(keywords: Sequence[tuple[str, float]], texts: Sequence[str | None]) -> list[float] | None:
     """How well each text holds several queries' keywords, each with its weight; ``None`` where no text holds any.
 
-    evidence = sum over queries of weight x BM25, each query's scores min-max normalised first.
+    evidence = sum over queries of weight x (BM25 - lowest) / (DEVIATIONS x standard deviation), divided by
+    (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text matches. The worst text has 0, the best
+    usually about 1, and more where the words single out a few.
     """
-    if len(keywords) == 1:
-        return keyword_scores(keywords[0][0], texts)
     counted = _Counted(_Wanted(" ".join(words for words, _ in keywords)), texts)
-    evidence: list[float] | None = None
-    for words, weight in keywords:
-        scores = counted.scores(_Wanted(words).terms)
-        if scores is not None:
-            weighted = [weight * score for score in _normalised(scores)]
-            evidence = weighted if evidence is None else list(map(add, evidence, weighted))
+    alone = [(counted.scores(_Wanted(words).terms), weight) for words, weight in keywords if weight > 0]
+    heard = [(_scaled(scores), weight) for scores, weight in alone if scores is not None]
+    if not heard:
+        return None
+    loudest = max(weight for _, weight in heard)
+    shares = [weight / loudest for _, weight in heard]
+    voice = sum(share**OVERLAP for share in shares) ** (1.0 / OVERLAP)
+    evidence = [0.0] * len(texts)
+    for (scores, _), share in zip(heard, shares, strict=True):
+        evidence = list(map(add, evidence, [share / voice * score for score in scores]))
     return evidence
 
 
@@ -135,18 +143,28 @@ class _Counted:
         ]
 
 
-def _normalised(scores: Sequence[float]) -> list[float]:
-    low, high = min(scores, default=0.0), max(scores, default=0.0)
-    width = high - low
-    return [(score - low) / width if width else 0.0 for score in scores]
+def _scaled(scores: Sequence[float]) -> list[float]:
+    """*scores* over their lowest, in widths of `DEVIATIONS` standard deviations; zeros where all are the same."""
+    low, high = min(scores), max(scores)
+    # What differs by rounding alone is the same.
+    if high - low <= 1e-9 * high:
+        return [0.0] * len(scores)
+    mean = sum(scores) / len(scores)
+    width = DEVIATIONS * sqrt(sum((score - mean) ** 2 for score in scores) / len(scores))
+    return [(score - low) / width for score in scores]
 
 
-def weighed(scores: Sequence[float], evidence: Sequence[float], weight: float) -> list[float]:
-    """The backend's *scores* (higher is better) and the keyword *evidence*, each min-max normalised, as one sum.
+def weighed(
+    scores: Sequence[float], evidence: Sequence[float], weight: float, *, spread: float | None = None
+) -> list[float]:
+    """The backend's *scores* (higher is better) and the keyword *evidence* as one sum.
 
-    sum = (1 - weight) x score + weight x evidence.
+    sum = (1 - weight) x (score - lowest) / spread + weight x evidence. *spread* is how far apart such scores usually
+    lie, by default as far as the best and the worst of these.
     """
+    low = min(scores, default=0.0)
+    width = max(scores, default=0.0) - low if spread is None else spread
     return [
-        (1.0 - weight) * score + weight * keyword
-        for score, keyword in zip(_normalised(scores), _normalised(evidence), strict=True)
+        (1.0 - weight) * ((score - low) / width if width else 0.0) + weight * keyword
+        for score, keyword in zip(scores, evidence, strict=True)
     ]

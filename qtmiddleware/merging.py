@@ -49,7 +49,7 @@ def with_evidence(fused: Fused, shape: Shape, keywords: Keywords, settings: Sett
     if evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
-    scores = weighed(fused.scores[:count], evidence, options.weight)
+    scores = weighed(fused.scores[:count], evidence, options.weight, spread=fused.spread)
     order = sorted(range(count), key=scores.__getitem__, reverse=True)
     return picked(fused, order, [scores[i] for i in order])
 

@@ -74,7 +74,7 @@ SCENARIOS = (
         for method in ("rrf", "weighted_rrf", "concat")
     ),
     Scenario(
-        "fused by max", transforming("combined", fusion={"method": "max"}), ("original", *VARIANTS), first="health"
+        "fused by max", transforming("combined", fusion={"method": "max"}), ("original", *VARIANTS), first="illness"
     ),
     Scenario(
         "without the original",

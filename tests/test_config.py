@@ -358,7 +358,7 @@ def test_an_override_merges_deeply_and_leaves_the_config_as_it_was() -> None:
     changed = config.overridden({"fusion": {"weights": {"hyde": 0}}, "llm": {"prompts": {"hyde": "B"}}})
     assert (changed.settings.fusion.rrf_k, changed.settings.fusion.weights.hyde) == (30, 0.0)
     assert changed.settings.llm.prompts == {"rewrite": "A", "hyde": "B"}
-    assert (config.settings.fusion.weights.hyde, config.settings.llm.prompts) == (1.5, {"rewrite": "A"})
+    assert (config.settings.fusion.weights.hyde, config.settings.llm.prompts) == (0.8, {"rewrite": "A"})
     assert changed.origins["fusion.rrfK"] == "decorator"
     assert changed.origins["fusion.weights.hyde"] == "call"
 

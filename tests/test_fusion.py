@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.fusion import Fused, direction, fuse, has_scores
+from qtmiddleware.fusion import MOST_SPREADS, WHOLE_TO_TAIL, Fused, direction, fuse, has_scores, spread
 from qtmiddleware.settings import FusionMethod
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
@@ -99,15 +99,15 @@ def test_rrf_ties_between_passages_with_the_same_ranks_in_other_lists_go_to_the_
 
 def test_anchored_is_the_weighted_mean_where_an_absent_passage_takes_the_lists_lowest_score() -> None:
     original = ranked(("a", 0.9), ("b", 0.7), ("c", 0.2), weight=1.0, kind="original")
-    rewrite = ranked(("c", 0.8), ("d", 0.6), weight=0.5, kind="rewrite")
+    rewrite = ranked(("c", 0.8), ("d", 0.1), weight=0.5, kind="rewrite")
     fused = fuse([original, rewrite])
     assert fused.method == "anchored"
     assert scores_of(fused) == pytest.approx(
         {
-            "a": (1.0 * 0.9 + 0.5 * 0.6) / 1.5,
-            "b": (1.0 * 0.7 + 0.5 * 0.6) / 1.5,
+            "a": (1.0 * 0.9 + 0.5 * 0.1) / 1.5,
+            "b": (1.0 * 0.7 + 0.5 * 0.1) / 1.5,
             "c": (1.0 * 0.2 + 0.5 * 0.8) / 1.5,
-            "d": (1.0 * 0.2 + 0.5 * 0.6) / 1.5,
+            "d": (1.0 * 0.2 + 0.5 * 0.1) / 1.5,
         },
         rel=1e-12,
     )
@@ -115,16 +115,56 @@ def test_anchored_is_the_weighted_mean_where_an_absent_passage_takes_the_lists_l
 
 
 def test_anchored_lifts_what_a_variant_found_above_what_the_original_found_alone() -> None:
-    original = ranked(("a", 0.50), ("b", 0.49), kind="original")
-    fused = fuse([original, ranked(("b", 0.9), ("x", 0.1))])
-    assert names(fused) == ["b", "a", "x"]
+    original = ranked(("a", 0.50), ("b", 0.49), ("c", 0.1), kind="original")
+    fused = fuse([original, ranked(("b", 0.5), ("x", 0.1))])
+    assert names(fused) == ["b", "a", "c", "x"]
     assert scores_of(fused)["a"] == pytest.approx((0.50 + 0.1) / 2)
+
+
+def test_a_list_whose_scores_lie_close_together_counts_as_much_as_a_wide_one() -> None:
+    wide = ranked(("a", 0.9), ("b", 0.5), ("c", 0.1), kind="original")
+    narrow = ranked(("d", 0.32), ("b", 0.31), ("a", 0.30))
+    fused = fuse([wide, narrow])
+    # Spreads 0.8 and 0.02, their mean 0.41; the lowest scores 0.1 and 0.3, their mean 0.2.
+    assert scores_of(fused) == pytest.approx(
+        {"a": 0.2 + 0.41 * (1 + 0) / 2, "b": 0.2 + 0.41 * (0.5 + 0.5) / 2, "c": 0.2, "d": 0.2 + 0.41 * (0 + 1) / 2}
+    )
+    assert fused.spread == pytest.approx(0.41)
+
+
+def test_anchored_hears_a_list_whose_scores_are_all_equal_as_one_that_prefers_nothing() -> None:
+    original = ranked(("a", 0.9), ("b", 0.1), kind="original")
+    fused = fuse([original, ranked(("b", 0.5), ("c", 0.5))])
+    assert scores_of(fused) == pytest.approx({"a": 0.3 + 0.4, "b": 0.3, "c": 0.3})
+
+
+def test_the_spread_of_a_short_list_is_its_whole_width() -> None:
+    assert [spread(scores) for scores in ([], [0.3], [0.9, 0.4], [4.0, 3.0, 2.0, 0.5])] == [0.0, 0.0, 0.5, 3.5]
+
+
+def test_the_spread_of_a_longer_list_is_that_of_its_lower_part() -> None:
+    scores = [9.0, 8.0, 4.0, 3.5, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0]
+    assert spread(scores) == pytest.approx(WHOLE_TO_TAIL * (3.5 - 2.0))
+    # How far the leaders lead changes nothing; which way the scores run does not either.
+    assert spread([10.0, 6.0, *scores[2:]]) == spread(scores)
+    assert spread([-score for score in scores]) == spread(scores)
+
+
+def test_no_leader_lies_more_than_so_many_spreads_above_the_rest() -> None:
+    assert spread([100.0, *[0.0] * 9]) == 100.0 / MOST_SPREADS
+
+
+def test_what_is_merged_by_rank_has_no_spread() -> None:
+    lists = [ranked(("a", 0.9), ("b", 0.1)), ranked(("b", 0.9), ("c", 0.1))]
+    assert fuse(lists, "rrf").spread is None
+    assert fuse([ranked(("a", None), ("b", None))]).spread is None
+    assert fuse(lists[:1]).spread == pytest.approx(0.8)
 
 
 def test_anchored_takes_an_empty_list_as_no_voice_at_all() -> None:
     original = ranked(("a", 0.9), ("b", 0.7), kind="original")
-    fused = fuse([original, ranked(weight=3.0), ranked(("b", 0.9), ("c", 0.3))])
-    assert scores_of(fused) == pytest.approx({"a": (0.9 + 0.3) / 2, "b": (0.7 + 0.9) / 2, "c": (0.7 + 0.3) / 2})
+    fused = fuse([original, ranked(weight=3.0), ranked(("b", 0.5), ("c", 0.3))])
+    assert scores_of(fused) == pytest.approx({"a": (0.9 + 0.3) / 2, "b": (0.7 + 0.5) / 2, "c": (0.7 + 0.3) / 2})
 
 
 def test_anchored_takes_the_better_place_of_a_passage_that_is_twice_in_a_list() -> None:
@@ -138,21 +178,22 @@ def test_anchored_keeps_the_originals_order_among_ties() -> None:
 
 
 def test_anchored_handles_negative_scores() -> None:
-    fused = fuse([ranked(("a", -1.0), ("b", -3.0)), ranked(("b", -2.0), ("c", -8.0))])
-    assert scores_of(fused) == pytest.approx({"a": (-1 - 8) / 2, "b": (-3 - 2) / 2, "c": (-3 - 8) / 2})
-    assert names(fused) == ["b", "a", "c"]
+    fused = fuse([ranked(("a", -1.0), ("b", -2.0), ("d", -3.0)), ranked(("b", -2.0), ("c", -4.0))])
+    expected = {"a": (-1 - 4) / 2, "b": (-2 - 2) / 2, "c": (-3 - 4) / 2, "d": (-3 - 4) / 2}
+    assert scores_of(fused) == pytest.approx(expected)
+    assert names(fused) == ["b", "a", "d", "c"]
 
 
 def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
-    near = [ranked(("a", 0.1), ("b", 0.4), ("c", 2.0)), ranked(("b", 0.2), ("d", 1.0))]
+    near = [ranked(("a", 0.1), ("b", 0.4), ("c", 2.0)), ranked(("b", 0.2), ("d", 2.1))]
     assert direction(near) > 0
     fused = fuse(near)
     # The lowest place of a list of distances is its largest distance.
     expected = {
-        "a": -(0.1 + 1.0) / 2,
+        "a": -(0.1 + 2.1) / 2,
         "b": -(0.4 + 0.2) / 2,
-        "c": -(2.0 + 1.0) / 2,
-        "d": -(2.0 + 1.0) / 2,
+        "c": -(2.0 + 2.1) / 2,
+        "d": -(2.0 + 2.1) / 2,
     }
     assert scores_of(fused) == pytest.approx(expected)
     assert names(fused) == ["b", "a", "c", "d"]
@@ -248,7 +289,7 @@ def test_the_largest_floats_give_no_nan(method: FusionMethod) -> None:
 
 
 def test_ints_and_floats_mix() -> None:
-    assert names(fuse([ranked(("a", 3), ("b", 1)), ranked(("b", 2.5), ("c", 0))])) == ["b", "a", "c"]
+    assert names(fuse([ranked(("a", 3), ("b", 2), ("d", 1)), ranked(("b", 2.5), ("c", 0))])) == ["b", "a", "d", "c"]
 
 
 # --- nothing at all -----------------------------------------------------------------------------------------------
@@ -329,12 +370,16 @@ def test_anchored_equals_its_formula(rankings: list[Ranking]) -> None:
         return
     heard = [it for it in rankings if it.keys]
     total = sum(it.variant.weight for it in heard)
+    spreads = [spread(it.scores) for it in heard]  # type: ignore[arg-type]
+    telling = sum(it.variant.weight for it, own in zip(heard, spreads, strict=True) if own)
+    mean = sum(it.variant.weight * own for it, own in zip(heard, spreads, strict=True)) / (telling or 1.0)
     expected = {}
     for name in {it for ranking in heard for it in ranking.keys}:
-        votes = [
-            it.variant.weight * (it.scores[list(it.keys).index(name)] if name in it.keys else min(it.scores))  # type: ignore[type-var, operator]
-            for it in heard
-        ]
+        votes = []
+        for it, own in zip(heard, spreads, strict=True):
+            least: float = min(it.scores)  # type: ignore[type-var, assignment]
+            score: float = it.scores[list(it.keys).index(name)] if name in it.keys else least  # type: ignore[assignment]
+            votes.append(it.variant.weight * (least + (mean * (score - least) / own if own else 0.0)))
         expected[name] = sum(votes) / total
     fused = fuse(rankings)
     assert dict(zip(fused.keys, fused.scores, strict=True)) == pytest.approx(expected, abs=1e-9)
@@ -359,10 +404,10 @@ def test_the_order_of_the_other_lists_changes_no_score(
 def test_raising_a_passages_score_in_a_list_never_lowers_its_anchored_place(
     rankings: list[Ranking], which: int, data: st.DataObject
 ) -> None:
-    # Four filled lists of weight 1 and whole numbers: every sum is exact.
-    rankings = [it if it.keys else ranked(("a", 1), ("b", 0)) for it in rankings]
+    # The last of a list is where the list begins: raising it is another list for all of it.
+    rankings = [it if len(it.keys) > 1 else ranked(("a", 1), ("b", 0)) for it in rankings]
     changed = rankings[which]
-    place = data.draw(st.integers(0, len(changed.keys) - 1))
+    place = data.draw(st.integers(0, len(changed.keys) - 2))
     name, amount = changed.keys[place], data.draw(st.integers(1, 40))
     rows = [
         (own[1], score + amount if own == name else score)  # type: ignore[operator]
@@ -372,7 +417,7 @@ def test_raising_a_passages_score_in_a_list_never_lowers_its_anchored_place(
     raised = [ranked(*rows) if i == which else it for i, it in enumerate(rankings)]
 
     def better_than(fused: Fused) -> int:
-        return sum(score > scores_of(fused)[name[1]] for score in fused.scores)
+        return sum(score > scores_of(fused)[name[1]] + 1e-9 for score in fused.scores)
 
     assert better_than(fuse(raised)) <= better_than(fuse(rankings))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from math import log
+from statistics import pstdev
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.keywords import K1, B, keyword_evidence, keyword_scores, weighed
+from qtmiddleware.keywords import DEVIATIONS, K1, OVERLAP, B, keyword_evidence, keyword_scores, weighed
 
 TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
 MEAN = (3 + 5 + 3) / 3
@@ -170,26 +171,53 @@ def test_more_of_the_keyword_in_a_text_of_the_same_length_scores_no_less(words: 
 WORDS = st.text("abc ", max_size=8)
 
 
-@given(words=WORDS, texts=st.lists(WORDS, max_size=5))
-def test_one_querys_evidence_is_its_scores(words: str, texts: list[str]) -> None:
-    assert keyword_evidence([(words, 0.3)], texts) == keyword_scores(words, texts)
+def scaled(scores: list[float]) -> list[float]:
+    """Scores over their lowest, in widths of so many standard deviations."""
+    width = DEVIATIONS * pstdev(scores)
+    return [(score - min(scores)) / width if max(scores) - min(scores) > 1e-9 else 0.0 for score in scores]
+
+
+@given(words=WORDS, texts=st.lists(WORDS, max_size=5), weight=st.floats(0.1, 9))
+def test_one_querys_evidence_is_its_scores_on_one_scale_whatever_its_weight(
+    words: str, texts: list[str], weight: float
+) -> None:
+    scores = keyword_scores(words, texts)
+    expected = None if scores is None else pytest.approx(scaled(scores))
+    assert keyword_evidence([(words, weight)], texts) == expected
+
+
+def test_a_word_that_few_texts_hold_is_more_evidence_than_one_of_many() -> None:
+    texts = ["owl", *["fox"] * 15, *["dog"] * 16]
+    rare, common = keyword_evidence([("owl", 1.0)], texts), keyword_evidence([("fox", 1.0)], texts)
+    assert rare is not None
+    assert common is not None
+    assert max(rare) > 1.0 > max(common)
+
+
+def test_scores_that_differ_by_rounding_alone_are_no_evidence() -> None:
+    # The same words in another order may be summed to another last digit.
+    words = ["fox", "dog", "cat", "owl", "elk", "ant", "bee"]
+    texts = [" ".join(words[at:] + words[:at]) for at in range(7)]
+    assert keyword_evidence([(" ".join(words), 1.0)], texts) == [0.0] * 7
 
 
 @given(queries=st.lists(st.tuples(WORDS, st.floats(0, 2)), min_size=2, max_size=4), texts=st.lists(WORDS, max_size=5))
 def test_several_queries_evidence_is_the_weighted_sum_of_each_alone(
     queries: list[tuple[str, float]], texts: list[str]
 ) -> None:
-    alone = [(keyword_scores(words, texts), weight) for words, weight in queries]
+    alone = [(keyword_scores(words, texts), weight) for words, weight in queries if weight > 0]
     heard = [(scores, weight) for scores, weight in alone if scores is not None]
     found = keyword_evidence(queries, texts)
     if not heard:
         assert found is None
         return
+    # As shares of the largest, so that the smallest floats do not vanish.
+    shares = [weight / max(it for _, it in heard) for _, weight in heard]
+    voice = sum(share**OVERLAP for share in shares) ** (1 / OVERLAP)
     expected = [0.0] * len(texts)
-    for scores, weight in heard:
-        low, high = min(scores), max(scores)
-        for at, score in enumerate(scores):
-            expected[at] += weight * (score - low) / (high - low) if high > low else 0.0
+    for (scores, _), share in zip(heard, shares, strict=True):
+        for at, score in enumerate(scaled(scores)):
+            expected[at] += share * score / voice
     assert found == pytest.approx(expected)
 
 
@@ -202,25 +230,31 @@ def test_a_query_without_a_word_in_any_text_says_nothing() -> None:
 # --- weighed ------------------------------------------------------------------------------------------------------
 
 
-def test_the_two_kinds_of_evidence_are_brought_to_one_scale_and_added_by_weight() -> None:
-    # Scores 2, 6, 4 become 0, 1, 0.5; evidence 0, 5, 10 becomes 0, 0.5, 1.
-    assert weighed([2, 6, 4], [0, 5, 10], 0.25) == pytest.approx(
+def test_scores_and_evidence_are_added_by_weight() -> None:
+    # Scores 2, 6, 4 become 0, 1, 0.5; evidence is on that scale already.
+    assert weighed([2, 6, 4], [0.0, 0.5, 1.0], 0.25) == pytest.approx(
         [0.75 * 0 + 0.25 * 0, 0.75 * 1 + 0.25 * 0.5, 0.75 * 0.5 + 0.25 * 1]
     )
 
 
+def test_a_given_spread_is_the_unit_of_the_scores() -> None:
+    assert weighed([2, 6, 4], [0.0, 0.5, 1.0], 0.25, spread=2.0) == pytest.approx(
+        [0.75 * 0 + 0.25 * 0, 0.75 * 2 + 0.25 * 0.5, 0.75 * 1 + 0.25 * 1]
+    )
+
+
 def test_negative_scores_are_only_another_scale() -> None:
-    assert weighed([-4, 0, -2], [0, 5, 10], 0.25) == weighed([2, 6, 4], [0, 5, 10], 0.25)
+    assert weighed([-4, 0, -2], [0.0, 0.5, 1.0], 0.25) == weighed([2, 6, 4], [0.0, 0.5, 1.0], 0.25)
 
 
-def test_evidence_that_tells_nothing_apart_has_no_say() -> None:
-    assert weighed([1.0, 2.0], [3.0, 3.0], 0.25) == [0.0, 0.75]
-    assert weighed([1.0, 1.0], [0.0, 3.0], 0.25) == [0.0, 0.25]
+@pytest.mark.parametrize("spread", [None, 0.0])
+def test_scores_that_tell_nothing_apart_have_no_say(spread: float | None) -> None:
+    assert weighed([1.0, 1.0], [0.0, 1.0], 0.25, spread=spread) == [0.0, 0.25]
 
 
-@pytest.mark.parametrize(("weight", "expected"), [(0.0, [0.0, 1.0]), (1.0, [1.0, 0.0])])
+@pytest.mark.parametrize(("weight", "expected"), [(0.0, [0.0, 1.0]), (1.0, [0.7, 0.0])])
 def test_a_weight_at_its_limit_hears_one_side_alone(weight: float, expected: list[float]) -> None:
-    assert weighed([1.0, 2.0], [5.0, 4.0], weight) == expected
+    assert weighed([1.0, 2.0], [0.7, 0.0], weight) == expected
 
 
 def test_nothing_weighed_is_nothing() -> None:
@@ -228,10 +262,10 @@ def test_nothing_weighed_is_nothing() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 1e6)), min_size=1, max_size=10),
+    st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 2)), min_size=1, max_size=10),
     st.floats(0, 1),
 )
-def test_the_sum_lies_between_zero_and_one(pairs: list[tuple[float, float]], weight: float) -> None:
+def test_the_sum_is_never_negative(pairs: list[tuple[float, float]], weight: float) -> None:
     result = weighed([score for score, _ in pairs], [keyword for _, keyword in pairs], weight)
     assert len(result) == len(pairs)
-    assert all(-1e-9 <= value <= 1 + 1e-9 for value in result)
+    assert all(value >= 0 for value in result)

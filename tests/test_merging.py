@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
 
 import pytest
 from retrieval_world import PASSAGES, QUERY, REPLIES, Way, every_way, ids, kinds, scripted, search, transforming
 
+from qtmiddleware.fusion import spread
 from qtmiddleware.settings import Settings
 
 SUBS = REPLIES["decompose"]["sub_queries"]
@@ -21,11 +23,17 @@ def plain(**fusion: Any) -> dict[str, Any]:
 
 
 @every_way
-def test_the_anchored_score_is_the_weighted_mean_of_the_scores(way: Way) -> None:
-    retrieval = way.wrap(config=plain()).retrieve(QUERY, top_k=8)
+def test_the_anchored_score_is_the_weighted_mean_of_the_stretched_scores(way: Way) -> None:
+    retrieval = way.wrap(config=plain(weights={"subQueries": 1.0})).retrieve(QUERY, top_k=8)
+    voices = {QUERY: 0.5, SUBS[0]: 0.25, SUBS[1]: 0.25}
+    scores = {text: [row["score"] for row in search(text, 8)] for text in voices}
+    mean = sum(weight * spread(scores[text]) for text, weight in voices.items())
     for match in retrieval.matches:
         name = str(match.id)
-        expected = (score_of(QUERY, name) + 0.5 * score_of(SUBS[0], name) + 0.5 * score_of(SUBS[1], name)) / 2.0
+        expected = sum(
+            weight * (scores[text][-1] + mean * (score_of(text, name) - scores[text][-1]) / spread(scores[text]))
+            for text, weight in voices.items()
+        )
         assert match.fused_score == pytest.approx(expected)
         assert match.score in {score_of(text, name) for text in (QUERY, *SUBS)}
 
@@ -147,10 +155,10 @@ def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
         {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
     ]
     found = Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)
-    # (1 - weight) x normalised score + weight x normalised evidence
+    # (1 - weight) x score over the lowest + weight x evidence: one of three matches, in widths of four deviations
     assert [match.id for match in found.matches] == ["b", "a", "c"]
     weight = Settings().keyword_evidence.weight
-    expected = [(1 - weight) * (0.79 / 0.8) + weight, 1 - weight, 0.0]
+    expected = [(1 - weight) * (0.79 / 0.8) + weight / (4 * sqrt(2) / 3), 1 - weight, 0.0]
     assert [match.fused_score for match in found.matches] == pytest.approx(expected)
     assert [match.score for match in found.matches] == [0.89, 0.9, 0.1]
 

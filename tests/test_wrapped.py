@@ -50,7 +50,7 @@ def test_a_retrieval_tells_everything(way: Way) -> None:
     assert [match.raw for match in retrieval.matches] == retrieval.response
     assert retrieval.variants == (
         qtm.Variant("original", QUERY, 1.0),
-        qtm.Variant("rewrite", REPLIES["rewrite"]["rewrite"], 0.7),
+        qtm.Variant("rewrite", REPLIES["rewrite"]["rewrite"], 0.6),
     )
     assert (retrieval.status, retrieval.degradations, retrieval.offsets) == ("full", (), ())
     assert retrieval.transformation == qtm.Transformation(rewrite=REPLIES["rewrite"]["rewrite"])

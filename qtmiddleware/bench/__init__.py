@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from qtmiddleware.bench.bench import TOP_K, Bench
-from qtmiddleware.bench.index import build_index
+from qtmiddleware.bench.ahead import ask_ahead
+from qtmiddleware.bench.bench import TOP_K, Bench, config_of
+from qtmiddleware.bench.cached_embedder import CachedEmbedder
+from qtmiddleware.bench.cached_model import CachedModel
+from qtmiddleware.bench.estimates import EstimatedModel
+from qtmiddleware.bench.index import build_index, open_index
+from qtmiddleware.bench.opening import CACHE, OpenedBench, asked_model, open_bench
 
-__all__ = ["TOP_K", "Bench", "build_index"]
+__all__ = [
+    "CACHE",
+    "TOP_K",
+    "Bench",
+    "CachedEmbedder",
+    "CachedModel",
+    "EstimatedModel",
+    "OpenedBench",
+    "ask_ahead",
+    "asked_model",
+    "build_index",
+    "config_of",
+    "open_bench",
+    "open_index",
+]

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, Unpack
 
-from qtmiddleware.errors import ConfigError
+from qtmiddleware.bound import Bound
+from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.evaluation.comparison import Comparison
 from qtmiddleware.evaluation.dataset import Dataset, Qrels, Question
 from qtmiddleware.evaluation.measuring import Progress, measure
@@ -49,29 +50,49 @@ def compare(
     asked once more, for a hundred passages, which R@100 is measured by.
 
     Raises `ConfigError` for unknown systems, impossible settings, questions or judgements that do not fit, or results
-    without ids; `MissingExtra` without ir-measures or scipy; and whatever *fn* raises.
+    without ids; `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop runs
+    already; `MissingExtra` without ir-measures or scipy; and whatever *fn* raises.
     """
     data = _dataset(name, queries, qrels)
-    is_wrapped = isinstance(fn, Wrapped)
-    base = fn if isinstance(fn, Wrapped) else QueryMiddleware({}, client=client).wrap(fn, **options)
+    is_wrapped = isinstance(fn, Wrapped | Bound)
+    base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
+    if base.is_async:
+        _refuse_running_loop()
     settings = _settings(systems, asks=client is not None or is_wrapped, is_wrapped=is_wrapped)
     with ExitStack() as open_until_measured:
         runner = open_until_measured.enter_context(asyncio.Runner()) if base.is_async else None
         ask = partial(_ask, runner=runner, arguments=dict(arguments or {}))
-        functions = {name: base.configured(MEASURED).configured(given) for name, given in settings.items()}
+        functions = {name: _configured(_configured(base, MEASURED), given) for name, given in settings.items()}
         return measure(
             {name: partial(ask, function, top_k) for name, function in functions.items()},
             data,
             baseline=BASELINE,
             # Their own memories: what the gate learns from these is not to count for those.
-            deep={name: partial(ask, it.configured({}), DEPTH) for name, it in functions.items()} if deep else None,
+            deep={name: partial(ask, _configured(it, {}), DEPTH) for name, it in functions.items()} if deep else None,
             seed=seed,
             progress=progress,
         )
 
 
+def _configured(function: Any, given: Mapping[str, Any]) -> Any:
+    """The wrapped function or method under these settings, with a memory of its own."""
+    found = function.configured(given)
+    return Bound(found, function.__self__) if isinstance(function, Bound) else found
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WrapError(
+        "an event loop runs here already (as in a notebook), so an asynchronous function cannot be waited for; "
+        "use `await asyncio.to_thread(compare, ...)`"
+    )
+
+
 def _ask(
-    function: Wrapped[..., Any],
+    function: Any,
     top_k: int | None,
     question: Question,
     *,
@@ -103,6 +124,8 @@ def _dataset(name: str, queries: Mapping[str, str] | Iterable[Question], qrels: 
     """The questions that are judged; raises `ConfigError` where a judgement is about none of them."""
     given = [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
     known = {question.id for question in given}
+    if len(known) < len(given):
+        raise ConfigError("two of the queries have the same id", path="queries")
     if unknown := [id_ for id_ in qrels if id_ not in known]:
         raise ConfigError(
             f"{len(unknown)} judged questions are not among the queries, the first is {unknown[0]!r}", path="qrels"

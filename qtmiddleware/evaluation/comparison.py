@@ -123,7 +123,7 @@ class Comparison:
 
     *passages* is ``None`` where it is not known, as behind a function of one's own. *notes* are sentences a reader must
     know to judge the figures: that the questions are synthetic, replies recorded, or tokens estimated. *seed* is that
-    of every resampling.
+    of every resampling, *data_hash* the sha256 of the passages, questions and judgements they were measured on.
     """
 
     dataset: str
@@ -133,6 +133,7 @@ class Comparison:
     systems: tuple[SystemScore, ...]
     notes: tuple[str, ...] = ()
     seed: int = 0
+    data_hash: str = ""
 
     def __getitem__(self, name: str) -> SystemScore:
         """The score of the system called *name*."""
@@ -152,5 +153,6 @@ class Comparison:
             "baseline": self.baseline,
             "notes": list(self.notes),
             "seed": self.seed,
+            "dataHash": self.data_hash,
             "systems": [system.to_dict() for system in self.systems],
         }

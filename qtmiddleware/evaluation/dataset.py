@@ -5,8 +5,10 @@ Source: Thakur et al. 2021 (BEIR).
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -63,8 +65,39 @@ class Dataset:
 
     def first(self, count: int) -> Dataset:
         """The same passages with the first *count* questions and their judgements."""
-        kept = self.questions[:count]
+        return self.only({question.id for question in self.questions[:count]})
+
+    def sampled(self, count: int, *, seed: int = 0) -> Dataset:
+        """The same passages with *count* questions drawn by *seed*, in their order; all where there are no more."""
+        ids = [question.id for question in self.questions]
+        return self.only(set(random.Random(seed).sample(ids, min(count, len(ids)))))
+
+    def only(self, ids: Collection[str]) -> Dataset:
+        """The same passages with the questions of these *ids* and their judgements."""
+        kept = tuple(question for question in self.questions if question.id in ids)
         return Dataset(self.name, self.passages, kept, {question.id: self.qrels[question.id] for question in kept})
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether a language model wrote any of the questions: their metadata says ``"synthetic": true``."""
+        return any(question.metadata.get("synthetic") is True for question in self.questions)
+
+    @property
+    def data_hash(self) -> str:
+        """The sha256, in hex, of the passages, questions and judgements, whichever files they came from."""
+        found = hashlib.sha256()
+        for passage in self.passages:
+            _add(found, "passage", passage.id, passage.text, passage.metadata)
+        for question in self.questions:
+            _add(found, "question", question.to_record())
+        for id_, grades in sorted(self.qrels.items()):
+            _add(found, "qrels", id_, grades)
+        return found.hexdigest()
+
+
+def _add(found: hashlib._Hash, *parts: Any) -> None:
+    # A line each: no content can stand for two of them, as JSON escapes line breaks.
+    found.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ def measure(
         )
     if not dataset.questions:
         raise ConfigError(f"the data set {dataset.name} has no judged questions", path="dataset", value=dataset.name)
+    require_extras()
     timed = {name: _run_all(name, system, dataset, progress) for name, system in systems.items()}
     measured = {name: evaluate(dataset.qrels, _ids(found)) for name, found in timed.items()}
     for name, system in (deep or {}).items():
@@ -62,7 +63,14 @@ def measure(
         systems=_corrected(scores, baseline),
         notes=tuple(notes),
         seed=seed,
+        data_hash=dataset.data_hash,
     )
+
+
+def require_extras() -> None:
+    """Raise `MissingExtra` for what measuring needs: now, and not when everything was run and paid for."""
+    evaluate({}, {})
+    difference(())
 
 
 def _run_all(name: str, system: System, dataset: Dataset, progress: Progress | None) -> dict[str, _Timed]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation.dataset import Question
 from qtmiddleware.types import Retrieval, Variant
+
+REPLAYED: Final = "model, replayed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,8 @@ class Run:
 
     *seconds_added* is the time beyond that of a plain search, where the system knows it; the time of model replies that
     were replayed is part of it as far as it is known. *cost_usd* is ``None`` where a price is not known. *stages* holds
-    milliseconds by the name of a stage. *variants* is what was searched.
+    milliseconds by the name of a stage; ``model, replayed`` is what replayed replies took when they were first had.
+    *variants* is what was searched.
     """
 
     ids: tuple[str, ...]
@@ -47,6 +51,8 @@ def run_of(found: Retrieval) -> Run:
     stages: dict[str, float] = {}
     for stage in trace.stages:
         stages[stage.name] = stages.get(stage.name, 0.0) + stage.ms
+    if trace.replayed_ms:
+        stages[REPLAYED] = trace.replayed_ms
     return Run(
         ids=ids,
         seconds_added=(trace.added_ms + trace.replayed_ms) / 1e3,

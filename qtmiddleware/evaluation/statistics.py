@@ -14,6 +14,7 @@ from qtmiddleware.errors import MissingExtra
 RESAMPLES: Final = 9_999
 """So many resamples, which with the sample itself make ten thousand."""
 CONFIDENCE: Final = 0.95
+SIGNIFICANT: Final = 0.05
 _AT_ONCE: Final = 4_000_000
 """Numbers held at once while resampling: 32 MB."""
 
@@ -34,7 +35,7 @@ class Difference:
     @property
     def is_significant(self) -> bool:
         """Whether chance is an unlikely explanation, at the 5 % level after the correction."""
-        return self.p_holm < 1.0 - CONFIDENCE
+        return self.p_holm < SIGNIFICANT
 
     def to_dict(self) -> dict[str, float]:
         """All of it as plain data."""

@@ -12,7 +12,7 @@ BASELINE: Final = "raw"
 _NO_RULES: Final[Mapping[str, Any]] = {"preprocess": {"enabled": False}, "keywordEvidence": {"enabled": False}}
 
 SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
-    BASELINE: {"transformationType": "none", **_NO_RULES},
+    BASELINE: {"transformationType": "none", **_NO_RULES, "rerank": {"enabled": False}},
     "preprocessed as text": {
         "transformationType": "none",
         "preprocess": {"applyTo": "text"},
@@ -52,13 +52,16 @@ MEASURED: Final[Mapping[str, Any]] = {
 
 
 def asks_a_model(name: str) -> bool:
-    """Whether the system called *name* needs a language model."""
-    return bool(SYSTEMS[name]["transformationType"] != "none")
+    """Whether the system called *name* needs a language model; raises `ConfigError` for an unknown one."""
+    return bool(chosen([name])[name]["transformationType"] != "none")
 
 
 def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """The systems of these *names*, the baseline first; raises `ConfigError` for an unknown one."""
     for name in names:
         if name not in SYSTEMS:
-            raise ConfigError(f"no system is called {name!r}", path="systems", value=name, allowed=", ".join(SYSTEMS))
+            known = "; ".join(SYSTEMS)
+            raise ConfigError(
+                f"no system is called {name!r}; there are: {known}", path="systems", value=name, allowed=known
+            )
     return {name: SYSTEMS[name] for name in dict.fromkeys((BASELINE, *names))}

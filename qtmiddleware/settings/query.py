@@ -40,7 +40,7 @@ class KeywordEvidenceSettings:
     )
     weight: float = option(0.35, "Share of the keyword score in the sum; the rest is the backend's.", ge=0.0, le=1.0)
     variants: float = option(
-        0.6, "How much the words of searched variants count, as a share of their voice in the fusion.", ge=0.0, le=10.0
+        1.25, "How much the words of searched variants count, as a share of their voice in the fusion.", ge=0.0, le=10.0
     )
     text_field: str | None = option(None, "Metadata field that holds the text; null finds the usual names.")
 
@@ -63,11 +63,11 @@ class FusionWeights:
         0.0, "The user's own words where a standalone form of them is searched too.", ge=0.0, le=100.0
     )
     standalone: float = option(1.0, "The question made independent of the conversation.", ge=0.0, le=100.0)
-    rewrite: float = option(0.7, "The rewritten question.", ge=0.0, le=100.0)
-    hyde: float = option(1.5, "The hypothetical passage.", ge=0.0, le=100.0)
-    sub_queries: float = option(1.0, "All sub-queries together.", ge=0.0, le=100.0)
-    paraphrases: float = option(1.0, "All paraphrases together.", ge=0.0, le=100.0)
-    step_back: float = option(0.3, "The broader question.", ge=0.0, le=100.0)
+    rewrite: float = option(0.6, "The rewritten question.", ge=0.0, le=100.0)
+    hyde: float = option(0.8, "The hypothetical passage.", ge=0.0, le=100.0)
+    sub_queries: float = option(0.8, "All sub-queries together.", ge=0.0, le=100.0)
+    paraphrases: float = option(0.8, "All paraphrases together.", ge=0.0, le=100.0)
+    step_back: float = option(0.25, "The broader question.", ge=0.0, le=100.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import Dataset
+from qtmiddleware.evaluation import Dataset, Question
 from qtmiddleware.types import Message
 from tests.shared_data import SHARED, needs_shared_data
 
@@ -122,3 +123,54 @@ def test_every_shared_collection_is_read(folder: str) -> None:
 def test_no_text_is_printed_with_the_nouns(tmp_path: Path) -> None:
     data = Dataset.load(write(tmp_path))
     assert "what?" not in repr(data) + repr(data.questions)
+
+
+def twenty(tmp_path: Path) -> Dataset:
+    lines = "".join(f'{{"_id": "q{number}", "text": "what {number}?"}}\n' for number in range(20))
+    return Dataset.load(write(tmp_path, queries=lines, qrels="".join(f"q{number}\tp1\t1\n" for number in range(20))))
+
+
+def test_a_sample_depends_on_the_seed_alone_and_keeps_the_order(tmp_path: Path) -> None:
+    data = twenty(tmp_path)
+    ids = [[question.id for question in data.sampled(7, seed=seed).questions] for seed in (1, 1, 2)]
+    assert ids[0] == ids[1] != ids[2]
+    order = [question.id for question in data.questions]
+    assert ids[0] == sorted(ids[0], key=order.index)
+    assert len(set(ids[0])) == 7
+    assert data.sampled(50) == data
+
+
+def test_a_part_keeps_the_passages_and_its_own_judgements(tmp_path: Path) -> None:
+    part = twenty(tmp_path).only({"q3", "q1", "unknown"})
+    assert ([question.id for question in part.questions], set(part.qrels)) == (["q1", "q3"], {"q1", "q3"})
+    assert len(part.passages) == 2
+
+
+def test_equal_content_has_one_hash_and_every_change_another(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    data = Dataset.load(write(tmp_path / "one"))
+    same = Dataset.load(write(tmp_path / "two", qrels="q1\t0\tp1\t1\n"))
+    question, passage = data.questions[0], data.passages[0]
+    changed = [
+        replace(data, passages=data.passages[:1]),
+        replace(data, passages=(replace(passage, text="other"), *data.passages[1:])),
+        replace(data, passages=(replace(passage, metadata={}), *data.passages[1:])),
+        replace(data, questions=(replace(question, text="other"),)),
+        replace(data, questions=(replace(question, history=(Message("user", "before"),)),)),
+        replace(data, qrels={"q1": {"p1": 2}}),
+        replace(data, qrels={"q1": {"p2": 1}}),
+    ]
+    assert data.data_hash == same.data_hash
+    assert len({data.data_hash, *(one.data_hash for one in changed)}) == len(changed) + 1
+
+
+def test_text_that_is_no_unicode_has_a_hash_too() -> None:
+    assert len(Dataset("x", (), (Question("q", "\ud800"),), {"q": {}}).data_hash) == 64
+
+
+def test_questions_that_a_model_wrote_make_a_set_synthetic(tmp_path: Path) -> None:
+    data = twenty(tmp_path)
+    assert not data.is_synthetic
+    first = replace(data.questions[0], metadata={"synthetic": True})
+    assert replace(data, questions=(first, *data.questions[1:])).is_synthetic

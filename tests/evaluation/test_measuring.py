@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from math import log2
 
 import pytest
 
-from qtmiddleware.errors import ConfigError
+from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.evaluation import Dataset, Question, Run, measure
 from qtmiddleware.ports import Passage
 
@@ -77,3 +78,19 @@ def test_a_system_that_fails_has_no_score() -> None:
 def test_a_name_that_was_not_compared_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         measure({"raw": second}, DATA, baseline="raw")["other"]
+
+
+@pytest.mark.parametrize("package", ["ir_measures", "scipy"])
+def test_a_missing_package_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=r"qtmiddleware\[eval\]"):
+        measure({"raw": lambda question: pytest.fail("ran")}, DATA, baseline="raw")
+
+
+def test_of_several_systems_the_probabilities_are_corrected_for_their_number() -> None:
+    def first(question: Question) -> Run:
+        return Run((question.id,))
+
+    found = measure({"raw": second, "first": first, "mixed": mixed}, DATA, baseline="raw")
+    assert found["first"].difference.p_holm == pytest.approx(min(1.0, 2 * found["first"].difference.p))
+    assert found["raw"].difference.p_holm == 1.0

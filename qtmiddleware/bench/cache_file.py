@@ -1,0 +1,132 @@
+"""The file in which a bench keeps what costs time or money: vectors and replies."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from time import monotonic, sleep
+from typing import Final
+
+from qtmiddleware.errors import StoreError
+from qtmiddleware.stores.sqlite.connection import BUSY_SECONDS
+from qtmiddleware.stores.sqlite.schema import RETRY_SECONDS, is_damage, make_file
+
+APPLICATION_ID: Final = 0x71746D62
+"""Marks the file as ours: "qtmb" in ASCII."""
+VERSION: Final = 1
+
+# Keys are hashes. "seconds" is how long it took to make a vector.
+_SCHEMA: Final = (
+    "CREATE TABLE vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL, seconds REAL NOT NULL)",
+    "CREATE TABLE replies (key BLOB PRIMARY KEY, reply TEXT NOT NULL)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+
+class CacheFile:
+    """The SQLite file at *path*, made with its folders where there is none, readable by its owner alone.
+
+    Any number of threads and processes may use it; open it after forking. Raises `StoreError`, which names the file,
+    where it cannot be used; a file that is something else or damaged is left as it is.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path).expanduser()
+        self._lock = Lock()
+        with self._named_errors():
+            make_file(self._path)
+            # Whoever holds the lock is the only one at work; with `isolation_level` None every statement is kept.
+            self._connection: sqlite3.Connection | None = sqlite3.connect(
+                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare(self._connection)
+            except BaseException:
+                self.close()
+                raise
+
+    def __repr__(self) -> str:
+        return f"CacheFile({str(self._path)!r})"
+
+    @contextmanager
+    def run(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one thread at a time; raises `StoreError`."""
+        with self._lock, self._named_errors():
+            if self._connection is None:
+                raise StoreError(f"{self._path} is closed")
+            yield self._connection
+
+    def close(self) -> None:
+        """Let go of the file; closing twice does no harm."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"the cache {self._path} cannot be opened: {error.strerror}") from error
+        except sqlite3.Error as error:
+            raise StoreError(f"the cache {self._path} cannot be used ({error}); {_advice(error)}") from error
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if not _is_empty(connection):
+            self._check(connection)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        _use_wal(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Of two that come at once the second finds it made.
+            if _is_empty(connection):
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        self._check(connection)
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        if (_pragma(connection, "application_id"), _pragma(connection, "user_version")) != (APPLICATION_ID, VERSION):
+            raise StoreError(
+                f"{self._path} is no cache of this version of qtmiddleware; it was left as it is: move it away, or "
+                "name another folder"
+            )
+
+
+def _advice(error: sqlite3.Error) -> str:
+    # A table that is not there is an error of no kind of its own.
+    if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+        return "it was left as it is: move it away, or name another folder"
+    return "it must be a file that can be written, with room on the disk"
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log; SQLite does not wait for another process that does so now."""
+    deadline = monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+                raise
+            sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return tables == 0 and _pragma(connection, "application_id") == 0
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value

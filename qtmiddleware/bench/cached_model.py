@@ -1,0 +1,94 @@
+"""A language model that keeps every reply on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import perf_counter
+
+from qtmiddleware.bench.cache_file import CacheFile
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import StoreError
+from qtmiddleware.ports import LanguageModel, Prompt, Reply
+
+_log = logging.getLogger("qtmiddleware.bench")
+
+
+class CachedModel:
+    """Asks *inner*, and answers what it has answered before out of the file at *path*.
+
+    A reply is kept with its tokens, its cost and the seconds it took, and counts for as much when it is replayed, so
+    that a question costs what it would without the cache. It is kept under the sha256 of all that decides it: the
+    model's name, the prompt and *options*, which says how and where the model is asked. The prompt itself is not kept.
+
+    Failures and truncated replies are never kept. Where the file cannot be read or written, which is logged, the model
+    is asked as if there were no cache. Safe with many threads, event loops and processes. Raises `StoreError` for a
+    file that is no cache.
+    """
+
+    def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:
+        self._inner = inner
+        self._file = CacheFile(path)
+        self._options = options
+        self.can_sync: bool = getattr(inner, "can_sync", True)
+        self.can_async: bool = getattr(inner, "can_async", True)
+
+    def __repr__(self) -> str:
+        return f"CachedModel({self._inner!r}, {self._file!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the model that answers."""
+        return self._inner.name
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*; raises what the inner model raises."""
+        key = self._key(prompt)
+        if (known := self._known(key)) is not None:
+            return known
+        began = perf_counter()
+        reply = self._inner.complete(prompt, deadline)
+        self._keep(key, reply, perf_counter() - began)
+        return reply
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*; raises what the inner model raises."""
+        key = self._key(prompt)
+        if (known := self._known(key)) is not None:
+            return known
+        began = perf_counter()
+        reply = await self._inner.acomplete(prompt, deadline)
+        self._keep(key, reply, perf_counter() - began)
+        return reply
+
+    def close(self) -> None:
+        """Let go of the file; the model inside stays as it is."""
+        self._file.close()
+
+    def _key(self, prompt: Prompt) -> bytes:
+        fields = [asdict(field) for field in prompt.fields]
+        decisive = [self.name, self._options, prompt.mode, prompt.version, prompt.system, prompt.user, fields]
+        return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
+
+    def _known(self, key: bytes) -> Reply | None:
+        try:
+            with self._file.run() as run:
+                row = run.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+        except StoreError as error:
+            _log.warning("a reply could not be looked up: %s", error)
+            return None
+        return None if row is None else Reply(**json.loads(row[0]))
+
+    def _keep(self, key: bytes, reply: Reply, seconds: float) -> None:
+        if reply.truncated:
+            return
+        # One that was itself replayed took what it says it took.
+        kept = replace(reply, seconds=reply.seconds or seconds)
+        try:
+            with self._file.run() as run:
+                run.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept))))
+        except StoreError as error:
+            _log.warning("a reply could not be kept: %s", error)
