@@ -26,7 +26,11 @@ def recorded_part(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, fr
 
     Raises `ConfigError` where it cannot be read or is one of other questions.
     """
-    lines, asked = list(read_lines(path)), [question.to_record() for question in data.questions]
+    lines = list(read_lines(path))
+    # Another question of equal text is not the one that was recorded, where the recording says which one was.
+    named = {str(line.get("_id")) for line in lines} & {question.id for question in data.questions}
+    data = data.only(named) if named else data
+    asked = [question.to_record() for question in data.questions]
     try:
         model = RecordedModel(lines, queries=asked, name=f"recorded:{path.stem}")
     except ConfigError as error:

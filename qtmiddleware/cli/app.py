@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qtmiddleware.cli import ask, config, demo, ingest, preprocess, query, transform
+from qtmiddleware.cli import ask, bench, config, demo, ingest, preprocess, query, transform, tune
 
 app = typer.Typer(
     name="qtm",
@@ -18,11 +18,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("bench")(bench.bench_command)
 app.command("ingest")(ingest.ingest_command)
 app.command("query")(query.query_command)
 app.command("ask")(ask.ask_command)
 app.command("preprocess")(preprocess.preprocess_command)
 app.command("transform")(transform.transform_command)
+app.command("tune")(tune.tune_command)
 app.add_typer(config.app, name="config")
 
 

@@ -16,7 +16,7 @@ import pytest
 from qtmiddleware.bench import Bench, CachedEmbedder, CachedModel, ask_ahead, open_bench, open_index
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.evaluation import chosen
+from qtmiddleware.evaluation import Dataset, Question, chosen
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.settings import Settings
 from qtmiddleware.testing import ScriptedModel
@@ -168,6 +168,15 @@ def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(t
     assert found["combined"].cost_usd is not None
     assert found["combined"].cost_usd > 0
     assert (found["combined"].llm_calls, found["combined"].degraded) == (4, 0)
+
+
+def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(tmp_path: Path, cache: Path) -> None:
+    first = DATA.questions[0]
+    twin = Question("twin", first.text)
+    data = Dataset(DATA.name, DATA.passages, (first, twin), {it.id: DATA.qrels[first.id] for it in (first, twin)})
+    recording = write_recording(tmp_path / "r.jsonl", DATA.first(1), *RECORDED)
+    with open_bench(data, settings=SETTINGS, recordings=recording, cache=cache) as opened:
+        assert [question.id for question in opened.data.questions] == [first.id]
 
 
 def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, cache: Path) -> None:

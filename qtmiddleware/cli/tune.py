@@ -1,0 +1,165 @@
+"""``qtm tune``: the settings that serve judged questions best, found on one half of them and judged on the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from qtmiddleware.bench import CACHE, OpenedBench, ask_ahead, open_bench
+from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
+from qtmiddleware.cli.console import AsJson, as_json
+from qtmiddleware.cli.exits import FAILED
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.evaluation import SYSTEMS, Dataset, Progress
+from qtmiddleware.settings import Settings
+from qtmiddleware.tuning import FREE_TIERS, TIERS, Budget, Tuned, tune
+from qtmiddleware.tuning import split as divide
+
+_OUT: Final = Path("query-transform.config.json")
+_SCHEMA: Final = "schema.json"
+
+
+def tune_command(
+    data: Annotated[Path, typer.Option(help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv.")],
+    recordings: Annotated[Path | None, typer.Option(help="Recorded replies to replay; no model is asked.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Keep the model's replies in this file.")] = None,
+    model: Annotated[str | None, typer.Option(help="Language model, in place of transformationModel.")] = None,
+    model_ms: Annotated[
+        float, typer.Option(min=0.0, help="Milliseconds that each recorded reply counts as having taken.")
+    ] = 0.0,
+    max_call_rate: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may call the model.")
+    ] = None,
+    max_added_ms: Annotated[
+        float | None, typer.Option(min=0.0, help="Milliseconds added, for 95 of 100 questions.")
+    ] = None,
+    max_usd_per_thousand: Annotated[
+        float | None, typer.Option(min=0.0, help="US dollars for a thousand questions.")
+    ] = None,
+    max_hurt_rate: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may do worse than raw.")
+    ] = None,
+    questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
+    split: Annotated[str, typer.Option(help="The one file of judgements to use, as test; all by default.")] = "",
+    seed: Annotated[int, typer.Option(help="Decides which questions are held out.")] = 0,
+    cache: Annotated[Path, typer.Option(help="Where the index, vectors and replies are kept.")] = CACHE,
+    out_file: Annotated[Path, typer.Option("--out", "-o", help="The config file to write.")] = _OUT,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Folder for a report in Markdown and HTML.")] = None,
+    json_output: AsJson = False,
+) -> None:
+    """Tune the settings on judged questions, under a budget; write a config file if it is better, else end with 1."""
+    budget = Budget(
+        max_call_rate=max_call_rate,
+        max_added_ms=max_added_ms,
+        max_usd_per_thousand=max_usd_per_thousand,
+        max_hurt_rate=max_hurt_rate,
+    )
+    settings = Config.load().overridden({"transformationModel": model} if model else {}).settings
+    _prepare(out_file, report, force=force)
+    judged = Dataset.load(data, split=split)
+    # Too few questions are noticed before any passage is embedded.
+    divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
+    with (
+        progress() as told,
+        warnings_noted(),
+        open_bench(
+            judged,
+            settings=settings,
+            recordings=recordings,
+            record=record,
+            model_ms=model_ms,
+            cache=cache,
+            questions=questions,
+            seed=seed,
+            progress=told,
+        ) as opened,
+    ):
+        for said in opened.notes:
+            note(said)
+        tuned = _tuned(opened, budget, seed, told)
+        if tuned.is_better:
+            _write(out_file, _config(tuned, settings))
+        if report is not None:
+            _report(report, tuned, opened)
+    if json_output:
+        as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
+    else:
+        show(tuned.comparison)
+        line(f"\n{tuned.summary()}")
+        line(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
+    if not tuned.is_better:
+        raise typer.Exit(FAILED)
+
+
+def _prepare(out_file: Path, report: Path | None, *, force: bool) -> None:
+    """Make sure that what comes of it can be written, before anything is asked."""
+    if out_file.is_dir():
+        raise ConfigError(f"{out_file} is a folder; name a file in it with --out", path="--out", value=str(out_file))
+    if out_file.exists() and not force:
+        message = f"{out_file} is there already: overwrite it with --force, or name another file with --out"
+        raise ConfigError(message, path="--out", value=str(out_file))
+    out_file.parent.mkdir(parents=True, exist_ok=True)
+    if report is not None:
+        try:
+            import jinja2  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra("jinja2", "eval") from error
+        report.mkdir(parents=True, exist_ok=True)
+
+
+def _tuned(opened: OpenedBench, budget: Budget, seed: int, told: Progress) -> Tuned:
+    """The tuning of *opened*; a model is asked ahead, several questions at once, for what all candidates share."""
+    tiers = _tiers(opened)
+    if opened.has_model and opened.recorded is None:
+        train, _ = divide(opened.data, seed=seed)
+        systems = {tier: SYSTEMS[tier] for tier in tiers}
+        ask_ahead(opened.bench.model, train, systems, concurrency=opened.concurrency, progress=told)
+    tuned = tune(opened.bench, opened.data, budget=budget, tiers=tiers, seed=seed, progress=told)
+    comparison = replace(tuned.comparison, notes=(*opened.notes, *tuned.comparison.notes))
+    return replace(tuned, comparison=comparison)
+
+
+def _tiers(opened: OpenedBench) -> Sequence[str]:
+    """What can be tried: without a model the rules alone, with a recording what was recorded."""
+    if not opened.has_model:
+        return FREE_TIERS
+    return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
+
+
+def _config(tuned: Tuned, settings: Settings) -> dict[str, Any]:
+    """What stands in the file: the transformation always, so that it says what it is, and the model where one is asked.
+
+    Every other setting that has its default is left out.
+    """
+    kind = tuned.config.get("transformationType", "none")
+    written: dict[str, Any] = {"transformationType": kind}
+    if kind != "none":
+        written["transformationModel"] = settings.transformation_model
+    return {**written, **tuned.config}
+
+
+def _write(path: Path, config: dict[str, Any]) -> None:
+    if (path.parent / _SCHEMA).is_file():
+        config = {"$schema": f"./{_SCHEMA}", **config}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _report(folder: Path, tuned: Tuned, opened: OpenedBench) -> None:
+    from qtmiddleware import reporting
+
+    said = "\n".join(f"- {line}" for line in tuned.summary().splitlines())
+    figures = reporting.markdown(tuned.comparison, opened.data)
+    for name, text in {
+        "tune.md": f"# Tuned, and measured on other questions\n\n{said}\n\n{figures}",
+        "tune.html": reporting.page(tuned.comparison, opened.data),
+        "tune.json": json.dumps(tuned.to_dict(), ensure_ascii=False, indent=2) + "\n",
+    }.items():
+        (folder / name).write_bytes(text.encode("utf-8", "replace"))
+    note(f"The report is in {folder}.")

@@ -1,0 +1,29 @@
+"""Tuning the settings to judged questions: searched on one half of them, reported on the other.
+
+found = tune(bench, data, budget=Budget(max_call_rate=0.35))
+found.is_better, found.config, found.comparison[found.chosen].difference.gain
+"""
+
+from __future__ import annotations
+
+from qtmiddleware.tuning.budget import Budget
+from qtmiddleware.tuning.grid import FREE_TIERS, TIERS
+from qtmiddleware.tuning.splitting import LEAST, split
+from qtmiddleware.tuning.trials import MIN_ERRORS, MIN_GAIN, Trial
+from qtmiddleware.tuning.tune import TRYING, tune
+from qtmiddleware.tuning.tuned import TUNED, Tuned
+
+__all__ = [
+    "FREE_TIERS",
+    "LEAST",
+    "MIN_ERRORS",
+    "MIN_GAIN",
+    "TIERS",
+    "TRYING",
+    "TUNED",
+    "Budget",
+    "Trial",
+    "Tuned",
+    "split",
+    "tune",
+]
