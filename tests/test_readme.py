@@ -34,3 +34,16 @@ def test_every_file_it_names_is_there() -> None:
     for pair in named:
         path = next(filter(None, pair))
         assert (ROOT / path).exists(), path
+
+
+def test_its_figures_are_those_of_the_results() -> None:
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for name in ("quality", "quality-peers")
+        for line in (ROOT / f"benchmarks/results/{name}.md").read_text(encoding="utf-8").splitlines()
+    ]
+    shown = re.findall(r"^\| (.+?) \| (\d\.\d{3} \(\d+%\)) \|", README, re.MULTILINE)
+    assert len(shown) > 10
+    for name, mean in shown:
+        system = name.replace("**", "").removesuffix(" (the default)")
+        assert any(row[0] == system and row[-1] == mean for row in lines), name

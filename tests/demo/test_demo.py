@@ -61,11 +61,3 @@ def test_the_index_is_built_again_in_place(tmp_path: Path) -> None:
     for _ in range(2):
         with build_index(data, tmp_path / "index.sqlite", embedder) as store:
             assert store.count() == len(data.passages)
-
-
-def test_the_table_of_the_readme_is_what_the_demo_finds(comparison: Comparison) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    for score in comparison.systems:
-        means = " | ".join(f"{score.means[name]:.3f}" for name in ("nDCG@10", "R@10", "MRR@10"))
-        row = f"| {score.name} | {means} | {score.hurt_rate:.0%} | {score.helped_rate:.0%} | {score.llm_calls} |"
-        assert row in readme

@@ -1,0 +1,102 @@
+"""The data sets with their recorded replies, indexes and vectors, all kept under `.tmp/quality`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.bench import Bench, CachedEmbedder, open_index
+from qtmiddleware.embedders import embedder_named
+from qtmiddleware.evaluation import Comparison, Dataset
+from qtmiddleware.llms.recorded import RecordedModel
+from qtmiddleware.ports import LanguageModel
+
+MODEL: Final = "all-MiniLM-L6-v2"
+KEPT: Final = Path(".tmp/quality")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the data sets and their recordings lie, and which of them are measured."""
+
+    data: Path
+    recordings: Path
+    names: tuple[str, ...]
+    is_whole: bool = True
+
+    @classmethod
+    def of(cls, data: Path, recordings: Path, names: str = "") -> Source:
+        """Those of *names*, with commas between them; by default all that were recorded."""
+        recorded = sorted(path.stem for path in recordings.glob("*.jsonl"))
+        return cls(data, recordings, tuple(names.split(",") if names else recorded), is_whole=not names)
+
+    def recording(self, name: str) -> Path:
+        """The file with the replies of one set."""
+        return self.recordings / f"{name}.jsonl"
+
+    def hashes(self) -> dict[str, str]:
+        """For each set, the head of the sha256 of its files and, where there is one, its recording."""
+        return {name: _digest(self.data / name, self.recording(name)) for name in self.names}
+
+
+def _digest(folder: Path, recording: Path) -> str:
+    data = sorted(path for path in folder.rglob("*") if path.suffix in {".jsonl", ".tsv"})
+    found = hashlib.sha256()
+    for file in [*data, *([recording] if recording.is_file() else ())]:
+        found.update(file.read_bytes())
+    return found.hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One data set, ready to be measured: the questions that are asked, the index, and a model where there is one."""
+
+    name: str
+    data: Dataset
+    bench: Bench
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether questions have a history."""
+        return any(question.history for question in self.data.questions)
+
+    def measured(self, systems: Mapping[str, Mapping[str, Any]], seed: int) -> Comparison:
+        """Every one of the *systems*, by their settings."""
+        return self.bench.measure(self.data, systems, seed=seed)
+
+    def vectors(self, texts: Sequence[str]) -> Any:
+        """One row a text, 32-bit floats."""
+        import numpy as np
+
+        return np.asarray(self.bench.embedder.embed(texts), dtype=np.float32)
+
+
+@contextmanager
+def prepared(source: Source, name: str) -> Iterator[Prepared]:
+    """One set with the questions that were recorded."""
+    replies = records(source.recording(name))
+    data = Dataset.load(source.data / name).only(replies)
+    model = RecordedModel.from_records(replies.values(), [question.to_record() for question in data.questions])
+    with prepared_with(data, name, model) as one:
+        yield one
+
+
+@contextmanager
+def prepared_with(data: Dataset, name: str, model: LanguageModel) -> Iterator[Prepared]:
+    """The data set with any model; what is embedded is kept, and so is the index."""
+    with (
+        closing(CachedEmbedder(embedder_named(MODEL), KEPT / "vectors.sqlite")) as embedder,
+        open_index(data, KEPT, embedder) as store,
+    ):
+        yield Prepared(name, data, Bench(store, embedder, model))
+
+
+def records(file: Path) -> dict[str, dict[str, Any]]:
+    """The recorded replies in *file*, by the question's id."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return {record["_id"]: record for record in map(json.loads, filter(str.strip, lines))}
