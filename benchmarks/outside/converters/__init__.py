@@ -1,0 +1,1 @@
+"""One converter a source: reads its files and makes collections of them."""

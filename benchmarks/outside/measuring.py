@@ -1,0 +1,52 @@
+"""Every set measured: the free systems on many questions, those with a model on the questions that were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.outside.sets import OutsideSet
+from benchmarks.outside.sharing import Shared, shared_runs
+from benchmarks.outside.sources import KEPT
+from benchmarks.quality.report import SEED
+from benchmarks.quality.sets import MODEL, records
+from qtmiddleware.bench import open_bench
+from qtmiddleware.evaluation import Comparison, Dataset, chosen
+from qtmiddleware.settings import Settings
+
+QUESTIONS: Final = 400
+"""At most so many of a set are asked where they cost nothing."""
+FREE: Final = ("rules",)
+RECORDED: Final = ("rules", "rewrite", "hyde", "combined", "combined, auto", "combined, no hyde")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How the systems did on one set; *recorded* and *shared* only where there are recorded replies."""
+
+    free: Comparison
+    recorded: Comparison | None = None
+    shared: Shared | None = None
+
+
+def measured(one: OutsideSet) -> Measured:
+    """Both parts of one converted set."""
+    data = Dataset.load(one.folder)
+    free = _compared(data, FREE, questions=QUESTIONS)
+    if one.recording is None:
+        return Measured(free)
+    replies = records(one.recording)
+    recorded = _compared(data, RECORDED, recording=one.recording)
+    if recorded.questions < len(replies):
+        raise SystemExit(f"{one.name}: {len(replies)} replies, but only {recorded.questions} of their questions exist")
+    return Measured(free, recorded, shared_runs(data, replies))
+
+
+def _compared(
+    data: Dataset, systems: Sequence[str], *, questions: int | None = None, recording: Path | None = None
+) -> Comparison:
+    settings = Settings(embedding_model=MODEL)
+    with open_bench(data, settings=settings, recordings=recording, cache=KEPT, questions=questions, seed=SEED) as bench:
+        return bench.measure(chosen(systems), seed=SEED)

@@ -1,0 +1,82 @@
+"""The public repositories the data sets are made from, each at one pinned commit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+KEPT: Final = Path(".tmp/outside")
+"""Sources, converted sets, indexes and vectors."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository on GitHub by its owner and name, at one commit, and under which licence its data stand."""
+
+    name: str
+    commit: str
+    licence: str
+
+    @property
+    def address(self) -> str:
+        """Where it is fetched from."""
+        return f"https://github.com/{self.name}"
+
+    @property
+    def folder(self) -> str:
+        """What its copy on this disk is called."""
+        return self.name.replace("/", "+")
+
+
+class Sources:
+    """Files of repositories: out of bare git directories below *folder* where they hold the commit, else fetched."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._found: dict[Repository, Path] = {}
+
+    def read(self, repository: Repository, path: str) -> str:
+        """The text of one file; raises `SystemExit` where the repository or the file cannot be had."""
+        if repository not in self._found:
+            self._found[repository] = self._given(repository) or _fetched(repository)
+        return _git(self._found[repository], "show", f"{repository.commit}:{path}")
+
+    def _given(self, repository: Repository) -> Path | None:
+        if self._folder is None:
+            return None
+        found = (head.parent for copy in self._folder.rglob(repository.folder) for head in copy.rglob("HEAD"))
+        return next((it for it in found if (it / "objects").is_dir() and _holds(it, repository)), None)
+
+
+def _fetched(repository: Repository) -> Path:
+    """A copy that has the commit alone, and of its files those that were asked for."""
+    folder = KEPT / "sources" / repository.folder
+    if not _holds(folder, repository):
+        print(f"fetching {repository.address}", flush=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        _git(folder, "init", "--quiet", "--bare")
+        _git(folder, "config", "remote.origin.url", repository.address)
+        _git(folder, "fetch", "--quiet", "--depth=1", "--filter=blob:none", "origin", repository.commit)
+    return folder
+
+
+def _holds(folder: Path, repository: Repository) -> bool:
+    return (folder / "HEAD").is_file() and _run(folder, ["cat-file", "-e", repository.commit]).returncode == 0
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = _run(folder, arguments)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise SystemExit(f"git {' '.join(arguments)} failed in {folder}: {said}")
+    return done.stdout.decode("utf-8")
+
+
+def _run(folder: Path, arguments: Iterable[str]) -> subprocess.CompletedProcess[bytes]:
+    # Nobody is asked for a password: a repository that is gone answers as one that is private.
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    return subprocess.run(["git", f"--git-dir={folder}", *arguments], capture_output=True, check=False, env=environment)
