@@ -15,7 +15,7 @@ from qtmiddleware.trace import Decision
 __all__ = ["MAX_OBSERVED", "Gate", "nothing_to_transform", "reason_not_to_ask"]
 
 # Between which numbers most queries lie where sentences are compared by cosines; counts until an index shows its own.
-_EXPECTED: Final = {"lead": (0.015, 0.2), "coverage": (0.4, 1.0), "agreement": (-0.2, 0.9), "joint_lead": (0.3, 0.6)}
+_EXPECTED: Final = {"lead": (0.015, 0.2), "coverage": (0.4, 1.0), "backing": (0.3, 0.9), "joint_lead": (0.3, 0.6)}
 # Between which doubts most queries lie, as evenly as need be: the mean of several places is seldom near 0 or 1.
 _LOWEST, _HIGHEST = 0.15, 0.85
 

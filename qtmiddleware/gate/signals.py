@@ -4,10 +4,10 @@
 ``lead``        How far the mean score of the first three lies above that of the others among the first ten, in the
                 backend's own unit. Of a shorter result the first half lead.
 ``coverage``    Share of the question's keywords that stand in one of the first three passages.
-``agreement``   Correlation, over the first ten passages, of the score with the share of the keywords each holds, from
-                -1 to 1: whether the words see the same order as the vectors.
-``joint_lead``  How far the best two of the first twenty lie above their mean when scores and words (BM25), both
-                stretched from 0 to 1, are added as keyword evidence usually is.
+``backing``     Mean keyword evidence of the first three, among the first thirty: whether the words of the question
+                stand where the scores put them, or further down.
+``joint_lead``  How far the best two of the first twenty lie above their mean when scores and evidence, both stretched
+                from 0 to 1, are added as keyword evidence usually is.
 ==============  =======================================================================================================
 
 Where scores are missing, ranks stand in for them beside the words.
@@ -19,19 +19,19 @@ import re
 from collections.abc import Sequence
 from heapq import nlargest
 from math import isfinite
-from statistics import correlation
 from typing import Final
 
-from qtmiddleware.keywords import keyword_scores
+from qtmiddleware.keywords import keyword_evidence
 
-LOOKED_AT: Final = 20
+LOOKED_AT: Final = 30
+JOINED: Final = 20
 NEAR: Final = 10
 LEADING: Final = 3
 BEST: Final = 2
 SHARE_OF_WORDS: Final = 0.35
 
-# So much of a passage is read: a longer one holds every word somewhere.
-_READ: Final = 4_000
+# So much of a passage is read: a longer one holds every word somewhere, and takes time.
+_READ: Final = 1_500
 _WORD: Final = re.compile(r"\w+")
 
 
@@ -48,13 +48,11 @@ def signals_of(scores: Sequence[float | None], texts: Sequence[str | None], keyw
     if not terms or not any(texts):
         return found
     read = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
-    held = [_held(terms, text.casefold()) for text in read[:NEAR]]
-    found["coverage"] = len(set().union(*held[:LEADING])) / len(terms)
+    found["coverage"] = len(set().union(*(_held(terms, text.casefold()) for text in read[:LEADING]))) / len(terms)
     if len(read) >= LEADING:
-        numbers = _numbers(scores[: len(read)])
-        heights = _stretched(_falling(numbers if len(numbers) == len(read) else range(len(read), 0, -1)))
-        found["agreement"] = _agreement(heights[:NEAR], [len(it) for it in held])
-        found["joint_lead"] = _joint_lead(heights, _stretched(keyword_scores(keywords, read) or [0.0] * len(read)))
+        evidence = keyword_evidence([(keywords, 1.0)], read) or [0.0] * len(read)
+        found["backing"] = _mean(evidence[:LEADING])
+        found["joint_lead"] = _joint_lead(scores, evidence[:JOINED])
     return found
 
 
@@ -81,9 +79,16 @@ def _held(terms: set[str], text: str) -> set[str]:
     return {it for it in terms if it in words or it + "s" in words or (not it.isascii() and it in text)}
 
 
-def _falling(numbers: Sequence[float]) -> Sequence[float]:
-    # A list whose numbers rise is one of distances.
-    return [-number for number in numbers] if numbers[0] < numbers[-1] else numbers
+def _joint_lead(scores: Sequence[float | None], evidence: Sequence[float]) -> float:
+    numbers = _numbers(scores[: len(evidence)])
+    if len(numbers) < len(evidence):
+        numbers = [-float(rank) for rank in range(len(evidence))]
+    elif numbers[0] < numbers[-1]:
+        # A list whose numbers rise is one of distances.
+        numbers = [-number for number in numbers]
+    pairs = zip(_stretched(numbers), _stretched(evidence), strict=True)
+    joint = [(1.0 - SHARE_OF_WORDS) * height + SHARE_OF_WORDS * match for height, match in pairs]
+    return _mean(nlargest(BEST, joint)) - _mean(joint)
 
 
 def _stretched(numbers: Sequence[float]) -> list[float]:
@@ -91,16 +96,3 @@ def _stretched(numbers: Sequence[float]) -> list[float]:
     low = min(numbers)
     width = max(numbers) - low
     return [(number - low) / width if width and isfinite(width) else 0.0 for number in numbers]
-
-
-def _agreement(heights: Sequence[float], held: Sequence[int]) -> float:
-    if min(heights) == max(heights) or min(held) == max(held):
-        return 0.0
-    return correlation(heights, held)
-
-
-def _joint_lead(heights: Sequence[float], matches: Sequence[float]) -> float:
-    joint = [
-        (1.0 - SHARE_OF_WORDS) * height + SHARE_OF_WORDS * match for height, match in zip(heights, matches, strict=True)
-    ]
-    return _mean(nlargest(BEST, joint)) - _mean(joint)

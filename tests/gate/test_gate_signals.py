@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.gate.signals import LOOKED_AT, NEAR, signals_of
+from qtmiddleware.gate.signals import JOINED, LOOKED_AT, NEAR, signals_of
 
 FALLING = [0.9, 0.8, 0.7, 0.6]
 
@@ -44,10 +44,12 @@ def test_numbers_beyond_all_measure_are_no_reason_to_fail(scores: list[float]) -
 
 def test_what_stands_below_what_is_looked_at_does_not_matter() -> None:
     scores = [0.9 - 0.01 * place for place in range(LOOKED_AT)]
-    texts = ["jaguars eat fish"] * 3 + ["a fish"] * (LOOKED_AT - 3)
+    texts = ["jaguars eat fish"] * 3 + ["a fish"] * (LOOKED_AT - 4) + ["cats"]
     found = signals_of(scores, texts, "jaguar fish")
     assert signals_of([*scores, 0.1, None], [*texts, "jaguar"], "jaguar fish") == found
-    near = signals_of([*scores[:NEAR], *[0.1] * NEAR], [*texts[:NEAR], *[""] * NEAR], "jaguar fish")
+    joined = signals_of([*scores[:JOINED], *[0.1] * (LOOKED_AT - JOINED)], texts, "jaguar fish")
+    assert joined == found
+    near = signals_of([*scores[:NEAR], *[0.1] * (LOOKED_AT - NEAR)], texts, "jaguar fish")
     assert [name for name in found if near[name] != pytest.approx(found[name])] == ["joint_lead"]
 
 
@@ -86,31 +88,40 @@ def test_without_texts_or_keywords_the_scores_speak_alone(texts: list[str | None
     assert list(signals_of([0.9, 0.1], texts, keywords)) == ["lead"]
 
 
-def test_words_and_scores_agree_where_the_best_passages_hold_most_keywords() -> None:
-    texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
-    assert signals_of(FALLING, texts, "jaguar fish pantanal")["agreement"] == pytest.approx(1.0)
-    assert signals_of(FALLING, texts[::-1], "jaguar fish pantanal")["agreement"] == pytest.approx(-1.0)
+def test_the_backing_is_high_where_the_first_passages_hold_the_keywords_and_low_where_the_last_do() -> None:
+    texts = ["jaguar fish"] * 3 + ["cats"] * 27
+    assert signals_of([], texts, "jaguar fish")["backing"] > 0.8
+    assert signals_of([], texts[::-1], "jaguar fish")["backing"] == 0.0
 
 
-def test_distances_agree_as_similarities_do() -> None:
-    texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
-    assert signals_of([0.1, 0.2, 0.3, 0.4], texts, "jaguar fish pantanal")["agreement"] == pytest.approx(1.0)
+def test_a_word_that_few_passages_hold_backs_the_first_ones_more_than_one_that_many_hold() -> None:
+    texts = ["jaguar", "fish", "cats", *["fish"] * 12, *["cats"] * 15]
+    rare, common = (signals_of([], texts, keywords)["backing"] for keywords in ("jaguar", "fish"))
+    assert rare > common > 0.0
 
 
-def test_without_scores_the_order_agrees_or_not() -> None:
+@pytest.mark.parametrize("texts", [["jaguar"] * 4, ["cats"] * 4])
+def test_words_that_stand_everywhere_or_nowhere_back_nothing(texts: list[str]) -> None:
+    assert signals_of(FALLING, texts, "jaguar")["backing"] == 0.0
+
+
+def test_without_scores_ranks_stand_in_for_them() -> None:
     texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
     found = signals_of([None] * 4, texts, "jaguar fish pantanal")
-    assert list(found) == ["coverage", "agreement", "joint_lead"]
-    assert found["agreement"] == pytest.approx(1.0)
+    assert list(found) == ["coverage", "backing", "joint_lead"]
+    # Those fall as evenly as ranks do.
+    assert signals_of(FALLING, texts, "jaguar fish pantanal") == pytest.approx({"lead": 0.2, **found})
+    assert found["joint_lead"] > signals_of([None] * 4, texts[::-1], "jaguar fish pantanal")["joint_lead"]
 
 
-@pytest.mark.parametrize(("scores", "texts"), [(FALLING, ["jaguar"] * 4), ([0.5] * 4, ["jaguar", "", "jaguar", ""])])
-def test_what_is_the_same_everywhere_agrees_with_nothing(scores: list[float], texts: list[str]) -> None:
-    assert signals_of(scores, texts, "jaguar")["agreement"] == 0.0
-
-
-def test_two_passages_are_too_few_to_agree() -> None:
+def test_two_passages_are_too_few_to_compare() -> None:
     assert list(signals_of([0.9, 0.1], ["jaguar", ""], "jaguar")) == ["lead", "coverage"]
+
+
+def test_distances_and_words_have_the_joint_lead_of_similarities_and_words() -> None:
+    texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
+    similar, distant = (signals_of(it, texts, "jaguar fish pantanal") for it in (FALLING, [0.1, 0.2, 0.3, 0.4]))
+    assert distant["joint_lead"] == pytest.approx(similar["joint_lead"])
 
 
 def test_the_joint_lead_is_long_where_scores_and_words_have_the_same_winners() -> None:
@@ -140,5 +151,5 @@ def test_whatever_came_every_signal_is_a_number(
     found = signals_of(scores, texts, keywords)
     assert all(map(isfinite, found.values()))
     assert 0.0 <= found.get("coverage", 0.0) <= 1.0
-    assert -1.0 - 1e-9 <= found.get("agreement", 0.0) <= 1.0 + 1e-9
+    assert found.get("backing", 0.0) >= 0.0
     assert -1e-9 <= found.get("joint_lead", 0.0) <= 1.0
