@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from qtmiddleware.fusion import Fused, direction, fuse, has_scores
 from qtmiddleware.keywords import keyword_evidence, weighed
@@ -13,6 +14,8 @@ from qtmiddleware.responses import Shape, columns_of, shape_of, text_of
 from qtmiddleware.settings import Settings
 from qtmiddleware.trace import Trace
 from qtmiddleware.types import Key, Match, Ranking, Variant
+
+logger: Final = logging.getLogger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,23 @@ def presented(lists: Sequence[Found], made: Combined, request: Request) -> Merge
         response=_rebuilt(first, ordered.items[:count]),
         matches=() if request.brief else _matches(made, count, request.settings.keyword_evidence.text_field),
     )
+
+
+def plain_matches(variant: Variant, response: Any, request: Request) -> tuple[Match, ...]:
+    """What *response* holds, in its own order, nothing weighed and no passage left out; nothing where it is unreadable.
+
+    For when something of ours has failed: it raises nothing, and fuses nothing.
+    """
+    try:
+        first = found(variant, response, request.shape)
+        ranking, count = first.ranking, len(first.ranking.keys)
+        places = [1.0 / rank for rank in range(1, count + 1)]
+        rows = Fused(ranking.keys, places, ranking.items, [1] * count, request.settings.fusion.method)
+        made = Combined(rows, tuple(ranking.keys), (ranking,), first.shape)
+        return _matches(made, count, request.settings.keyword_evidence.text_field)
+    except Exception as error:
+        logger.debug("nothing could be read of the response: %s", type(error).__name__)
+        return ()
 
 
 def _matches(made: Combined, count: int, text_field: str | None) -> tuple[Match, ...]:

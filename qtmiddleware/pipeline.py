@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Hashable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 from qtmiddleware.asking import NOTHING, Question
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.gate import reason_not_to_ask
-from qtmiddleware.merging import Found, combined, found, presented
+from qtmiddleware.merging import Found, combined, found, plain_matches, presented
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.request import Request, evidence, prepared
 from qtmiddleware.reranking import reranked
@@ -28,7 +28,7 @@ from qtmiddleware.responses import text_of
 from qtmiddleware.searching import search_variants
 from qtmiddleware.steps import Flow, Leaf, Outcome, Search, Together
 from qtmiddleware.trace import Decision, Trace
-from qtmiddleware.types import Degradation, Retrieval, Transformation, Variant
+from qtmiddleware.types import Degradation, Query, Retrieval, Transformation, Variant
 from qtmiddleware.variants import variants_of
 
 logger: Final = logging.getLogger("qtmiddleware")
@@ -56,19 +56,15 @@ class _Retrieving:
         self.trace = Trace()
         self.trouble: list[Degradation] = []
         self.budget = Deadline.after(self.settings.limits.deadline_ms / 1e3)
-        self.query = prepared(request.original, self.settings)
-        self.trace.stage("preprocess", self.trace.clock())
-        self.original = Variant("original", self.query.text, request.settings.fusion.weights.original)
+        self.query = Query(request.original, request.original, request.original)
+        self.original = Variant("original", request.original, self.settings.fusion.weights.original)
         self._failure: BaseException | None = None
         self._cache_key: Hashable = None
-        self._spans: Sequence[Span] | None = None
 
-    @property
+    @cached_property
     def spans(self) -> Sequence[Span]:
         """What the model may not lose of the question; found when first needed."""
-        if self._spans is None:
-            self._spans = protected_spans(self.request.original, language=self.query.language or "auto")
-        return self._spans
+        return protected_spans(self.request.original, language=self.query.language or "auto")
 
     def flow(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
@@ -80,8 +76,10 @@ class _Retrieving:
             logger.error("nothing was improved: %s inside the middleware", type(error).__name__)
             logger.debug("the middleware failed", exc_info=True)
             self.trouble.append(Degradation("middleware", "failed", type(error).__name__))
-        response = yield Search(self.request.original, None)
-        return self._retrieval(response, matches=(), variants=(self.original,))
+        self.original = replace(self.original, text=self.request.original)
+        response = yield Search(self.original.text, None)
+        matches = plain_matches(self.original, response, self.request)
+        return self._retrieval(response, matches=matches, variants=(self.original,))
 
     def _improved(self) -> Flow[Retrieval]:
         question, made = self._before()
@@ -111,6 +109,9 @@ class _Retrieving:
 
     def _before(self) -> tuple[Question | None, Transformation]:
         """What to ask the model, or what it is remembered to have said, or neither."""
+        self.query = prepared(self.request.original, self.settings)
+        self.original = replace(self.original, text=self.query.text)
+        self.trace.stage("preprocess", self.trace.clock())
         reason = reason_not_to_ask(
             self.settings,
             self.request.original,
@@ -123,8 +124,7 @@ class _Retrieving:
         question = Question(self.request.original, self.request.history, self.settings)
         if self.settings.cache.enabled:
             self._cache_key = question.cache_key(self.request.model)
-            remembered = self.request.memory.cache.get(self._cache_key)
-            if remembered is not None:
+            if (remembered := self.request.memory.cache.get(self._cache_key)) is not None:
                 self.trace.cache_hits += 1
                 self.trace.decision = Decision(call=False, reason="cached")
                 return None, remembered

@@ -304,6 +304,37 @@ def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
     wrapped = qtm.QueryMiddleware().wrap(search, read=lambda response: response["rows"], write=write)
     found = wrapped.retrieve("where are two words")
     assert found.response == {"rows": given[:1]}
+    assert [(match.id, match.score, match.raw is given[0]) for match in found.matches] == [("a", 0.9, True)]
     assert found.status == "degraded"
     assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [("middleware", "failed", "KeyError")]
     assert asked == [WIDE, 1]
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError
+
+
+@every_way
+@pytest.mark.parametrize(
+    "place", ["pipeline.prepared", "pipeline.reason_not_to_ask", "pipeline.combined", "merging.fuse"]
+)
+def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
+    place: str, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"qtmiddleware.{place}", fails)
+    searched = way.wrap(config={"preprocess": {"applyTo": "text"}})
+    found = searched.retrieve(QUERY, top_k=3)
+    assert found.response == search(QUERY, 3)
+    assert [(match.id, match.score) for match in found.matches] == [(it["id"], it["score"]) for it in search(QUERY, 3)]
+    assert found.variants == (qtm.Variant("original", QUERY),)
+    assert (found.status, [it.stage for it in found.degradations]) == ("degraded", ["middleware"])
+
+
+def test_what_fails_inside_around_a_response_that_cannot_be_read_leaves_the_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qtmiddleware.pipeline.prepared", fails)
+    response = object()
+    found = qtm.QueryMiddleware().wrap(lambda query: response).retrieve(QUERY)
+    assert found.response is response
+    assert (found.matches, found.status) == ((), "degraded")

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from time import monotonic, sleep
 from typing import Final
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.sqlite.connection import BUSY_SECONDS
-from qtmiddleware.stores.sqlite.schema import RETRY_SECONDS, is_damage, make_file
+from qtmiddleware.stores.sqlite.files import BUSY_SECONDS, is_empty, is_foreign, make_file, mark_of, use_wal
 
 APPLICATION_ID: Final = 0x71746D62
 """Marks the file as ours: "qtmb" in ASCII."""
@@ -77,14 +75,14 @@ class CacheFile:
             raise StoreError(f"the cache {self._path} cannot be used ({error}); {_advice(error)}") from error
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        if not _is_empty(connection):
+        if not is_empty(connection):
             self._check(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
-        _use_wal(connection)
+        use_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
             # Of two that come at once the second finds it made.
-            if _is_empty(connection):
+            if is_empty(connection):
                 for statement in _SCHEMA:
                     connection.execute(statement)
             connection.execute("COMMIT")
@@ -94,7 +92,7 @@ class CacheFile:
         self._check(connection)
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        if (_pragma(connection, "application_id"), _pragma(connection, "user_version")) != (APPLICATION_ID, VERSION):
+        if mark_of(connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is no cache of this version of qtmiddleware; it was left as it is: move it away, or "
                 "name another folder"
@@ -102,31 +100,6 @@ class CacheFile:
 
 
 def _advice(error: sqlite3.Error) -> str:
-    # A table that is not there is an error of no kind of its own.
-    if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+    if is_foreign(error):
         return "it was left as it is: move it away, or name another folder"
     return "it must be a file that can be written, with room on the disk"
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log; SQLite does not wait for another process that does so now."""
-    deadline = monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
-                raise
-            sleep(RETRY_SECONDS)
-        else:
-            return
-
-
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return tables == 0 and _pragma(connection, "application_id") == 0
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    return value

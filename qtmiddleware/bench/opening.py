@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -20,8 +21,9 @@ from qtmiddleware.bench.recorded import fields_of, recorded_part
 from qtmiddleware.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Comparison, Dataset, Progress, require_extras
-from qtmiddleware.llms import as_language_model
+from qtmiddleware.llms import as_language_model, has_language_model
 from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.openai.clients import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
 from qtmiddleware.llms.recorded import RecordingModel
 from qtmiddleware.llms.recorded.base import read_lines
 from qtmiddleware.ports import LanguageModel
@@ -29,7 +31,6 @@ from qtmiddleware.settings import Settings
 
 CACHE: Final = Path(".qtm/bench")
 _CACHE_FILE: Final = "cache.sqlite"
-_ADDRESSES: Final = ("QTM_LLM_BASE_URL", "OPENAI_BASE_URL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class OpenedBench:
         self._open.close()
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
-        """What a system of these settings asks for, where nothing of it was recorded: it finds what rules find."""
+        """What a system of these settings asks for, where nothing of it was recorded: it would be measured without."""
         wanted = fields_of(system)
         return frozenset() if self.recorded is None or wanted & self.recorded else wanted
 
@@ -107,9 +108,11 @@ def open_bench(
     each as if it had taken *model_ms* milliseconds: only the questions in it are asked then. *record* is a file that
     the model's replies are written to. *questions* are drawn by *seed* where not all are to be asked.
 
-    Raises `ConfigError` for a data set or recording that cannot be read, `StoreError`, `EmbeddingError` and
-    `MissingExtra`.
+    Raises `ConfigError` for a data set or recording that cannot be read or an impossible time, `StoreError`,
+    `EmbeddingError` and `MissingExtra`.
     """
+    if not 0 <= model_ms < inf:
+        raise ConfigError("the milliseconds that stand for a reply are no time", path="model_ms", value=model_ms)
     if recordings is not None and record is not None:
         raise ConfigError("replies are either replayed or recorded, not both", path="record")
     with ExitStack() as stack:
@@ -118,7 +121,7 @@ def open_bench(
         notes: list[str] = []
         recorded: frozenset[str] | None = None
         model: LanguageModel
-        has_model = recordings is not None or client is not None or _is_reachable(settings)
+        has_model = recordings is not None or client is not None or has_language_model(settings)
         if recordings is not None:
             whole = len(data.questions)
             replayed, data, recorded = recorded_part(data, recordings)
@@ -158,7 +161,7 @@ def asked_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) 
     if not getattr(asked, "can_sync", True):
         raise ConfigError("client is asynchronous, and one question is measured at a time; pass openai.OpenAI()")
     llm = settings.llm
-    address = llm.base_url or [os.environ.get(name) for name in _ADDRESSES]
+    address = llm.base_url or [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
     options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output])
     kept = CachedModel(asked, cache / _CACHE_FILE, options=options)
     try:
@@ -179,13 +182,6 @@ def _writable(recording: Path) -> Path:
     for _ in read_lines(recording):
         pass
     return recording
-
-
-def _is_reachable(settings: Settings) -> bool:
-    """Whether there is a key, or the address of a service that may need none."""
-    return bool(settings.llm.base_url) or any(
-        os.environ.get(name, "").strip() for name in ("OPENAI_API_KEY", *_ADDRESSES)
-    )
 
 
 def _about_recording(path: Path, model_ms: float, kept: int, whole: int) -> Iterator[str]:

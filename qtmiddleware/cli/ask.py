@@ -11,7 +11,7 @@ import typer
 
 from qtmiddleware.cli.asked import Asked, Asker
 from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines
-from qtmiddleware.cli.environment import NO_MODEL, has_language_model
+from qtmiddleware.cli.environment import NO_MODEL
 from qtmiddleware.cli.exits import FAILED, USAGE
 from qtmiddleware.cli.explain import explained
 from qtmiddleware.cli.query import Kind, NoAnswer, TopK
@@ -19,6 +19,7 @@ from qtmiddleware.cli.records import record
 from qtmiddleware.cli.show import Pieces, heed_warnings, note, present, say
 from qtmiddleware.config import Config
 from qtmiddleware.errors import InvalidQuery
+from qtmiddleware.llms import has_language_model
 from qtmiddleware.query_middleware import QueryMiddleware
 
 _History = Annotated[

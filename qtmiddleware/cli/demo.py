@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +16,9 @@ from qtmiddleware.bench import TOP_K, Bench, build_index
 from qtmiddleware.cli.console import AsJson, as_json, notes, out
 from qtmiddleware.demo import dataset, recorded_model
 from qtmiddleware.embedders import embedder_named
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import USUAL, Comparison, Dataset, Question, chosen
-from qtmiddleware.llms import as_language_model
+from qtmiddleware.llms import as_language_model, has_language_model
 from qtmiddleware.llms.recorded import RecordingModel
 from qtmiddleware.ports import LanguageModel
 from qtmiddleware.settings import Settings
@@ -42,17 +43,20 @@ def demo(
     answers, note = _model(model, recorded=recorded, record=record)
     notes.print(note, highlight=False)
     embedder = embedder_named("all-MiniLM-L6-v2")
-    with _progress() as progress:
-        task = progress.add_task("embedding passages", total=len(data.passages))
-        store = build_index(data, index, embedder, progress=lambda done, _: progress.update(task, completed=done))
-        bench = Bench(store, embedder, answers)
-        task = progress.add_task("comparing", total=len(USUAL) * len(asked.questions))
+    with ExitStack() as until_walked:
+        with _progress() as progress:
+            embedding = progress.add_task("embedding passages", total=len(data.passages))
+            store = until_walked.enter_context(
+                build_index(data, index, embedder, progress=lambda done, _: progress.update(embedding, completed=done))
+            )
+            bench = Bench(store, embedder, answers)
+            comparing = progress.add_task("comparing", total=len(USUAL) * len(asked.questions))
 
-        def advance(name: str, *_: int) -> None:
-            progress.update(task, advance=1, description=f"comparing: {name}")
+            def advance(name: str, *_: int) -> None:
+                progress.update(comparing, advance=1, description=f"comparing: {name}")
 
-        comparison = bench.measure(asked, chosen(USUAL), progress=advance)
-    walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
+            comparison = bench.measure(asked, chosen(USUAL), progress=advance)
+        walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
         as_json({**comparison.to_dict(), "model": answers.name, "example": _example_json(example, walked)})
         return
@@ -62,14 +66,15 @@ def demo(
 
 def _model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
     """The model to ask, and a plain sentence about where its replies come from."""
-    reachable = os.environ.get("OPENAI_API_KEY") or os.environ.get("QTM_LLM_BASE_URL")
-    if recorded or not reachable:
+    settings = Settings(transformation_model=name)
+    if recorded or not has_language_model(settings):
         why = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
+        if record is not None:
+            raise ConfigError(f"there is nothing to record: recorded replies are replayed ({why})", path="record")
         return recorded_model(), (
             f"Replaying recorded replies of a large language model ({why}): "
             "no model is called, and its time is not part of the added latency."
         )
-    settings = Settings(transformation_model=name)
     asked = as_language_model(None, settings)
     if record is not None:
         return RecordingModel(asked, record), f"Asking {name}; its replies are kept in {record}."

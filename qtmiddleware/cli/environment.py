@@ -1,20 +1,16 @@
-"""What the environment brings: the variables of a ``.env`` file, and whether a language model can be reached."""
+"""The variables of a ``.env`` file, and what to say where they name no language model."""
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Final
 
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.settings import Settings
 
 NO_MODEL: Final = (
     "No language model is configured: set OPENAI_API_KEY (a .env file will do), or QTM_LLM_BASE_URL for a service of "
     "your own."
 )
-
-_VARIABLES: Final = ("OPENAI_API_KEY", "QTM_LLM_BASE_URL", "OPENAI_BASE_URL")
 
 
 def load_dotenv_file() -> None:
@@ -42,8 +38,3 @@ def load_dotenv_file() -> None:
 
 def _note(path: str, why: str) -> None:
     print(f"qtm: note: {path} was not read: {why}", file=sys.stderr)
-
-
-def has_language_model(settings: Settings) -> bool:
-    """Whether there is a key, or the address of a service that may need none."""
-    return bool(settings.llm.base_url) or any(os.environ.get(name, "").strip() for name in _VARIABLES)

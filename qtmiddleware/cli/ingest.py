@@ -18,7 +18,7 @@ from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.ingestion import IngestReport, Progress, Stage, ingest
-from qtmiddleware.stores.sqlite.schema import MEMORY
+from qtmiddleware.stores.sqlite.files import MEMORY
 
 _LABELS: dict[Stage, str] = {
     "reading": "reading documents",

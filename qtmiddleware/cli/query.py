@@ -11,13 +11,14 @@ import typer
 
 from qtmiddleware.cli.asked import Asker
 from qtmiddleware.cli.console import ConfigFile
-from qtmiddleware.cli.environment import NO_MODEL, has_language_model
+from qtmiddleware.cli.environment import NO_MODEL
 from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.cli.keyboard import Keyboard, keyboard
 from qtmiddleware.cli.kinds import NAMES, choose
 from qtmiddleware.cli.session import Session
 from qtmiddleware.cli.show import heed_warnings, note
 from qtmiddleware.config import Config
+from qtmiddleware.llms import has_language_model
 from qtmiddleware.query_middleware import QueryMiddleware
 from qtmiddleware.settings import TransformationType
 

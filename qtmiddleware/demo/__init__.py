@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from qtmiddleware.llms.recorded import RecordedModel
 
 def dataset() -> Dataset:
     """The passages, questions and judgements shipped with the package."""
-    return Dataset.load(_data())
+    return replace(Dataset.load(_data()), name="demo")
 
 
 def recorded_model() -> RecordedModel:

@@ -12,11 +12,11 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.ingestion.schema import MEMORY, open_ledger
+from qtmiddleware.ingestion.schema import open_ledger
 from qtmiddleware.ports import Store
 from qtmiddleware.settings import Settings
 from qtmiddleware.stores import MemoryStore
-from qtmiddleware.stores.sqlite.schema import is_damage
+from qtmiddleware.stores.sqlite.files import MEMORY, is_damage
 
 _RUN_TABLES: Final = ("target", "publishing", "todo")
 

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.sqlite.schema import is_damage, make_file
+from qtmiddleware.stores.sqlite.files import LOG_BYTES, MEMORY, is_empty, is_foreign, kind_of, make_file, mark_of
 
-MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x71746D69
 """Marks the file as ours: "qtmi" in ASCII."""
 VERSION: Final = 1
-_LOG_BYTES: Final = 64 << 20
 
 # A row of "documents" is one version of one file. "stored" is 0 for one that no store was given, 1 for one that may be
 # in the store or not, as a write of it began and was not seen to end, and 2 for one that is there. "hash" is that of
@@ -91,9 +89,9 @@ def open_ledger(path: str) -> sqlite3.Connection:
 
 
 def _refused(path: str, error: sqlite3.Error) -> StoreError:
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if kind_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(f"another ingest is running into this index (it holds {path}); wait until it has ended")
-    if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+    if is_foreign(error):
         return StoreError(
             f"{path}, which ingest keeps beside the index, cannot be used ({error}); it was left as it is: move it "
             "away, and everything is embedded again"
@@ -109,14 +107,14 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     # The lock that is taken here is kept until the connection is closed.
     connection.execute("BEGIN EXCLUSIVE")
-    is_empty = _is_empty(connection)
-    if not is_empty:
+    is_new = is_empty(connection)
+    if not is_new:
         _check(connection, path)
     connection.execute("COMMIT")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-    if is_empty:
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+    if is_new:
         connection.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:
             connection.execute(statement)
@@ -125,19 +123,9 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
         connection.execute(statement)
 
 
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return tables == 0 and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
-
-
 def _check(connection: sqlite3.Connection, path: str) -> None:
-    if _pragma(connection, "application_id") != APPLICATION_ID:
+    owner, version = mark_of(connection)
+    if owner != APPLICATION_ID:
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: move it away")
-    version = _pragma(connection, "user_version")
     if version != VERSION:
         raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    return value

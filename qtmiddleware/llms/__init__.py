@@ -14,7 +14,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.ports import LanguageModel
 from qtmiddleware.settings import Settings
 
-__all__ = ["as_language_model"]
+__all__ = ["as_language_model", "has_language_model"]
 
 _ALLOWED = (
     "an openai.OpenAI or openai.AsyncOpenAI client, a pair of both, an object with name, complete and acomplete, "
@@ -44,6 +44,13 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     raise ConfigError(
         f"{type(given).__name__} is no language model: client may be {_ALLOWED}{hint}", path="client", allowed=_ALLOWED
     )
+
+
+def has_language_model(settings: Settings) -> bool:
+    """Whether *settings* and the environment name a key, or the address of a service that may need none."""
+    from qtmiddleware.llms.openai.clients import is_reachable
+
+    return is_reachable(settings.llm.base_url)
 
 
 def _is_client(given: Any) -> bool:

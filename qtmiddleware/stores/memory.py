@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qtmiddleware.stores.sqlite import SQLiteStore
-from qtmiddleware.stores.sqlite.schema import MEMORY
+from qtmiddleware.stores.sqlite.files import MEMORY
 
 
 class MemoryStore(SQLiteStore):

@@ -14,9 +14,9 @@ from qtmiddleware.errors import ConfigError, UnreadableDocument
 from qtmiddleware.ingestion.ledger import Ledger
 from qtmiddleware.ingestion.names import Root, absolute
 from qtmiddleware.ingestion.reading import Reader
-from qtmiddleware.ingestion.schema import MEMORY
 from qtmiddleware.ports import Passage
 from qtmiddleware.settings import Settings
+from qtmiddleware.stores.sqlite.files import MEMORY
 
 _PASSAGES: Final = """
 SELECT d.name || '#' || c.ordinal, c.text, c.metadata

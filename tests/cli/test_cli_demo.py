@@ -26,7 +26,7 @@ def found(qtm: Run, tmp_path: Path) -> dict[str, Any]:
 
 def test_every_system_is_compared_and_an_example_walked_through(found: dict[str, Any]) -> None:
     assert [system["name"] for system in found["systems"]] == list(USUAL)
-    assert found["questions"] == 6
+    assert (found["dataset"], found["questions"]) == ("demo", 6)
     assert found["baseline"] == BASELINE
     calls = {system["name"]: system["llmCalls"] for system in found["systems"]}
     assert (calls["raw"], calls["rules"], calls["combined"], calls["all"]) == (0, 0, 6, 18)
@@ -42,3 +42,12 @@ def test_the_table_fits_a_plain_terminal(qtm: Run) -> None:
     assert len(rows) >= len(USUAL)
     assert "…" not in "".join(rows[: len(USUAL)])
     assert "Step by step" in ended.out
+
+
+def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(qtm: Run, tmp_path: Path) -> None:
+    for options in ((), ("--recorded",)):
+        ended = qtm("demo", "--record", "replies.jsonl", *options)
+        assert (ended.code, ended.out) == (2, "")
+        assert "there is nothing to record" in ended.err
+    assert not (tmp_path / "replies.jsonl").exists()
+    assert not (tmp_path / ".tmp").exists()

@@ -142,7 +142,7 @@ def test_a_pipe_may_be_a_conversation_and_be_explained(qtm: Run, folder: Path, s
     assert [len(it.get("history", ())) for it in service.answered] == [0, 2, 0]
     for told in (
         "asked the model: always",
-        "sub-query, weight 0.50",
+        "sub-query, weight 0.40",
         "Fusion     anchored: ",
         "Keywords   weight 0.35",
     ):

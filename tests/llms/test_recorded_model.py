@@ -138,8 +138,17 @@ def test_a_broken_recording_is_a_config_error(tmp_path: Path, content: bytes) ->
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"r\.jsonl"):
         RecordedModel.from_file(path)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        RecordedModel.from_file(tmp_path / "missing.jsonl")
+
+
+def test_a_recording_that_cannot_be_opened_says_why_in_words(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_bytes(b"\xff\xfe")
+    for name, why in {
+        "missing.jsonl": "No such file or directory",
+        ".": "Is a directory",
+        "r.jsonl": "it is not UTF-8",
+    }.items():
+        with pytest.raises(ConfigError, match=f"cannot be read: {why}"):
+            RecordedModel.from_file(tmp_path / name)
 
 
 SETS = sorted(path.stem for path in (SHARED / "recordings").glob("*.jsonl"))

@@ -203,7 +203,7 @@ def test_an_error_of_another_database_that_the_passages_come_from_passes_through
 
 
 def test_a_writer_that_waited_in_vain_for_another_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
     with open_store(tmp_path / "index.sqlite") as store, open_store(tmp_path / "index.sqlite") as other:
 
         def passages() -> Iterator[tuple[Passage, list[float]]]:

@@ -13,6 +13,8 @@ from qtmiddleware.errors import ModelError
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
+SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
+"""Read by the SDK itself, where there is no other address."""
 NO_KEY: Final = "none"
 """Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
 
@@ -52,7 +54,7 @@ class Clients:
         given = self._given_sync if self._given_sync is not None else self._given_async
         if given is not None:
             return _host_of(str(getattr(given, "base_url", "")))
-        return _host_of(_address(self._base_url) or os.environ.get("OPENAI_BASE_URL", ""))
+        return _host_of(_address(self._base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, ""))
 
     def sync(self) -> Any:
         """The client for a synchronous call, without retries; raises `ModelError` where only an async one was given."""
@@ -113,7 +115,7 @@ class Clients:
     def _make(self, kind: str, **options: Any) -> Any:
         address = _address(self._base_url)
         key = os.environ.get(KEY_VARIABLE, "").strip()
-        if not key and not address and not os.environ.get("OPENAI_BASE_URL"):
+        if not is_reachable(self._base_url):
             raise ModelError(
                 "unauthorized",
                 f"there is no key for the language model: set {KEY_VARIABLE}, or {ADDRESS_VARIABLE} (llm.baseUrl) for"
@@ -122,6 +124,12 @@ class Clients:
         import openai
 
         return getattr(openai, kind)(api_key=key or NO_KEY, base_url=address, **options)
+
+
+def is_reachable(base_url: str | None) -> bool:
+    """Whether there is a key, or the address of a service that may need none."""
+    variables = (KEY_VARIABLE, ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)
+    return bool(base_url) or any(os.environ.get(name, "").strip() for name in variables)
 
 
 def _address(base_url: str | None) -> str | None:

@@ -18,8 +18,12 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _read_record(line, f"{path}, line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the recording {path} cannot be read: {type(error).__name__}", path="recording") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the recording {path} cannot be read: it is not UTF-8", path="recording") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the recording {path} cannot be read: {error.strerror or type(error).__name__}", path="recording"
+        ) from error
 
 
 def _read_record(line: str, where: str) -> dict[str, Any]:

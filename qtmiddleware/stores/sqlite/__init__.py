@@ -13,9 +13,9 @@ from qtmiddleware.filters import Condition
 from qtmiddleware.ports import Filter, Passage, Record
 from qtmiddleware.stores.checks import checked_query, checked_slices, paired, possible_ids
 from qtmiddleware.stores.sqlite.connections import Connections
+from qtmiddleware.stores.sqlite.files import MEMORY
 from qtmiddleware.stores.sqlite.held import Held
 from qtmiddleware.stores.sqlite.rows import put, records, remove
-from qtmiddleware.stores.sqlite.schema import MEMORY
 from qtmiddleware.stores.words import query_words
 
 if TYPE_CHECKING:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from typing import Any, Final
+from typing import Any
 
+from qtmiddleware.stores.sqlite.files import BUSY_SECONDS, LOG_BYTES
 from qtmiddleware.stores.words import index_text
-
-BUSY_SECONDS: Final = 30.0
-"""How long a writer waits for another process to finish writing."""
-LOG_BYTES: Final = 64 << 20
-"""What is left of the write-ahead log after a long write."""
 
 
 class Connection(sqlite3.Connection):

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.stores.sqlite.connection import Connection, connect
-from qtmiddleware.stores.sqlite.schema import MEMORY, is_damage, open_database
+from qtmiddleware.stores.sqlite.files import MEMORY, is_damage, kind_of
+from qtmiddleware.stores.sqlite.schema import open_database
 
 
 class Connections:
@@ -98,7 +99,7 @@ class Connections:
             if run.interruption is not None:
                 interruption, run.interruption = run.interruption, None
                 raise interruption from None
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            if kind_of(error) == sqlite3.SQLITE_BUSY:
                 raise self._failed(doing, "another process is writing to it; try again when that is done") from error
             raise self._failed(
                 doing, f"{error}; move it away and ingest again" if is_damage(error) else error

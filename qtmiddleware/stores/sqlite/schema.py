@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Final
 from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.sqlite.connection import BUSY_SECONDS, Connection, connection_to, tune
+from qtmiddleware.stores.sqlite.connection import Connection, connection_to, tune
+from qtmiddleware.stores.sqlite.files import MEMORY, is_empty, is_foreign, kind_of, make_file, mark_of, use_wal
 from qtmiddleware.stores.words import CATEGORIES
 
-MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x71746D73
 """Marks the file as ours: "qtms" in ASCII."""
 VERSION: Final = 3
-RETRY_SECONDS: Final = 0.01
 PAGE_BYTES: Final = 16 << 10
 """Of the usual page of 4 kB a passage with its vector would leave nearly half unused."""
 _FTS_MODULE: Final = "fts5"
@@ -90,35 +86,17 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> Connect
 
 
 def _refused(path: str, error: sqlite3.Error) -> StoreError:
-    # A table that is not there is an error of no kind of its own.
-    if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+    if is_foreign(error):
         return StoreError(
             f"{path} is not a store of this package or is damaged ({error}); "
             "it was left as it is: name another path, or move it away and ingest again"
         )
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+    if kind_of(error) == sqlite3.SQLITE_BUSY:
         return StoreError(f"the store {path} cannot be opened: another process is writing to it; try again")
     return StoreError(
         f"the store {path} cannot be opened: {error}; it must be a file that can be written, in a folder that can be "
         "written, with room on the disk"
     )
-
-
-def make_file(path: Path) -> None:
-    """Create an empty file, for its owner alone, where there is none; what SQLite puts beside it follows its mode.
-
-    One that is there is not opened, not even for a moment: a process that closes any descriptor of a file lets go of
-    all its locks on it, those of SQLite too; another process would then remove the log this one writes to, and writes
-    would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2). Raises `OSError`.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def is_damage(error: sqlite3.Error) -> bool:
-    """Whether *error* comes of what is in a file, and not of a place that cannot be read or written."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _prepare(connection: Connection, path: str, embedding_model: str, dimension: int) -> None:
@@ -128,38 +106,18 @@ def _prepare(connection: Connection, path: str, embedding_model: str, dimension:
             "the SQLite of this Python was built without FTS5, which the store needs for keyword search; use a Python "
             "whose sqlite3 has it (those of python.org, Debian, Homebrew and conda do) or another store"
         )
-    if _is_empty(connection):
+    if is_empty(connection):
         _create(connection, embedding_model, dimension)
     _check(connection, path, embedding_model, dimension)
-
-
-def _is_empty(connection: Connection) -> bool:
-    """Whether nothing was ever put into the database."""
-    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return tables == 0 and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
-
-
-def _use_wal(connection: Connection) -> None:
-    """Switch to the write-ahead log. SQLite does not wait for another process that does so now; we do."""
-    deadline = monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
-                raise
-            sleep(RETRY_SECONDS)
-        else:
-            return
 
 
 def _create(connection: Connection, embedding_model: str, dimension: int) -> None:
     """Lay out the tables in one transaction; of two processes that come at once, the second finds them made."""
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-    _use_wal(connection)
+    use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_empty(connection):
+        if is_empty(connection):
             for statement in _statements():
                 connection.execute(statement)
             values = [("embedding_model", embedding_model), ("dimension", dimension), ("identity", uuid4().hex)]
@@ -184,9 +142,9 @@ def _statements() -> list[str]:
 
 def _check(connection: Connection, path: str, embedding_model: str, dimension: int) -> None:
     """Raise `StoreError` unless the database is a store of this version, made with this model."""
-    if _pragma(connection, "application_id") != APPLICATION_ID:
+    owner, version = mark_of(connection)
+    if owner != APPLICATION_ID:
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: name another path")
-    version = _pragma(connection, "user_version")
     if version != VERSION:
         raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
     held = dict(connection.execute("SELECT key, value FROM meta"))
@@ -197,8 +155,3 @@ def _check(connection: Connection, path: str, embedding_model: str, dimension: i
             f"{embedding_model!r} ({dimension}): their vectors mean different things. Use {model!r}, or ingest again "
             "into another path"
         )
-
-
-def _pragma(connection: Connection, name: str) -> int:
-    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    return value
