@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Any, Final
 
 import typer
@@ -17,12 +20,13 @@ from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.evaluation import SYSTEMS, Dataset, Progress
-from qtmiddleware.settings import Settings
-from qtmiddleware.tuning import FREE_TIERS, TIERS, Budget, Tuned, tune
+from qtmiddleware.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, nested, tune
 from qtmiddleware.tuning import split as divide
 
 _OUT: Final = Path("query-transform.config.json")
 _SCHEMA: Final = "schema.json"
+_EMBEDDER: Final = ("embeddingModel", "embeddingDimensions")
+_MODEL: Final = ("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput")
 
 
 def tune_command(
@@ -47,9 +51,9 @@ def tune_command(
     ] = None,
     questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
     split: Annotated[str, typer.Option(help="The one file of judgements to use, as test; all by default.")] = "",
-    seed: Annotated[int, typer.Option(help="Decides which questions are held out.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides which questions are held out.")] = 0,
     cache: Annotated[Path, typer.Option(help="Where the index, vectors and replies are kept.")] = CACHE,
-    out_file: Annotated[Path, typer.Option("--out", "-o", help="The config file to write.")] = _OUT,
+    out_file: Annotated[Path, typer.Option("--out", "-o", help="The config file to write, as JSON.")] = _OUT,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
     report: Annotated[Path | None, typer.Option(help="Folder for a report in Markdown and HTML.")] = None,
     json_output: AsJson = False,
@@ -61,7 +65,10 @@ def tune_command(
         max_usd_per_thousand=max_usd_per_thousand,
         max_hurt_rate=max_hurt_rate,
     )
-    settings = Config.load().overridden({"transformationModel": model} if model else {}).settings
+    if not isfinite(model_ms):
+        raise ConfigError(f"--model-ms is {model_ms}; allowed: a finite number of at least 0", path="--model-ms")
+    config = Config.load().overridden({"transformationModel": model} if model else {})
+    settings = config.settings
     _prepare(out_file, report, force=force)
     judged = Dataset.load(data, split=split)
     # Too few questions are noticed before any passage is embedded.
@@ -85,12 +92,13 @@ def tune_command(
             note(said)
         tuned = _tuned(opened, budget, seed, told)
         if tuned.is_better:
-            _write(out_file, _config(tuned, settings))
+            _write(out_file, _config(tuned, config))
         if report is not None:
             _report(report, tuned, opened)
     if json_output:
         as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
     else:
+        line("Measured on the held-out half of the questions:")
         show(tuned.comparison)
         line(f"\n{tuned.summary()}")
         line(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
@@ -105,13 +113,26 @@ def _prepare(out_file: Path, report: Path | None, *, force: bool) -> None:
     if out_file.exists() and not force:
         message = f"{out_file} is there already: overwrite it with --force, or name another file with --out"
         raise ConfigError(message, path="--out", value=str(out_file))
-    out_file.parent.mkdir(parents=True, exist_ok=True)
+    if out_file.suffix.lower() == ".toml":
+        raise ConfigError(f"{out_file} would be read as TOML, and JSON is written; name it .json", path="--out")
+    _writable(out_file.parent, "--out")
     if report is not None:
         try:
             import jinja2  # noqa: F401
         except ImportError as error:
             raise MissingExtra("jinja2", "eval") from error
-        report.mkdir(parents=True, exist_ok=True)
+        _writable(report, "--report")
+
+
+def _writable(folder: Path, option: str) -> None:
+    """Make the folder where it is missing; raise `ConfigError` where nothing can be written in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        message = f"nothing can be written to {folder}: {error.strerror}; name another place with {option}"
+        raise ConfigError(message, path=option, value=str(folder)) from error
 
 
 def _tuned(opened: OpenedBench, budget: Budget, seed: int, told: Progress) -> Tuned:
@@ -133,22 +154,33 @@ def _tiers(opened: OpenedBench) -> Sequence[str]:
     return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
 
 
-def _config(tuned: Tuned, settings: Settings) -> dict[str, Any]:
-    """What stands in the file: the transformation always, so that it says what it is, and the model where one is asked.
+def _config(tuned: Tuned, used: Config) -> dict[str, Any]:
+    """What stands in the file: what was chosen, and the models of *used* that it was chosen with.
 
-    Every other setting that has its default is left out.
+    The transformation always stands there, so that the file says what it is, and the model where one is asked. Every
+    other setting that has its default is left out.
     """
     kind = tuned.config.get("transformationType", "none")
+    asks = kind != "none"
     written: dict[str, Any] = {"transformationType": kind}
-    if kind != "none":
-        written["transformationModel"] = settings.transformation_model
-    return {**written, **tuned.config}
+    if asks:
+        written["transformationModel"] = used.settings.transformation_model
+    kept = (*_EMBEDDER, *_MODEL) if asks else _EMBEDDER
+    models = {key: value for key, value, origin in used.rows() if key in kept and origin != "default"}
+    return {**written, **nested({**models, **flat(tuned.config)})}
 
 
 def _write(path: Path, config: dict[str, Any]) -> None:
+    """All of it or nothing: who is interrupted keeps the file that was there."""
     if (path.parent / _SCHEMA).is_file():
         config = {"$schema": f"./{_SCHEMA}", **config}
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    path = path.resolve()
+    begun = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        begun.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        begun.replace(path)
+    finally:
+        begun.unlink(missing_ok=True)
 
 
 def _report(folder: Path, tuned: Tuned, opened: OpenedBench) -> None:

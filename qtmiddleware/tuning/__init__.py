@@ -7,9 +7,9 @@ found.is_better, found.config, found.comparison[found.chosen].difference.gain
 from __future__ import annotations
 
 from qtmiddleware.tuning.budget import Budget
-from qtmiddleware.tuning.grid import FREE_TIERS, TIERS
+from qtmiddleware.tuning.grid import FREE_TIERS, TIERS, flat, nested
 from qtmiddleware.tuning.splitting import LEAST, split
-from qtmiddleware.tuning.trials import MIN_ERRORS, MIN_GAIN, Trial
+from qtmiddleware.tuning.trials import MIN_ERRORS, MIN_GAIN, MOST_LOST, OVERALL_ERRORS, Trial
 from qtmiddleware.tuning.tune import TRYING, tune
 from qtmiddleware.tuning.tuned import TUNED, Tuned
 
@@ -18,12 +18,16 @@ __all__ = [
     "LEAST",
     "MIN_ERRORS",
     "MIN_GAIN",
+    "MOST_LOST",
+    "OVERALL_ERRORS",
     "TIERS",
     "TRYING",
     "TUNED",
     "Budget",
     "Trial",
     "Tuned",
+    "flat",
+    "nested",
     "split",
     "tune",
 ]

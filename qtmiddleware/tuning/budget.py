@@ -33,7 +33,7 @@ class Budget:
         for name in (field.name for field in fields(self)):
             limit, most = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
             if limit is not None and not (isfinite(limit) and 0.0 <= limit <= most):
-                allowed = "a number from 0 to 1" if most == 1.0 else "a number of at least 0"
+                allowed = "a number from 0 to 1" if most == 1.0 else "a finite number of at least 0"
                 raise ConfigError(f"{name} is {limit}; allowed: {allowed}", path=name, value=limit, allowed=allowed)
 
     def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class Budget:
                 _beyond(
                     score.usd_per_thousand,
                     self.max_usd_per_thousand,
-                    "a thousand questions cost ${:.2f}, the budget is ${:.2f}",
+                    "a thousand questions cost ${:.3g}, the budget is ${:.3g}",
                 ),
                 _beyond(score.hurt_rate, self.max_hurt_rate, "it hurts {:.1%} of the questions, the budget is {:.1%}"),
             )

@@ -9,7 +9,7 @@ from typing import Final
 from qtmiddleware.evaluation import SYSTEMS, asks_a_model
 from qtmiddleware.tuning.budget import Budget
 from qtmiddleware.tuning.grid import axes, flat, gated
-from qtmiddleware.tuning.trials import MIN_GAIN, Trial, Trials
+from qtmiddleware.tuning.trials import OVERALL_ERRORS, Trial, Trials
 
 PASSES: Final = 2
 """Each setting is looked at so often, the later time beside what the others have become."""
@@ -34,7 +34,12 @@ class Search:
         return next((trial for trial in own if not trial.broken), self.trials.raw)
 
     def best(self) -> Trial:
-        """The best candidate within the budget."""
+        """The default, or the best candidate within the budget where that is better beyond the luck of many tries."""
+        default, found = self.default(), self._greedy()
+        is_sure = found.is_clearly_better(default, OVERALL_ERRORS) or found.is_cheaper_and_as_good(default)
+        return found if is_sure or default is self.trials.raw else default
+
+    def _greedy(self) -> Trial:
         held = chosen(self.default(), [self.trials.raw, *(trial for tier in self.tiers for trial in self._tier(tier))])
         if held is self.trials.raw:
             return held
@@ -76,5 +81,5 @@ def chosen(held: Trial, others: Iterable[Trial]) -> Trial:
     allowed = [trial for trial in others if not trial.broken]
     better = [trial for trial in allowed if trial.is_clearly_better(held)]
     best = max(better, key=lambda trial: trial.mean, default=held)
-    cheaper = [trial for trial in allowed if trial.calls < best.calls and trial.mean >= best.mean - MIN_GAIN]
+    cheaper = [trial for trial in allowed if trial.is_cheaper_and_as_good(best)]
     return min(cheaper, key=lambda trial: (trial.calls, -trial.mean), default=best)

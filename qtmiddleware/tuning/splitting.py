@@ -52,7 +52,7 @@ def _check(data: Dataset, sides: tuple[Dataset, Dataset], groups: int, holdout: 
     if total < needed:
         message = f"{total} judged questions are too few to tune on: {needed} are needed"
     else:
-        message = f"{total} judged questions are of only {groups} conversations or texts, which stay on one side"
+        message = f"{total} judged questions are of too few conversations or texts ({groups}), kept on one side"
     raise ConfigError(
         f"{message}, so that at least {LEAST} are left to train on ({train} now) and {LEAST} to report on ({held} now)",
         path="dataset",

@@ -31,6 +31,10 @@ MIN_GAIN: Final = 0.003
 """A setting must gain at least so much nDCG@10 over a simpler one, and within it the cheaper one is taken."""
 MIN_ERRORS: Final = 1.5
 """And at least so many standard errors of its mean gain: the best of many tries is partly luck."""
+OVERALL_ERRORS: Final = 2.5
+"""What the search ends with must gain so many over the default: 5 %, one-sided, shared by the eight settings tried."""
+MOST_LOST: Final = 0.01
+"""One that asks the model less often is as good where it surely loses no more nDCG@10 than that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +72,27 @@ class Trial:
         """How often it asks the model, for each question."""
         return self.score.llm_calls / len(self.score.runs)
 
-    def is_clearly_better(self, than: Trial) -> bool:
-        """Whether it gains more over *than* than `MIN_GAIN` and than `MIN_ERRORS` standard errors of that gain."""
-        gains = [gain - than.score.gains[question] for question, gain in self.score.gains.items()]
-        gain, error = sum(gains) / len(gains), stdev(gains) / sqrt(len(gains))
-        return gain >= max(MIN_GAIN, MIN_ERRORS * error)
+    def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
+        """Whether it gains more over *than* than `MIN_GAIN` and than so many standard *errors* of that gain."""
+        gain, error = self._over(than)
+        return gain >= max(MIN_GAIN, errors * error)
+
+    def is_cheaper_and_as_good(self, as_: Trial) -> bool:
+        """Whether it asks the model less often and loses next to nothing for it.
+
+        It is the calls that must earn their cost: one that asks no model may lose `MIN_GAIN`, whatever chance did. One
+        that asks now and then loses something for certain, so that it must be certain that this is little: with
+        `MIN_ERRORS` standard errors on top, no more than `MOST_LOST`.
+        """
+        if self.calls >= as_.calls:
+            return False
+        gain, error = self._over(as_)
+        return gain >= -MIN_GAIN if not self.calls else MIN_ERRORS * error - gain <= MOST_LOST
+
+    def _over(self, other: Trial) -> tuple[float, float]:
+        """The mean gain over *other*, question by question, and its standard error."""
+        gains = [gain - other.score.gains[question] for question, gain in self.score.gains.items()]
+        return sum(gains) / len(gains), stdev(gains) / sqrt(len(gains))
 
     def to_dict(self) -> dict[str, Any]:
         """What was tried and what came of it, as plain data."""

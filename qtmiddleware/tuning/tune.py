@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Final
 
 from qtmiddleware.bench import Bench
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import BASELINE, TOLERANCE, Comparison, Dataset, Progress, SystemScore, chosen, measure
 from qtmiddleware.ports import KeywordStore
 from qtmiddleware.tuning.budget import Budget
@@ -16,7 +17,7 @@ from qtmiddleware.tuning.grid import TIERS, Flat, flat, most_trials
 from qtmiddleware.tuning.search import DEFAULTS, PASSES, Search
 from qtmiddleware.tuning.splitting import split
 from qtmiddleware.tuning.trials import Trial, Trials, kept, warmed
-from qtmiddleware.tuning.tuned import TUNED, Tuned, is_better_than
+from qtmiddleware.tuning.tuned import TUNED, Tuned, is_worse_than
 
 TRYING: Final = "trying candidates"
 """What progress is told while the search runs."""
@@ -39,14 +40,18 @@ def tune(
     The questions are divided by *seed*, the share *holdout* of them held out (`split`). The search sees the others
     alone. It starts from the library's default and takes another tier of *tiers* (names of `evaluation.SYSTEMS`), then
     another value of one setting after the other, only where that is clearly better (`Trial.is_clearly_better`);
-    candidates beyond the budget are out, and where two are equal the cheaper is taken. Every candidate is a real run.
-    A gate, which learns from the questions it sees, is measured as it is once it has seen those to train on.
+    candidates beyond the budget are out, and where two are equal the cheaper is taken. What it ends with must be better
+    than the default beyond the luck of many tries, or the default it is: that is decided by the training questions
+    alone. Every candidate is a real run. A gate, which learns from the questions it sees, is measured as it is once it
+    has seen those to train on.
 
-    What comes of it is then measured once on the held-out questions beside the raw query and the defaults. It
-    `is_better` where it beats the raw query significantly there and keeps the budget; where it is no better than the
-    default, the default is recommended. *progress* is told what is run, how far it is and how far it may go. Raises
-    `ConfigError` for unknown tiers or too few questions, and what a search raises.
+    The decision is then verified on the held-out questions, once, beside the raw query and the defaults. It holds where
+    the config beats the raw query significantly, keeps the budget and is no worse than the default there; where it does
+    not and the default does, the default is recommended. *progress* is told what is run, how far it is and how far it
+    may go. Raises `ConfigError` for unknown tiers, a negative *seed* or too few questions, and what a search raises.
     """
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; allowed: a whole number of at least 0", path="seed", value=seed)
     began = perf_counter()
     settings = {name: flat(it) for name, it in chosen(tiers).items() if name != BASELINE}
     train, held = split(data, seed=seed, holdout=holdout)
@@ -97,9 +102,9 @@ def _judged(
 ) -> Tuned:
     name_of = {trial: name for name, trial in compared.items()}
     own, tuned = name_of[default], name_of[best]
-    broken = {name: _broken(budget, comparison[name], compared[name].settings) for name in (own, tuned)}
-    is_own_enough = not is_better_than(comparison[tuned], comparison[own])
-    taken = own if own != BASELINE and not broken[own] and (is_own_enough or broken[tuned]) else tuned
+    why = {name: _refusals(name, comparison, compared, budget) for name in (own, tuned)}
+    failed = why[tuned] or is_worse_than(comparison[tuned], comparison[own])
+    taken = own if failed and not why[own] else tuned
     return Tuned(
         config=compared[taken].config,
         chosen=taken,
@@ -110,7 +115,7 @@ def _judged(
         trials=trials.all,
         trained_on=trained_on,
         budget=budget,
-        refusals=_refusals(comparison[taken], broken[taken], trained_on),
+        refusals=why[taken],
         seconds=seconds,
     )
 
@@ -120,20 +125,20 @@ def _broken(budget: Budget, score: SystemScore, settings: Flat) -> tuple[str, ..
     return budget.broken_by(score, kept_rate=settings["escalation.targetCallRate"] if is_gated else None)
 
 
-def _refusals(score: SystemScore, broken: Sequence[str], trained_on: int) -> tuple[str, ...]:
-    """Why the config of *score* is not to be used, and what to do."""
-    if score.name == BASELINE:
+def _refusals(name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget) -> tuple[str, ...]:
+    """Why the config called *name* is not to be used, and what to do."""
+    if name == BASELINE:
         nothing = "no candidate within the budget did better than the raw query on the questions it was chosen by"
         return (f"{nothing}. Keep the raw query, widen the budget or judge more questions.",)
-    found = score.difference
+    score, trial = comparison[name], compared[name]
+    found, broken = score.difference, _broken(budget, score, trial.settings)
     why = [f"on the held-out questions {it}. Widen the budget, or tune with a tighter one." for it in broken]
     if found.gain <= TOLERANCE:
         why.append("on the held-out questions it does no better than the raw query. Keep the raw query.")
     elif not found.is_significant:
-        why.append(
-            f"chance explains what it gains on the held-out questions (p {found.p_holm:.3f}). With some "
-            f"{_needed(score, trained_on)} judged questions a gain of this size would be told from chance."
-        )
+        needed = f"{_needed(score, len(trial.score.gains)):,} judged questions"
+        chance = f"chance explains what it gains on the held-out questions (p {found.p_holm:.3f})"
+        why.append(f"{chance}. With some {needed} a gain of this size would be told from chance.")
     return tuple(why)
 
 

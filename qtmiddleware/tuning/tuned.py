@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,11 +19,11 @@ class Tuned:
     """The outcome of tuning.
 
     *comparison* holds the raw query, the library's defaults and the tuned config, all on the held-out questions, their
-    probabilities corrected for one another (Holm). *chosen* is the system that is recommended there: the tuned config
-    or, where that is no better, the default. *config* is the recommended config, without the keys that have their
-    defaults. *refusals* say why nothing can be recommended; without any it `is_better`. *trained* holds what the
-    compared systems did on the *trained_on* questions the search saw, by their names in *comparison*; *trials* every
-    candidate it tried.
+    probabilities corrected for one another (Holm). *tuned* is what the training questions decided for, which may be the
+    *default*. *chosen* is what is recommended: the tuned config or, where that did not hold on the held-out questions,
+    the default. *config* is the recommended config, without the keys that have their defaults. *refusals* say why
+    nothing can be recommended; without any it `is_better`. *trained* holds what the compared systems did on the
+    *trained_on* questions the search saw, by their names in *comparison*; *trials* every candidate it tried.
     """
 
     config: Mapping[str, Any]
@@ -80,23 +80,35 @@ class Tuned:
         tried = f"{len(self.trials)} candidates tried on {self.trained_on} questions in {self.seconds:.0f} s"
         lines = [f"{tried}; what follows was measured on {self.comparison.questions} other questions."]
         if self.tuned == BASELINE:
-            lines.append("Best on the former: the raw query; nothing within the budget was clearly better.")
+            lines.append("Decided by the former: the raw query; nothing within the budget was clearly better.")
         else:
-            gained = f"On the questions it was chosen by it had gained {_points(trained.score.difference.gain)}"
+            gained = f"On the questions that decided it had gained {_points(trained.score.difference.gain)}"
             lines += [
-                f"Best on the former: {trained.name}.",
+                f"Decided by the former: {trained.name}{', the default' if self.tuned == self.default else ''}.",
                 _told("It", self.comparison[self.tuned]),
                 f"{gained}; the difference, {_points(self.overfit)}, is what does not carry over.",
             ]
         if self.tuned != self.default and self.default in self.trained:
-            lines.append(_told(f"The default ({self.default})", self.comparison[self.default]))
+            lines.append(_told(f"The default, {self.default},", self.comparison[self.default]))
+        lines += [
+            f"Beyond the budget: {name}, as on the former {' and '.join(trial.broken)}."
+            for name, trial in self.trained.items()
+            if trial.broken
+        ]
+        return "\n".join([*lines, *self._advice()])
+
+    def _advice(self) -> Iterator[str]:
         if not self.is_better:
-            return "\n".join([*lines, *(f"Refused: {why}" for why in self.refusals)])
-        if self.chosen != self.tuned:
-            return "\n".join([*lines, f"Recommended: the default, {self.chosen}; tuning did not improve on it here."])
-        if self.chosen == self.default:
-            return "\n".join([*lines, "Recommended: this, which is the library's default within the budget."])
-        return "\n".join([*lines, "Recommended: the tuned config."])
+            yield from (f"Refused: {why}" for why in self.refusals)
+        elif self.chosen != self.tuned:
+            yield (
+                f"Recommended: the default, {self.chosen}, as the held-out questions do not confirm what was decided. "
+                "Taken by these very questions, it may look a little better on them than it is."
+            )
+        elif self.chosen == self.default:
+            yield "Recommended: this, which is the library's default within the budget."
+        else:
+            yield "Recommended: the tuned config, which the held-out questions confirm."
 
 
 def _told(subject: str, score: SystemScore) -> str:
@@ -104,8 +116,8 @@ def _told(subject: str, score: SystemScore) -> str:
     cost = score.usd_per_thousand
     interval = f"95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}"
     return (
-        f"{subject} gains {_points(found.gain)} of {PRIMARY} over the raw query ({interval}, p {found.p_holm:.4f} "
-        f"corrected), hurts {score.hurt_rate:.0%} of the questions, asks "
+        f"{subject} gains {_points(found.gain)} of {PRIMARY} over the raw query on the held-out questions "
+        f"({interval}, p {found.p_holm:.4f} corrected), hurts {score.hurt_rate:.0%} of them, asks "
         f"the model about {score.call_rate:.0%}, adds {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f})"
         + (f" and costs ${cost:.2f} for a thousand questions." if cost else ".")
     )
@@ -115,6 +127,6 @@ def _points(gain: float) -> str:
     return f"{100 * gain:+.1f} points"
 
 
-def is_better_than(one: SystemScore, other: SystemScore) -> bool:
-    """Whether *one* found more on the questions both were asked."""
-    return one.means[PRIMARY] > other.means[PRIMARY] + TOLERANCE
+def is_worse_than(one: SystemScore, other: SystemScore) -> bool:
+    """Whether *one* found less on the questions both were asked."""
+    return one.means[PRIMARY] < other.means[PRIMARY] - TOLERANCE

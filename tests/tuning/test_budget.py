@@ -27,7 +27,7 @@ def scored(*, calls: int = 0, cost_usd: float | None = 0.0, seconds: float = 0.0
     [
         (Budget(max_call_rate=0.35), {"calls": 35}, {"calls": 36}, "36.0% of the questions, the budget is 35.0%"),
         (Budget(max_added_ms=800), {"seconds": 0.8}, {"seconds": 0.9}, "adds 900 ms"),
-        (Budget(max_usd_per_thousand=2), {"cost_usd": 0.001}, {"cost_usd": 0.003}, "cost $3.00, the budget is $2.00"),
+        (Budget(max_usd_per_thousand=2), {"cost_usd": 0.001}, {"cost_usd": 0.003}, "cost $3, the budget is $2"),
         (Budget(max_hurt_rate=0.05), {"hurt": 5}, {"hurt": 6}, "hurts 6.0% of the questions"),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_gate_may_be_beyond_the_limit_by_chance_alone() -> None:
     ],
 )
 def test_impossible_limits_are_refused_by_name(limits: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=rf"{next(iter(limits))} is .*; allowed: a number"):
+    with pytest.raises(ConfigError, match=rf"{next(iter(limits))} is .*; allowed: a (finite )?number"):
         Budget(**limits)
 
 

@@ -20,6 +20,10 @@ def many(count: int) -> Dataset:
     return asked(*(Question(f"q{number}", f"Question {number}?") for number in range(count)))
 
 
+def opening(question: Question) -> str:
+    return question.history[0].content if question.history else question.text
+
+
 def ids(data: Dataset) -> set[str]:
     return {question.id for question in data.questions}
 
@@ -32,6 +36,23 @@ def test_every_question_is_on_one_side_with_its_judgements(count: int, seed: int
     assert not ids(train) & ids(held)
     assert len(held.questions) == round(holdout * count)
     assert (set(train.qrels), set(held.qrels)) == (ids(train), ids(held))
+
+
+@given(
+    spoken=st.lists(st.lists(st.sampled_from(["who?", " WHO? ", "and then?", "why", "", "é", "x y"]), max_size=3)),
+    seed=st.integers(),
+)
+def test_no_question_no_text_and_no_conversation_is_ever_on_both_sides(spoken: list[list[str]], seed: int) -> None:
+    odd = [
+        Question(f"odd{at}", turns[-1], tuple(Message("user", turn) for turn in turns[:-1]))
+        for at, turns in enumerate(spoken)
+        if turns
+    ]
+    train, held = split(asked(*many(90).questions, *odd), seed=seed)
+    assert not ids(train) & ids(held)
+    begun = [{" ".join(opening(it).split()).casefold() for it in side.questions} for side in (train, held)]
+    assert not begun[0] & begun[1]
+    assert not set(train.qrels) & set(held.qrels)
 
 
 @given(order=st.permutations(range(40)))
@@ -83,7 +104,7 @@ def test_too_few_questions_are_refused_with_the_number_that_is_needed() -> None:
 def test_questions_of_one_conversation_cannot_be_divided() -> None:
     opening = (Message("user", "Who was it?"),)
     data = asked(*(Question(f"q{number}", f"And {number}?", opening) for number in range(90)))
-    with pytest.raises(ConfigError, match="90 judged questions are of only 1 conversations or texts"):
+    with pytest.raises(ConfigError, match=r"90 judged questions are of too few conversations or texts \(1\)"):
         split(data)
 
 

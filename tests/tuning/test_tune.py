@@ -80,7 +80,7 @@ def test_the_outcome_is_plain_data_and_plain_words(found: Tuned) -> None:
     summary = found.summary()
     assert f"{len(found.trials)} candidates tried on 25 questions" in summary
     assert "is what does not carry over" in summary
-    assert "Recommended: the tuned config." in summary
+    assert "Recommended: the tuned config, which the held-out questions confirm." in summary
 
 
 def test_no_text_of_a_question_is_shown(found: Tuned, data: Dataset) -> None:
@@ -125,7 +125,35 @@ def test_the_default_is_recommended_where_what_was_found_does_not_carry_over(dat
     assert found.is_better
     assert found.overfit > 0.2
     assert found.config == {}
-    assert "Recommended: the default, rules; tuning did not improve on it here." in found.summary()
+    summary = found.summary()
+    assert "Recommended: the default, rules, as the held-out questions do not confirm what was decided." in summary
+    assert "it may look a little better on them than it is" in summary
+
+
+def test_the_held_out_judgements_decide_nothing_that_is_tried_or_decided(data: Dataset, found: Tuned) -> None:
+    held = [question.id for question in split(data)[1].questions]
+    turned = dict(zip(held, (data.qrels[it] for it in reversed(held)), strict=True))
+    other = tune(bench(data), replace(data, qrels={**data.qrels, **turned}), tiers=TWO_TIERS)
+    assert [(it.name, it.mean) for it in other.trials] == [(it.name, it.mean) for it in found.trials]
+    assert other.trained[other.tuned].config == found.trained[found.tuned].config
+    assert not other.is_better
+
+
+def test_a_gain_that_the_luck_of_many_tries_explains_leaves_the_default() -> None:
+    decided = []
+    for seed in range(4):
+        noise = collection(seed=seed)
+        found = tune(bench(noise), noise, tiers=FREE_TIERS, seed=seed)
+        best = max(found.trials, key=lambda trial: trial.mean)
+        assert not found.is_better
+        decided.append((found.tuned in (found.default, "raw"), best.mean > found.trained[found.default].mean))
+    assert all(is_default for is_default, _ in decided)
+    assert any(is_ahead for _, is_ahead in decided)
+
+
+def test_a_default_that_is_beyond_the_budget_is_told_with_the_reason(data: Dataset) -> None:
+    found = tune(bench(data), data, tiers=("combined", "rules"), budget=Budget(max_call_rate=0.0))
+    assert "Beyond the budget: combined, as on the former it asks the model about 100.0%" in found.summary()
 
 
 def test_what_breaks_the_budget_on_the_held_out_questions_is_refused(data: Dataset) -> None:
@@ -168,6 +196,11 @@ def test_too_few_questions_are_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="10 judged questions are too few to tune on: 40 are needed"):
         tune(bench(few, answering), few)
     assert not answering.prompts
+
+
+def test_a_seed_that_no_draw_takes_is_refused(data: Dataset) -> None:
+    with pytest.raises(ConfigError, match="seed is -1; allowed: a whole number of at least 0"):
+        tune(bench(data), data, seed=-1)
 
 
 def test_an_unknown_tier_is_refused(data: Dataset) -> None:
