@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import comb, isfinite
+from math import isfinite
 from typing import Final
 
 from qtmiddleware.config.keys import camel
@@ -78,4 +78,6 @@ def _beyond(value: float | None, limit: float | None, text: str) -> str:
 
 def _at_least(count: int, total: int, rate: float) -> float:
     """The probability of *count* or more of *total*, each of probability *rate*."""
-    return sum(comb(total, k) * rate**k * (1 - rate) ** (total - k) for k in range(count, total + 1))
+    from scipy.stats import binom
+
+    return float(binom.sf(count - 1, total, rate))

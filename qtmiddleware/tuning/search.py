@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.evaluation import SYSTEMS, asks_a_model
+from qtmiddleware.settings import Settings
 from qtmiddleware.tuning.budget import Budget
 from qtmiddleware.tuning.grid import axes, flat, gated
 from qtmiddleware.tuning.trials import OVERALL_ERRORS, Trial, Trials
@@ -15,7 +16,8 @@ PASSES: Final = 2
 """Each setting is looked at so often, the later time beside what the others have become."""
 DEFAULTS: Final = ("combined", "rules")
 """The library's own choices with a model and without."""
-_RATE: Final = 0.35
+# A gate is set to the library's own rate or the budget's, and to less where it asks more often than it was told.
+_RATE: Final = Settings().escalation.target_call_rate
 _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 
 

@@ -88,7 +88,7 @@ class Tuned:
                 _told("It", self.comparison[self.tuned]),
                 f"{gained}; the difference, {_points(self.overfit)}, is what does not carry over.",
             ]
-        if self.tuned != self.default and self.default in self.trained:
+        if self.default not in (self.tuned, BASELINE):
             lines.append(_told(f"The default, {self.default},", self.comparison[self.default]))
         lines += [
             f"Beyond the budget: {name}, as on the former {' and '.join(trial.broken)}."

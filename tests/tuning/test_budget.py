@@ -9,10 +9,12 @@ from qtmiddleware.evaluation import Dataset, Question, Run, SystemScore, measure
 from qtmiddleware.tuning import Budget
 
 
-def scored(*, calls: int = 0, cost_usd: float | None = 0.0, seconds: float = 0.0, hurt: int = 0) -> SystemScore:
-    """A system on a hundred questions: *calls* of them asked the model, *hurt* of them did worse than raw."""
-    questions = tuple(Question(str(number), str(number)) for number in range(100))
-    data = Dataset("hundred", (), questions, {question.id: {"p": 1} for question in questions})
+def scored(
+    *, calls: int = 0, cost_usd: float | None = 0.0, seconds: float = 0.0, hurt: int = 0, questions: int = 100
+) -> SystemScore:
+    """A system on so many *questions*: *calls* of them asked the model, *hurt* of them did worse than raw."""
+    asked = tuple(Question(str(number), str(number)) for number in range(questions))
+    data = Dataset("some", (), asked, {question.id: {"p": 1} for question in asked})
 
     def run(question: Question) -> Run:
         number = int(question.id)
@@ -57,6 +59,12 @@ def test_a_gate_may_be_beyond_the_limit_by_chance_alone() -> None:
     assert budget.broken_by(scored(calls=42), kept_rate=0.35) == ()
     assert budget.broken_by(scored(calls=46), kept_rate=0.35)
     assert budget.broken_by(scored(calls=42), kept_rate=0.4)
+
+
+def test_the_chance_is_known_of_thousands_of_questions_too() -> None:
+    budget = Budget(max_call_rate=0.35)
+    assert budget.broken_by(scored(calls=1_060, questions=3_000), kept_rate=0.35) == ()
+    assert len(budget.broken_by(scored(calls=1_200, questions=3_000), kept_rate=0.35)) == 1
 
 
 @pytest.mark.parametrize(
