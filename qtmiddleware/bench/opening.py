@@ -20,7 +20,7 @@ from qtmiddleware.bench.index import open_index
 from qtmiddleware.bench.recorded import fields_of, recorded_part
 from qtmiddleware.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import Comparison, Dataset, Progress, require_extras
+from qtmiddleware.evaluation import Comparison, Dataset, Progress, require_extras, require_measurable
 from qtmiddleware.llms import as_language_model, has_language_model
 from qtmiddleware.llms.openai import OpenAIModel
 from qtmiddleware.llms.openai.clients import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
@@ -118,6 +118,8 @@ def open_bench(
     with ExitStack() as stack:
         data = folder if isinstance(folder, Dataset) else Dataset.load(folder, split=split)
         require_extras()
+        # Before anything is embedded or asked.
+        require_measurable(data)
         notes: list[str] = []
         recorded: frozenset[str] | None = None
         model: LanguageModel

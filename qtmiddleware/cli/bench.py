@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ System = Mapping[str, Any]
 
 # What must be one and the same for all systems, since they share an index and a model.
 _SHARED = ("embeddingModel", "embeddingDimensions", "transformationModel", "llm.baseUrl")
+_REPORTS = ("report.md", "report.html", "report.json")
 # Laid over the files' own settings: every call is counted, and nobody's log is written to.
 _MEASURED: System = {"cache": {"enabled": False}, "log": {"path": None}}
 
@@ -77,18 +79,20 @@ def bench_command(
             questions=questions, split=split, seed=seed, concurrency=concurrency, progress=told,
         ) as opened:  # fmt: skip
             compared = _compared(opened, named, given)
-            to_judge = () if judge is None else judgeable(opened, judge, seed)
+            to_judge = () if judge is None else judgeable(opened, compared, judge, seed)
             comparison = opened.measure(compared, deep=deep, seed=seed, progress=told)
+            for doubt in comparison.notes[len(opened.notes) :]:
+                note(doubt)
             verdicts = judged(opened, comparison, compared, to_judge, told=told) if to_judge else None
     if verdicts is not None:
         comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
-    _written(comparison, opened, report, verdicts)
     if json_output:
         as_json(_plain(comparison, opened, verdicts))
-        return
-    show(comparison)
-    if verdicts is not None:
-        line(f"\n{verdicts.summary()}")
+    else:
+        show(comparison)
+        if verdicts is not None:
+            line(f"\n{verdicts.summary()}")
+    _written(comparison, opened, report, verdicts)
 
 
 def _names(text: str) -> list[str]:
@@ -137,9 +141,11 @@ def _compared(opened: OpenedBench, named: Mapping[str, System] | None, own: Mapp
             "OPENAI_API_KEY or QTM_LLM_BASE_URL",
             path="systems",
         )
+    if lost := [name for name, settings in found.items() if opened.lacks(settings)]:
+        # Measured, they would be what is left without a model, at no price.
+        raise ConfigError(f"nothing was recorded that {', '.join(lost)} would ask for; leave it out", path="systems")
     if unasked:
-        what = "are left out" if named is None else "find what rules find"
-        note(f"Nothing was recorded that they ask for, so they {what}: {', '.join(sorted(unasked))}.")
+        note(f"Nothing was recorded that they ask for, so they are left out: {', '.join(sorted(unasked))}.")
     for said in opened.notes:
         note(said)
     return found
@@ -155,7 +161,22 @@ def _prepare(report: Path) -> None:
         import jinja2  # noqa: F401
     except ImportError as error:
         raise MissingExtra("jinja2", "eval") from error
-    report.mkdir(parents=True, exist_ok=True)
+    with _named_errors(report):
+        report.mkdir(parents=True, exist_ok=True)
+        for name in _REPORTS:
+            (report / name).open("ab").close()
+
+
+@contextmanager
+def _named_errors(report: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"the report cannot be written to {error.filename or report}: {error.strerror}; name a folder that can be "
+            "written to",
+            path="report",
+        ) from error
 
 
 def _written(comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any) -> None:
@@ -164,12 +185,10 @@ def _written(comparison: Comparison, opened: OpenedBench, folder: Path | None, v
     from qtmiddleware import reporting
 
     plain = json.dumps(_plain(comparison, opened, verdicts), ensure_ascii=False, indent=2)
-    for name, text in {
-        "report.md": reporting.markdown(comparison, opened.data),
-        "report.html": reporting.page(comparison, opened.data),
-        "report.json": plain + "\n",
-    }.items():
-        (folder / name).write_bytes(text.encode("utf-8", "replace"))
+    texts = reporting.markdown(comparison, opened.data), reporting.page(comparison, opened.data), plain + "\n"
+    with _named_errors(folder):
+        for name, text in zip(_REPORTS, texts, strict=True):
+            (folder / name).write_bytes(text.encode("utf-8", "replace"))
     note(f"The report is in {folder}.")
 
 

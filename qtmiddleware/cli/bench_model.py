@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtmiddleware.bench import OpenedBench, asked_model
 from qtmiddleware.cli.bench_show import note
-from qtmiddleware.cli.environment import NO_MODEL, has_language_model
+from qtmiddleware.cli.environment import NO_MODEL
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Comparison, Question, require_extras
 from qtmiddleware.evaluation import Progress as Told
+from qtmiddleware.llms import has_language_model
 from qtmiddleware.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ def _dropped(made: Any) -> str:
     return ", ".join(f"{number} {why}" for why, number in made.dropped.items())
 
 
-def judgeable(opened: OpenedBench, count: int, seed: int) -> tuple[Question, ...]:
+def judgeable(opened: OpenedBench, systems: Sized, count: int, seed: int) -> tuple[Question, ...]:
     """The questions whose answers are judged: *count* of those with a reference answer, drawn by *seed*."""
+    if len(systems) < 2:
+        raise ConfigError("there is nothing to judge the baseline against; name a second system", path="judge")
     if not opened.has_model:
         raise ConfigError(NO_MODEL, path="judge")
     answered = {one.id for one in opened.data.questions if str(one.metadata.get("answer") or "").strip()}
@@ -78,9 +81,7 @@ def judged(
     """The model's answers from the baseline's passages and from those of the best challenger, judged by the model."""
     from qtmiddleware.judging import judge
 
-    best = max(comparison.challengers, key=lambda score: score.difference.gain, default=None)
-    if best is None:
-        raise ConfigError("there is nothing to judge the baseline against; name a second system", path="judge")
+    best = max(comparison.challengers, key=lambda score: score.difference.gain)
     bench = replace(opened.bench, model=opened.model)
 
     def answers(name: str) -> Callable[[Question], str]:

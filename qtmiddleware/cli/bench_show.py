@@ -17,7 +17,7 @@ from qtmiddleware.evaluation import Comparison
 from qtmiddleware.evaluation import Progress as Told
 
 # What a narrow terminal does without, first of all the first.
-_DISPENSABLE = ("R@100", "MRR@10", "R@10", "p95", "helped", "calls", "$/1k")
+_DISPENSABLE = ("R@100", "MRR@10", "R@10", "p95", "helped", "calls", "$/1k", "+ms p50")
 
 
 def show(comparison: Comparison) -> None:
@@ -34,7 +34,9 @@ def show(comparison: Comparison) -> None:
     line(f"{comparison.dataset}: {comparison.questions:,} questions{passages}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for at in shown:
-        table.add_column(headings[at], justify="right" if at else "left", no_wrap=True)
+        # Where even that is too wide, names are cut, and numbers never.
+        least = max(cell_len(row[at]) for row in (headings, *rows)) if at else None
+        table.add_column(headings[at], justify="right" if at else "left", no_wrap=True, min_width=least)
     for row in rows:
         table.add_row(*(row[at] for at in shown))
     # A file or a pipe has no width.

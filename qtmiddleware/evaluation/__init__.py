@@ -11,7 +11,7 @@ from qtmiddleware.evaluation.compare import compare
 from qtmiddleware.evaluation.comparison import PRIMARY, TOLERANCE, Comparison, Percentiles, SystemScore
 from qtmiddleware.evaluation.dataset import Dataset, Question
 from qtmiddleware.evaluation.measures import DEEP, MEASURES, PerQuery, evaluate
-from qtmiddleware.evaluation.measuring import Progress, measure, require_extras
+from qtmiddleware.evaluation.measuring import Progress, measure, require_extras, require_measurable
 from qtmiddleware.evaluation.runs import Run, System, run_of
 from qtmiddleware.evaluation.statistics import Difference, difference, holm
 from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, asks_a_model, chosen
@@ -44,5 +44,6 @@ __all__ = [
     "holm",
     "measure",
     "require_extras",
+    "require_measurable",
     "run_of",
 ]

@@ -11,10 +11,10 @@ from typing import Any, Final, Unpack
 from qtmiddleware.bound import Bound
 from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.evaluation.comparison import Comparison
-from qtmiddleware.evaluation.dataset import Dataset, Qrels, Question
+from qtmiddleware.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
 from qtmiddleware.evaluation.measuring import Progress, measure
 from qtmiddleware.evaluation.runs import Run, run_of
-from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, USUAL, chosen
+from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, chosen
 from qtmiddleware.query_middleware import QueryMiddleware
 from qtmiddleware.wrap_options import WrapOptions
 from qtmiddleware.wrapped import Wrapped
@@ -55,6 +55,8 @@ def compare(
     """
     data = _dataset(name, queries, qrels)
     is_wrapped = isinstance(fn, Wrapped | Bound)
+    if is_wrapped and (client is not None or options):
+        raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
     if base.is_async:
         _refuse_running_loop()
@@ -112,6 +114,9 @@ def _settings(
 ) -> dict[str, Mapping[str, Any]]:
     """The systems to compare, the baseline first."""
     if isinstance(systems, Mapping):
+        ours = {BASELINE, OWN} if is_wrapped else {BASELINE}
+        if taken := [name for name in systems if name in ours and systems[name] != SYSTEMS.get(name)]:
+            raise ConfigError(f"the name {taken[0]!r} has a meaning of its own here; rename the system", path="systems")
         found = {**chosen(()), **systems}
     elif isinstance(systems, str):
         found = chosen([systems])
@@ -121,8 +126,11 @@ def _settings(
 
 
 def _dataset(name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
-    """The questions that are judged; raises `ConfigError` where a judgement is about none of them."""
+    """The questions that are judged; raises `ConfigError` where a judgement is about none of them, or is none."""
     given = [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
+    for number, one in enumerate(given, 1):
+        if not _is_question(one):
+            raise ConfigError(f"query {number} is no Question, or no text under an id that is text", path="queries")
     known = {question.id for question in given}
     if len(known) < len(given):
         raise ConfigError("two of the queries have the same id", path="queries")
@@ -131,4 +139,23 @@ def _dataset(name: str, queries: Mapping[str, str] | Iterable[Question], qrels: 
             f"{len(unknown)} judged questions are not among the queries, the first is {unknown[0]!r}", path="qrels"
         )
     asked = tuple(question for question in given if question.id in qrels)
-    return Dataset(name, (), asked, {question.id: qrels[question.id] for question in asked})
+    return Dataset(name, (), asked, {question.id: _grades(question.id, qrels[question.id]) for question in asked})
+
+
+def _grades(question: str, given: Any) -> dict[str, int]:
+    """The judgements of one *question*, read once; raises `ConfigError` for what is none."""
+    if not isinstance(given, Mapping) or not all(isinstance(id_, str) and _is_grade(it) for id_, it in given.items()):
+        raise ConfigError(
+            f"the judgements of {question!r} are not whole numbers of at most {HIGHEST_GRADE:,} by the ids of "
+            "passages, which are text",
+            path="qrels",
+        )
+    return dict(given)
+
+
+def _is_question(found: Any) -> bool:
+    return isinstance(found, Question) and all(isinstance(it, str) for it in (found.id, found.text))
+
+
+def _is_grade(found: Any) -> bool:
+    return isinstance(found, int) and abs(found) <= HIGHEST_GRADE

@@ -43,7 +43,8 @@ class SystemScore:
     lower or higher one. *gains* holds it for every single question, *runs* and *per_query* what was found and measured
     there. *added_ms* is what the system reported of itself or, where it reported nothing, its time beyond the
     baseline's on the same question; *stages_ms* the milliseconds of each stage, over the questions that went through
-    it. *cost_usd* is that of all questions, ``None`` where a price is not known.
+    it. *cost_usd* is that of all questions, ``None`` where a price is not known or every
+    answer was degraded.
     """
 
     name: str

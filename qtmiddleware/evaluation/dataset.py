@@ -5,13 +5,15 @@ Source: Thakur et al. 2021 (BEIR).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import random
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.ports import Passage
@@ -19,6 +21,8 @@ from qtmiddleware.types import Message
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The judgements: for each question's id, the grade of each judged passage's id; above 0 is relevant."""
+HIGHEST_GRADE: Final = 10_000
+"""The measures' library counts passages by grade, in memory that grows with the highest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Dataset:
 
         *split* names one of those files (``test``); by default all are read. The files' own header lines are optional.
         Questions without a judgement are left out. Raises `ConfigError` naming file and line if something is missing,
-        unreadable, there twice, or judged but not there.
+        unreadable, there twice, judged but not there or or judged in two ways.
         """
         root = Path(folder).expanduser()
         passages = tuple(_passages(root / "corpus.jsonl"))
@@ -142,6 +146,9 @@ def _history(line: _Line, found: Any) -> tuple[Message, ...]:
 def _lines(file: Path) -> Iterator[tuple[_Line, str]]:
     """The lines of *file* that hold something, numbered from 1."""
     try:
+        if stat.S_ISFIFO(file.stat().st_mode):
+            # To open one waits for whoever writes to it.
+            raise OSError(errno.EINVAL, "it is a pipe")
         with file.open("rb") as lines:
             for number, raw in enumerate(lines, 1):
                 line = _Line(file, number)
@@ -165,7 +172,7 @@ def _records(file: Path) -> Iterator[tuple[_Line, dict[str, Any]]]:
     for line, text in _lines(file):
         try:
             record = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             line.wrong(f"is not JSON ({getattr(error, 'msg', 'unreadable')})")
         if not isinstance(record, dict):
             line.wrong("is no JSON object")
@@ -207,18 +214,25 @@ def _qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> d
     for file in files:
         for line, text in _lines(file):
             columns = [column.strip() for column in text.split("\t")]
-            if line.number == 1 and not _is_grade(columns[-1]):
+            if line.number == 1 and columns[-1][:1].isalpha():
                 continue
             if len(columns) not in (3, 4) or not _is_grade(columns[-1]):
-                line.wrong("is not a question's id, a passage's id and a whole number, separated by tabs")
+                line.wrong(
+                    "is not a question's id, a passage's id and a whole number of at most "
+                    f"{HIGHEST_GRADE:,}, separated by tabs"
+                )
             # Four columns are the older layout of TREC, whose second says nothing.
             question, passage = columns[0], columns[-2]
             for id_, known, name in ((question, questions, "queries"), (passage, passages, "corpus")):
                 if id_ not in known:
                     line.wrong(f"judges {id_!r}, which is not in {name}.jsonl")
-            qrels.setdefault(question, {})[passage] = int(columns[-1])
+            grade = int(columns[-1])
+            if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
+                line.wrong(f"judges {passage!r} for {question!r} a second time, and not as before")
     return qrels
 
 
 def _is_grade(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and text.isascii()
+    digits = text.removeprefix("-")
+    # A number of thousands of digits is refused before it is read.
+    return digits.isdecimal() and text.isascii() and len(digits) < 10 and int(digits) <= HIGHEST_GRADE

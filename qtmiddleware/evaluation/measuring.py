@@ -9,6 +9,7 @@ from time import perf_counter
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation.comparison import PRIMARY, TOLERANCE, Comparison, Percentiles, SystemScore
 from qtmiddleware.evaluation.dataset import Dataset
+from qtmiddleware.evaluation.doubts import doubts, is_answerable
 from qtmiddleware.evaluation.measures import DEEP, PerQuery, evaluate
 from qtmiddleware.evaluation.runs import Run, System
 from qtmiddleware.evaluation.statistics import difference, holm
@@ -38,16 +39,16 @@ def measure(
     """Run every system on every question of *dataset* and measure them against the one called *baseline*.
 
     One question at a time, so that times mean something. *deep* holds the same systems once more, asked for a hundred
-    passages: R@100 is measured by them, and nothing else. What a system raises passes through: a system that fails has
-    no score. Raises `ConfigError` if no system is called *baseline* or there are no questions, `MissingExtra` without
-    ir-measures or scipy.
+    passages: R@100 is measured by them, and nothing else. *notes* are the comparison's, before those on what was found.
+    What a system raises passes through with a note of which it was and on which question: a system that fails has no
+    score. Raises `ConfigError` if no system is called *baseline*, or there are no questions, a blank one or no
+    relevant passage; `MissingExtra` without ir-measures or scipy.
     """
     if baseline not in systems:
         raise ConfigError(
             f"no system is called {baseline!r}", path="baseline", value=baseline, allowed=", ".join(systems)
         )
-    if not dataset.questions:
-        raise ConfigError(f"the data set {dataset.name} has no judged questions", path="dataset", value=dataset.name)
+    require_measurable(dataset)
     require_extras()
     timed = {name: _run_all(name, system, dataset, progress) for name, system in systems.items()}
     measured = {name: evaluate(dataset.qrels, _ids(found)) for name, found in timed.items()}
@@ -61,10 +62,22 @@ def measure(
         questions=len(dataset.questions),
         baseline=baseline,
         systems=_corrected(scores, baseline),
-        notes=tuple(notes),
+        notes=(*notes, *doubts(dataset, {name: _runs(found) for name, found in timed.items()})),
         seed=seed,
         data_hash=dataset.data_hash,
     )
+
+
+def require_measurable(dataset: Dataset) -> None:
+    """Raise `ConfigError` where *dataset* has no judged questions, a blank one, or no relevant passage at all."""
+    if not dataset.questions:
+        raise ConfigError(f"the data set {dataset.name} has no judged questions", path="dataset", value=dataset.name)
+    if blank := [question.id for question in dataset.questions if not question.text.strip()]:
+        raise ConfigError(f"the question {blank[0]!r} of the data set {dataset.name} is blank", path="queries")
+    if not any(map(is_answerable, dataset.qrels.values())):
+        raise ConfigError(
+            f"no passage is judged relevant in the data set {dataset.name}: no grade is above 0", path="qrels"
+        )
 
 
 def require_extras() -> None:
@@ -78,7 +91,11 @@ def _run_all(name: str, system: System, dataset: Dataset, progress: Progress | N
     found: dict[str, _Timed] = {}
     for done, question in enumerate(dataset.questions, 1):
         began = perf_counter()
-        answer = system(question)
+        try:
+            answer = system(question)
+        except Exception as error:
+            error.add_note(f"It came of the system {name!r} on the question {question.id!r}.")
+            raise
         found[question.id] = _Timed(_as_run(answer), perf_counter() - began)
         if progress is not None:
             progress(name, done, len(dataset.questions))
@@ -87,6 +104,10 @@ def _run_all(name: str, system: System, dataset: Dataset, progress: Progress | N
 
 def _as_run(answer: Run | Sequence[tuple[str, float]]) -> Run:
     return answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
+
+
+def _runs(timed: Mapping[str, _Timed]) -> dict[str, Run]:
+    return {question: one.run for question, one in timed.items()}
 
 
 def _ids(timed: Mapping[str, _Timed]) -> dict[str, Sequence[str]]:
@@ -103,8 +124,9 @@ def _score(
 ) -> SystemScore:
     """One system's figures, against those of the baseline; the correction for many systems is still to come."""
     gains = {question: found.values[PRIMARY][question] - base.values[PRIMARY][question] for question in timed}
-    runs = {question: one.run for question, one in timed.items()}
+    runs = _runs(timed)
     costs = [run.cost_usd for run in runs.values()]
+    degraded = sum(run.degraded for run in runs.values())
     added = [
         one.seconds - base_timed[question].seconds if one.run.seconds_added is None else one.run.seconds_added
         for question, one in timed.items()
@@ -120,8 +142,9 @@ def _score(
         llm_calls=sum(run.llm_calls for run in runs.values()),
         input_tokens=sum(run.input_tokens for run in runs.values()),
         output_tokens=sum(run.output_tokens for run in runs.values()),
-        cost_usd=sum(cost for cost in costs if cost is not None) if None not in costs else None,
-        degraded=sum(run.degraded for run in runs.values()),
+        # What a model would have cost that never replied is not known.
+        cost_usd=None if None in costs or degraded == len(runs) else sum(cost for cost in costs if cost is not None),
+        degraded=degraded,
         gains=gains,
         per_query=found,
         runs=runs,

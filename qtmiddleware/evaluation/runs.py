@@ -39,7 +39,13 @@ System = Callable[[Question], Run | Sequence[tuple[str, float]]]
 
 
 def run_of(found: Retrieval) -> Run:
-    """*found* as a run; raises `ConfigError` where a passage has no id, so that no judgement can be about it."""
+    """*found* as a run; raises `ConfigError` for results that cannot be read, or have no ids that could be judged."""
+    if unread := next((it for it in found.degradations if (it.stage, it.reason) == ("response", "unreadable")), None):
+        raise ConfigError(
+            f"the function's results cannot be read as passages ({unread.detail}); let it return a list of passages, "
+            'each with an "id" that the judgements use',
+            path="fn",
+        )
     ids = tuple(match.id for match in found.matches if match.id)
     if len(ids) < len(found.matches):
         raise ConfigError(

@@ -66,7 +66,9 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     test = stats.permutation_test(
         (sample,), np.mean, permutation_type="samples", rng=np.random.default_rng(seed), **drawn
     )
-    return Difference(gain, float(interval.low), float(interval.high), float(test.pvalue))
+    # Of equal gains the means differ in their last digit, and either end may be the larger one.
+    low, high = sorted((float(interval.low), float(interval.high)))
+    return Difference(gain, low, high, float(test.pvalue))
 
 
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtmiddleware.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore
+from qtmiddleware.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
+from qtmiddleware.evaluation.statistics import SIGNIFICANT
 from qtmiddleware.reporting import figures
 from qtmiddleware.reporting.wording import short
 
@@ -32,7 +33,7 @@ def sentences(comparison: Comparison) -> tuple[str, str]:
     """The verdict as a headline and what must be known with it."""
     best = winner(comparison)
     if best is not None:
-        return _headline(comparison, best), _price(comparison, best)
+        return _headline(comparison, best), f"{_price(comparison, best)}{_rival(comparison, best)}"
     base = named(comparison.baseline)
     if not comparison.challengers:
         return f"There is nothing to compare {base} with.", "Only the baseline was measured."
@@ -77,6 +78,35 @@ def _price(comparison: Comparison, best: SystemScore) -> str:
     return f"{said}; without a model, {named(free.name)} gains {_bare(free.difference.gain)}."
 
 
+def _rival(comparison: Comparison, best: SystemScore) -> str:
+    """The cheapest system, else the second best, that may be as good as the best; empty where there is none."""
+    others = [score for score in comparison.challengers if _won(score) and score is not best]
+    cheaper = sorted((score for score in others if _cost(score) < _cost(best)), key=_cost)
+    for score in (*cheaper, *filter(None, [_best(others)])):
+        lead = difference([best.gains[asked] - score.gains[asked] for asked in best.gains], seed=comparison.seed)
+        if lead.p >= SIGNIFICANT:
+            who = f"{named(score.name)}{_told_price(score)}"
+            if abs(lead.gain) <= TOLERANCE:
+                return f" {who} does as well."
+            between = f"the {_bare(lead.gain)} points between them {figures.interval(lead)}"
+            return f" {who} may be as good: {between} may be chance."
+    return ""
+
+
+def _cost(score: SystemScore) -> tuple[float, float]:
+    """By what systems are cheaper than one another: money where it is known, then model calls."""
+    money = score.usd_per_thousand
+    return (float("inf") if money is None else money, score.llm_calls / len(score.runs))
+
+
+def _told_price(score: SystemScore) -> str:
+    if not score.llm_calls:
+        return ""
+    cost = score.usd_per_thousand
+    calls = f"{figures.rate(score.llm_calls / len(score.runs))} calls a question"
+    return f" ({calls if cost is None else figures.dollars(cost)})"
+
+
 def _rest(comparison: Comparison) -> str:
     """What the systems did where none won."""
     best = _best(comparison.challengers)
@@ -96,7 +126,9 @@ def _questions(comparison: Comparison) -> str:
 
 
 def _won(score: SystemScore) -> bool:
-    return score.difference.is_significant and score.difference.gain > TOLERANCE
+    """Whether it gained more than chance would, and by what it is: not all of its answers were degraded."""
+    is_itself = score.degraded < len(score.runs)
+    return is_itself and score.difference.is_significant and score.difference.gain > TOLERANCE
 
 
 def _best(scores: list[SystemScore] | tuple[SystemScore, ...]) -> SystemScore | None:

@@ -67,9 +67,10 @@ def generate(
     there are of how many. For a model that always replies the same to the same prompt the result depends on the
     passages, *count* and *seed* alone.
 
-    Raises `ModelError` where the model gives no reply for `MOST_FAILURES` passages in a row or refuses the key,
-    before there is any question; after that it ends with those there are and logs why. Raises `ConfigError` for
-    numbers below 1, an asynchronous model, or passages that share an id or of which none can be asked about.
+    Raises `ModelError` where the model gives no reply for `MOST_FAILURES` passages in a row, or for all there are, or
+    refuses the key, before there is any question; after that it ends with those there are and logs why. Raises
+    `ConfigError` for numbers below 1, an asynchronous model, or passages that share an id or of which none can be asked
+    about.
     """
     if count < 1:
         raise ConfigError(f"count must be at least 1, not {count}", path="count", value=count, allowed=">= 1")
@@ -89,6 +90,7 @@ def generate(
         writing.take(drawn[writing.asked : writing.asked + wave])
         if progress is not None:
             progress(len(writing.questions), count)
+    writing.check_answered()
     dataset = Dataset(name, tuple(passages), tuple(writing.questions), writing.qrels)
     return Generated(dataset, writing.asked, dict(writing.dropped.most_common()), asking.cost_usd)
 
@@ -118,6 +120,7 @@ class _Writing:
     is_over: bool = False
     _essences: set[frozenset[str]] = field(default_factory=set)
     _failures: int = 0
+    _error: ModelError | None = None
 
     def take(self, passages: Sequence[Passage]) -> None:
         """Ask for a question about each of *passages*, then whether it is answered there; keep the good ones."""
@@ -143,6 +146,7 @@ class _Writing:
         if draft.error is not None:
             # Where it wrote a question it did not fail all the time.
             self._failures = self._failures + 1 if draft.written is None else 1
+            self._error = draft.error
             self._give_up_on(draft.error)
             fault = draft.error.reason
         else:
@@ -160,6 +164,11 @@ class _Writing:
         self.questions.append(Question(id_, written.question, metadata=metadata))
         self.qrels[id_] = dict.fromkeys(self.relevance.of(draft.passage, draft.quote), 1)
         self._essences.add(essence(written.question))
+
+    def check_answered(self) -> None:
+        """Raise the model's own error where it failed for every passage."""
+        if self._error is not None and self._failures == self.asked:
+            raise self._error
 
     def _give_up_on(self, error: ModelError) -> None:
         """Where asking on would be in vain, raise *error*, or note that it is over if there are questions."""

@@ -193,6 +193,26 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
     }
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (DATA.first(0), "no judged questions"),
+        (replace(DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}), "judged relevant"),
+        (replace(DATA, questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:])), "is blank"),
+    ],
+)
+def test_what_cannot_be_measured_is_not_even_embedded(cache: Path, data: Dataset, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        open_bench(data, settings=SETTINGS, cache=cache)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("model_ms", [-1.0, float("inf"), float("nan")])
+def test_a_reply_cannot_have_taken_an_impossible_time(cache: Path, model_ms: float) -> None:
+    with pytest.raises(ConfigError, match="no time"):
+        open_bench(DATA, settings=SETTINGS, model_ms=model_ms, cache=cache)
+
+
 def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> None:
     data, recording = bridges_data(history=True), tmp_path / "new" / "r.jsonl"
     systems = chosen(["combined", "rewrite"])

@@ -77,6 +77,16 @@ def test_systems_are_chosen_by_name_and_a_program_may_read_what_came_of_them(
     assert (len(plain["dataHash"]), plain["model"]) == (64, "recorded:r")
 
 
+def test_a_system_of_which_nothing_was_recorded_is_refused_and_not_told_to_be_free(
+    qtm: Run, data: str, recording: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.json").write_text('{"transformationType": "keywords"}')
+    for named, asked in (("multi_query", ("--systems", "rules,multi_query")), ("mine", ("-c", "mine.json"))):
+        ended = qtm("bench", "--data", data, "--recordings", recording, *asked)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.splitlines()[-1] == f"qtm: nothing was recorded that {named} would ask for; leave it out"
+
+
 def test_without_a_model_what_needs_none_is_compared(qtm: Run, data: str) -> None:
     ended = qtm("bench", "--data", data, "--json", "--questions", "3", "--seed", "5", "--no-deep")
     plain = json.loads(ended.out)
@@ -131,6 +141,14 @@ def test_a_test_set_is_written_benched_and_its_answers_are_judged(qtm: Run, chat
     assert "made is there already" in again.err
 
 
+def test_that_there_is_nothing_to_judge_is_told_before_anything_is_asked(
+    qtm: Run, data: str, chat: BenchService
+) -> None:
+    ended = qtm("bench", "--data", data, "--systems", "raw", "--judge", "2", QTM_LLM_BASE_URL=chat.url)
+    assert (ended.code, ended.out, chat.asked.total()) == (2, "", 0)
+    assert "nothing to judge the baseline against" in ended.err
+
+
 def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat: BenchService) -> None:
     chat.status = 401
     ended = qtm("bench", "--data", data, "--systems", "rewrite,hyde", QTM_LLM_BASE_URL=chat.url)
@@ -169,6 +187,19 @@ def test_what_cannot_be_compared_is_said_in_a_line(
     assert said.replace("nowhere/", f"nowhere{os.sep}") in ended.err
     assert "Traceback" not in ended.err
     assert ended.out == ""
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(
+    qtm: Run, data: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    for folder, named in (("file", "file"), ("out", str(Path("out") / "report.html"))):
+        ended = qtm("bench", "--data", data, "--report", folder)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith(f"qtm: the report cannot be written to {named}: ")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not (tmp_path / ".qtm").exists()
 
 
 def test_a_bad_line_is_named_by_its_file_and_number(qtm: Run, data: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.evaluation import FREE, SYSTEMS, USUAL, Comparison, Question
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Message
+from tests.pinecone_world import pinecone_world
 from tests.retrieval_world import PASSAGES, scripted, search, words
 
 compare = qtm.evaluation.compare
@@ -192,6 +193,30 @@ def test_what_the_gate_learned_from_the_first_ten_does_not_count_for_the_hundred
     assert len(model.prompts) == 2 * found["combined, auto"].llm_calls
 
 
+def test_the_index_of_a_real_client_is_compared() -> None:
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        return [as_vector(text) for text in texts]
+
+    with pinecone_world() as world:
+        world.add_index("dogs", dimension=len(VOCABULARY) + 1)
+        index = world.index("dogs")
+        index.upsert(
+            vectors=[
+                {"id": id_, "values": as_vector(text), "metadata": {"text": text}} for id_, text in PASSAGES.items()
+            ]
+        )
+        options: Any = {"embed": embed, "top_k_arg": "top_k", "arguments": {"include_metadata": True}}
+        found = compare(index.query, QUERIES, QRELS, **options)
+        around = compare(
+            lambda query, top_k: index.query(vector=as_vector(query), top_k=top_k, include_metadata=True),
+            QUERIES,
+            QRELS,
+        )
+    assert runs_of(found, "rules") == runs_of(around, "rules")
+    assert {len(ids) for ids in runs_of(found, "raw").values()} == {len(PASSAGES)}
+    assert found.notes == around.notes == ()
+
+
 def test_own_arguments_and_no_top_k_go_to_the_function() -> None:
     asked: list[Mapping[str, Any]] = []
 
@@ -248,6 +273,42 @@ def test_results_without_ids_are_refused_as_nothing_can_be_judged() -> None:
 
     with pytest.raises(ConfigError, match=r'no ids.*passages with an "id"'):
         compare(nameless, QUERIES, QRELS)
+
+
+def test_results_that_cannot_be_read_are_refused_and_do_not_count_as_nothing_found() -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read as passages \(generator\)"):
+        compare(lambda query: (row for row in search(query, 4)), QUERIES, QRELS)
+
+
+@pytest.mark.parametrize("grades", [{"food": 1.0}, {"food": "1"}, {"food": 10**30}, {7: 1}, ["food"], None])
+def test_judgements_that_are_none_are_refused_by_their_question(grades: Any) -> None:
+    with pytest.raises(ConfigError, match="the judgements of 'food' are not whole numbers of at most 10,000"):
+        compare(retrieve, QUERIES, {**QRELS, "food": grades})
+
+
+@pytest.mark.parametrize(
+    "queries", [["What does Jaco eat?"], {"food": None}, {7: "What does Jaco eat?"}, {"food": " "}]
+)
+def test_queries_that_are_none_are_refused(queries: Any) -> None:
+    with pytest.raises(ConfigError, match=r"query 1 is no Question|the question 'food' .* is blank"):
+        compare(retrieve, queries, {"food": {"food": 1}})
+
+
+def test_names_with_a_meaning_are_not_given_another() -> None:
+    other = {"transformationType": "none"}
+    wrapped = qtm.QueryMiddleware({}).wrap(retrieve)
+    for fn, name in ((retrieve, "raw"), (wrapped, "raw"), (wrapped, "yours")):
+        with pytest.raises(ConfigError, match=f"the name '{name}' has a meaning"):
+            compare(fn, QUERIES, QRELS, {name: other})
+    assert compare(retrieve, QUERIES, QRELS, {"raw": SYSTEMS["raw"], "yours": other}).questions == 3
+
+
+def test_options_that_a_wrapped_function_would_not_heed_are_refused() -> None:
+    wrapped = qtm.QueryMiddleware({}).wrap(retrieve)
+    with pytest.raises(ConfigError, match="wrapped already"):
+        compare(wrapped, QUERIES, QRELS, client=ScriptedModel(scripted))
+    with pytest.raises(ConfigError, match="wrapped already"):
+        compare(wrapped, QUERIES, QRELS, query_arg="query")
 
 
 @pytest.mark.parametrize("make", [lambda fn: fn, functools.partial], ids=["function", "partial"])

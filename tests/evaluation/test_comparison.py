@@ -76,7 +76,7 @@ def test_stages_have_percentiles_over_the_questions_that_went_through_them(found
 def test_the_outcome_is_plain_data_that_names_what_it_was_measured_on(found: Comparison) -> None:
     plain = found.to_dict()
     assert json.loads(json.dumps(plain)) == plain
-    assert (plain["dataHash"], plain["seed"], plain["notes"]) == (DATA.data_hash, 3, ["a note"])
+    assert (plain["dataHash"], plain["seed"], plain["notes"][0]) == (DATA.data_hash, 3, "a note")
     assert plain["systems"][1]["worstQuestion"] == {"id": "e", "gain": found["better"].worst(1)[0][1]}
     assert plain["systems"][1]["callRate"] == 0.8
     assert [score.name for score in found.challengers] == ["better"]

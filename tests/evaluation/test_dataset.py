@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,13 @@ def test_ids_written_as_numbers_are_ids(tmp_path: Path) -> None:
         ("queries", "{\n", r"line 1: is not JSON"),
         ("queries", '{"_id": "q1", "text": "x", "metadata": 3}', r'line 1: "metadata" is no object but int'),
         ("queries", '{"_id": "q1", "text": "x", "metadata": {"history": [3]}}', r'line 1: "history" is no list'),
+        pytest.param("corpus", "[" * 100_000, r"corpus\.jsonl line 1: is not JSON", id="deep"),
         ("corpus", '{"_id": "p1", "text": ""}\n{"_id": "p1", "text": ""}\n', r"corpus\.jsonl line 2: the id 'p1' st"),
         ("qrels", "a\tb\tc\nq1\tp1\n", r"test\.tsv line 2: is not a question's id"),
         ("qrels", "a\tb\tc\nq1\tp1\thigh\n", r"test\.tsv line 2: is not a question's id"),
+        ("qrels", "q1\tp1\t10001\n", r"line 1: is not .* a whole number of at most 10,000"),
+        pytest.param("qrels", f"q1\tp1\t{'9' * 5000}\n", r"line 1: is not a question's id", id="long"),
+        ("qrels", "q1\tp1\t1\nq1\tp1\t1\nq1\tp1\t0", r"line 3: judges 'p1' for 'q1' a second time"),
         ("qrels", "q1\tp9\t1\n", r"test\.tsv line 1: judges 'p9', which is not in corpus\.jsonl"),
         ("qrels", "q9\tp1\t1\n", r"test\.tsv line 1: judges 'q9', which is not in queries\.jsonl"),
     ],
@@ -76,6 +81,16 @@ def test_an_error_names_file_and_line(tmp_path: Path, part: str, content: str, s
     file, line = caught.value.path.rsplit(":", 1)
     assert Path(file).is_file()
     assert line.isdecimal()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no such pipes here")
+@pytest.mark.parametrize("file", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_a_pipe_that_nobody_writes_to_is_refused_and_not_waited_for(tmp_path: Path, file: str) -> None:
+    folder = write(tmp_path)
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    with pytest.raises(ConfigError, match=r"cannot be read: it is a pipe"):
+        Dataset.load(folder)
 
 
 def test_text_that_is_not_utf8_is_named_by_its_line(tmp_path: Path) -> None:

@@ -75,6 +75,45 @@ def test_a_system_that_fails_has_no_score() -> None:
         measure({"raw": second, "broken": broken}, DATA, baseline="raw")
 
 
+def test_a_failure_says_which_system_and_question_it_came_of() -> None:
+    def flaky(question: Question) -> list[tuple[str, float]]:
+        if question.id == "c":
+            raise ConnectionError("theirs")
+        return second(question)
+
+    with pytest.raises(ConnectionError, match="theirs") as caught:
+        measure({"raw": second, "flaky": flaky}, DATA, baseline="raw")
+    assert caught.value.__notes__ == ["It came of the system 'flaky' on the question 'c'."]
+
+
+@pytest.mark.parametrize("grade", [0, -1])
+def test_judgements_under_which_nothing_is_relevant_are_refused_before_anything_runs(grade: int) -> None:
+    data = Dataset("none", PASSAGES, DATA.questions, {id_: {id_: grade} for id_ in "abcd"})
+    with pytest.raises(ConfigError, match="no passage is judged relevant in the data set none"):
+        measure({"raw": lambda question: pytest.fail("ran")}, data, baseline="raw")
+
+
+def test_what_no_figure_says_is_noted() -> None:
+    data = Dataset("some", PASSAGES, DATA.questions, {**DATA.qrels, "a": {"a": 0}})
+    assert measure({"raw": second}, DATA, baseline="raw").notes == ()
+    assert measure({"raw": second}, data, baseline="raw", notes=["mine"]).notes == (
+        "mine",
+        "1 of 4 questions have no relevant passage in their judgements; they count 0 everywhere.",
+    )
+    (said,) = measure({"raw": lambda question: [("chunk 7", 1.0)]}, DATA, baseline="raw").notes
+    assert said.startswith("Nothing that any system found is judged")
+    (said,) = measure({"raw": second, "ours": mixed}, DATA, baseline="raw").notes
+    assert said.startswith("ours: 1 of 4 answers are degraded")
+
+
+def test_a_system_whose_model_never_replied_is_not_told_to_cost_nothing() -> None:
+    def left(question: Question) -> Run:
+        return Run((question.id,), degraded=True)
+
+    ours = measure({"raw": second, "ours": left}, DATA, baseline="raw")["ours"]
+    assert (ours.cost_usd, ours.usd_per_point) == (None, None)
+
+
 def test_a_name_that_was_not_compared_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         measure({"raw": second}, DATA, baseline="raw")["other"]

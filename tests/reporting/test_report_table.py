@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,14 @@ from comparisons import comparison, run, score, several
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.evaluation import SYSTEMS, Comparison
+from qtmiddleware.evaluation import SYSTEMS, Comparison, Run
 from qtmiddleware.reporting import headings, rows, verdict
 
 GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}
+
+
+def paid(gains: Mapping[str, float], cost: float | None, calls: int = 1) -> dict[str, Run]:
+    return {question: run(question, calls=calls, cost=cost) for question in gains}
 
 
 def cell(found: Comparison, name: str, heading: str) -> str:
@@ -80,8 +85,33 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
     assert verdict(comparison(best, score("rules", GAINS))) == (
         "“combined” beats “raw” by 20.0 points of nDCG@10. It hurts 0 % of the questions, adds 1.2 s (median) and asks "
-        "the model 1.00 times a question, for $0.50 per 1,000 questions; without a model, “rules” gains 5.0."
+        "the model 1.00 times a question, for $0.50 per 1,000 questions; without a model, “rules” gains 5.0. "
+        "“rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance."
     )
+
+
+def test_the_verdict_names_the_cheapest_system_that_may_be_as_good_as_the_best() -> None:
+    gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
+    slightly = {asked: gain + (-1) ** place * 0.1 for place, (asked, gain) in enumerate(gains.items())}
+    by_far = dict.fromkeys(gains, 0.1)
+    best = score("all", {it: gain + 0.01 for it, gain in gains.items()}, runs=paid(gains, 0.0004))
+    cheaper, cheapest = (score(name, slightly, runs=paid(gains, cost)) for name, cost in (("b", 2e-4), ("a", 4e-5)))
+    said = verdict(comparison(best, cheaper, cheapest, score("rules", by_far)))
+    assert said.endswith("“a” ($0.040) may be as good: the 1.0 points between them [-2.3, +4.3] may be chance.")
+    assert verdict(comparison(best, score("rules", by_far))).endswith("without a model, “rules” gains 10.0.")
+    unpriced = score("a", slightly, runs=paid(gains, None)), score("all", dict(gains), runs=paid(gains, None, 4))
+    assert "“a” (1.00 calls a question)" in verdict(comparison(*unpriced))
+
+
+def test_the_verdict_names_the_second_best_where_chance_may_have_decided_between_the_two() -> None:
+    gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
+    best, dearer = (score(name, dict(gains), runs=paid(gains, cost)) for name, cost in (("hyde", 1e-4), ("all", 2e-4)))
+    assert verdict(comparison(best, dearer)).endswith("“all” ($0.20) does as well.")
+
+
+def test_a_system_whose_every_answer_is_degraded_does_not_win() -> None:
+    broken = replace(score("combined", dict.fromkeys(GAINS, 0.4)), degraded=len(GAINS))
+    assert verdict(comparison(broken, score("rules", GAINS))).startswith("“rules” beats “raw”")
 
 
 def test_the_verdict_says_when_a_price_is_not_known_and_nothing_is_free() -> None:

@@ -201,6 +201,11 @@ def test_a_model_that_always_fails_is_given_up_with_its_own_error() -> None:
     assert len(model.prompts) == MOST_FAILURES
 
 
+def test_a_model_that_fails_for_the_few_passages_there_are_is_no_poor_writer() -> None:
+    with pytest.raises(ModelError, match="the service is down"):
+        generate(bridges(3), ScriptedModel(ModelError("unavailable", "the service is down")), count=20)
+
+
 def test_a_model_that_fails_for_every_other_call_is_not_given_up() -> None:
     turns = iter(range(1000))
     result = made(
