@@ -218,8 +218,8 @@ with that weight for the keywords over the 50 candidates. *words: question* sear
 canard_dev asks the questions as people rewrote them to stand alone.
 
 The rule of *The choice*: the largest mean gain among the mixtures that lose on no set (an interval below 0) and hurt at
-most 10 % of the questions of any. The default, 0.75, lies between what it chooses on the one half of the sets and on the
-other.
+most 10 % of the questions of any. The default, 0.75, lies between what it chooses on the one half of the sets and on
+the other.
 Left out are sets judged by shared words, which favours words, and languages the model does not know.
 
 """

@@ -11,6 +11,7 @@ from typing import Any, Final
 from qtmiddleware.bench.bench import config_of
 from qtmiddleware.errors import ModelError
 from qtmiddleware.evaluation import Dataset, Progress, Question
+from qtmiddleware.evaluation.compare import refuse_running_loop
 from qtmiddleware.ports import LanguageModel
 from qtmiddleware.query_middleware import QueryMiddleware
 
@@ -29,11 +30,12 @@ def ask_ahead(
 
     Left out are the questions of which a gate decides, since it decides by what was found before. Where this is
     interrupted, every reply that had come is kept. Raises `ModelError` where none of the first questions is answered:
-    what would be measured then is the model's absence.
+    what would be measured then is the model's absence. Raises `WrapError` inside a running event loop.
     """
     with suppress(ImportError):
         # To load a client is no part of the time the first replies take.
         import_module("openai")
+    refuse_running_loop("ask_ahead")
     asyncio.run(_ask_all(model, data, systems, concurrency, progress))
 
 

@@ -64,7 +64,7 @@ def bench_command(
     named = None if systems is None else chosen(_names(systems))
     own = {path.stem: Config.from_file(path) for path in config or ()}
     settings = _settings(own, config or (), model)
-    given = {name: {**loaded.to_dict(), **_over(loaded)} for name, loaded in own.items()}
+    given = {name: _given(loaded) for name, loaded in own.items()}
     if (generate is None) != (docs is None):
         raise ConfigError("--generate and --docs belong together: how many questions, about which documents")
     if judge is not None and recordings is not None:
@@ -122,10 +122,17 @@ def _settings(own: Mapping[str, Config], paths: Sequence[Path], model: str | Non
     return configs[0].settings
 
 
-def _over(loaded: Config) -> System:
-    """What lies over the settings of a file, group by group."""
-    values = loaded.to_dict()
-    return {group: {**values[group], **given} for group, given in _MEASURED.items()}
+def _given(loaded: Config) -> System:
+    """What a file sets, and no default: what it does not speak of is as with the systems it is compared with."""
+    found: dict[str, Any] = {}
+    for name, value, origin in loaded.rows():
+        if origin != "default":
+            *groups, last = name.split(".")
+            inner = found
+            for group in groups:
+                inner = inner.setdefault(group, {})
+            inner[last] = value
+    return {**found, **{group: {**found.get(group, {}), **given} for group, given in _MEASURED.items()}}
 
 
 def _compared(opened: OpenedBench, named: Mapping[str, System] | None, own: Mapping[str, System]) -> dict[str, System]:

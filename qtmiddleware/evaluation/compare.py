@@ -59,7 +59,7 @@ def compare(
         raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
     if base.is_async:
-        _refuse_running_loop()
+        refuse_running_loop("compare")
     settings = _settings(systems, asks=client is not None or is_wrapped, is_wrapped=is_wrapped)
     with ExitStack() as open_until_measured:
         runner = open_until_measured.enter_context(asyncio.Runner()) if base.is_async else None
@@ -82,14 +82,15 @@ def _configured(function: Any, given: Mapping[str, Any]) -> Any:
     return Bound(found, function.__self__) if isinstance(function, Bound) else found
 
 
-def _refuse_running_loop() -> None:
+def refuse_running_loop(name: str) -> None:
+    """Raise `WrapError` with the way out where *name* is called inside a running event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise WrapError(
-        "an event loop runs here already (as in a notebook), so an asynchronous function cannot be waited for; "
-        "use `await asyncio.to_thread(compare, ...)`"
+        "an event loop runs here already (as in a notebook), so nothing asynchronous can be waited for; "
+        f"use `await asyncio.to_thread({name}, ...)`"
     )
 
 

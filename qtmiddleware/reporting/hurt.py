@@ -8,7 +8,7 @@ from typing import Final
 
 from qtmiddleware.evaluation import PRIMARY, Comparison, Dataset, Question, SystemScore
 from qtmiddleware.ports import Passage
-from qtmiddleware.reporting.wording import short
+from qtmiddleware.reporting.wording import ending, short
 from qtmiddleware.types import Variant
 
 WORST: Final = 10
@@ -39,7 +39,7 @@ class Found:
 class Hurt:
     """A question that lost against the baseline: *gain* below 0, from *before* to *after*, and why that may be.
 
-    *missed* are relevant passages that the baseline or the system did not find. All texts are as they can be shown,
+    *missed* are relevant passages that are not among the first ten of the system. All texts are as they can be shown,
     cut to what a reader looks at.
     """
 
@@ -82,8 +82,8 @@ class Hurting:
         after = score.per_query.values[PRIMARY][id_]
         grades = self._qrels.get(id_)
         raw, found = (self._found(it.ids[:FOUND], grades) for it in (base, run))
-        seen = {one.id for one in found}
-        lost = [it for it, grade in (grades or {}).items() if grade > 0 and short(it, ID_LENGTH) not in seen]
+        seen = set(run.ids[:FOUND])
+        lost = [it for it, grade in (grades or {}).items() if grade > 0 and it not in seen]
         return Hurt(
             id=short(id_, ID_LENGTH),
             question=short(self.text(id_), QUESTION_LENGTH),
@@ -99,7 +99,7 @@ class Hurting:
 
     def _found(self, ids: Iterable[str], grades: Mapping[str, int] | None) -> tuple[Found, ...]:
         return tuple(
-            Found(rank, short(it, ID_LENGTH), self._words.get(it, ""), None if grades is None else grades.get(it, 0))
+            Found(rank, ending(it, ID_LENGTH), self._words.get(it, ""), None if grades is None else grades.get(it, 0))
             for rank, it in enumerate(ids, 1)
         )
 

@@ -22,6 +22,14 @@ def shown(text: str) -> str:
     return _UNSHOWABLE.sub(REPLACED, " ".join(text.split()))
 
 
+def ending(text: str, length: int) -> str:
+    """The end of *text* as it is shown, in at most *length* characters: ids begin alike and end apart."""
+    whole = shown(text[-4 * length :])
+    if len(whole) <= length and len(text) <= 4 * length:
+        return whole
+    return _ELLIPSIS + whole[1 - length :].lstrip()
+
+
 def short(text: str, length: int) -> str:
     """*text* as it is shown, in at most *length* characters."""
     # What cannot be seen does not have to be read: a passage may be a whole book.

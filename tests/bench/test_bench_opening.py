@@ -15,7 +15,7 @@ import pytest
 
 from qtmiddleware.bench import Bench, CachedEmbedder, CachedModel, ask_ahead, open_bench, open_index
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.errors import ConfigError, ModelError, WrapError
 from qtmiddleware.evaluation import Dataset, Question, chosen
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.settings import Settings
@@ -132,6 +132,11 @@ def test_the_model_is_not_asked_ahead_where_a_gate_decides(cache: Path) -> None:
     model.close()
     # The follow-up is asked about whatever was found.
     assert told == [("asking: combined, auto", 1, 1), *(("asking: rewrite", done, 7) for done in range(1, 8))]
+
+
+async def test_asking_ahead_inside_a_running_loop_names_the_way_out() -> None:
+    with pytest.raises(WrapError, match=r"asyncio\.to_thread"):
+        ask_ahead(ScriptedModel({"rewrite": "x"}), DATA, chosen(["rewrite"]))
 
 
 def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:

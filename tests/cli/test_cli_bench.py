@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
+from qtmiddleware.cli import bench
+from qtmiddleware.config import Config
 from qtmiddleware.evaluation import FREE
 from tests.bench.bench_service import BenchService
 from tests.bench.bench_world import bridges_data, write_data, write_recording
@@ -106,6 +108,18 @@ def test_config_files_are_systems_of_their_own(qtm: Run, data: str, recording: s
     assert names(plain) == ["raw", "mine", "yours"]
     assert [system["llmCalls"] for system in plain["systems"]] == [0, 6, 0]
     assert not (tmp_path / "queries.jsonl").exists()
+
+
+def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None:
+    given = bench._given(
+        Config.load({"transformationType": "combined", "fusion": {"weights": {"hyde": 2}}}, environ={})
+    )
+    assert given == {
+        "transformationType": "combined",
+        "fusion": {"weights": {"hyde": 2.0}},
+        "cache": {"enabled": False},
+        "log": {"path": None},
+    }
 
 
 def test_what_a_service_replies_is_recorded_and_replayed(qtm: Run, data: str, chat: BenchService) -> None:

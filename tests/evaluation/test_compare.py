@@ -60,7 +60,8 @@ def test_with_a_client_it_is_compared_under_what_asks_a_model_too() -> None:
     assert [score.name for score in found.systems] == list(USUAL)
     calls = {score.name: score.llm_calls for score in found.systems}
     assert (calls["raw"], calls["rules"], calls["rewrite"], calls["all"], calls["combined"]) == (0, 0, 3, 9, 3)
-    assert calls["combined, auto"] < 3 or found["combined, auto"].call_rate == 1.0
+    # Three questions are too few for the gate to be unsure of one.
+    assert calls["combined, auto"] == 0
     assert [variant.kind for variant in found["rewrite"].runs["food"].variants] == ["original", "rewrite"]
 
 
