@@ -79,10 +79,15 @@ def _price(comparison: Comparison, best: SystemScore) -> str:
 
 
 def _rival(comparison: Comparison, best: SystemScore) -> str:
-    """The cheapest system, else the second best, that may be as good as the best; empty where there is none."""
+    """The best of those that may be as good as the best and cost less; empty where there is none.
+
+    At most half as much, if there is one, as that is worth a change; else any that costs less, else the second best.
+    """
     others = [score for score in comparison.challengers if _won(score) and score is not best]
-    cheaper = sorted((score for score in others if _cost(score) < _cost(best)), key=_cost)
-    for score in (*cheaper, *filter(None, [_best(others)])):
+    others.sort(key=lambda score: (-score.difference.gain, _cost(score)))
+    half = [score for score in others if _cost(score) <= tuple(part / 2 for part in _cost(best))]
+    cheaper = [score for score in others if _cost(score) < _cost(best)]
+    for score in (*half, *cheaper, *others[:1]):
         lead = difference([best.gains[asked] - score.gains[asked] for asked in best.gains], seed=comparison.seed)
         if lead.p >= SIGNIFICANT:
             who = f"{named(score.name)}{_told_price(score)}"

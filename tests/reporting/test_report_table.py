@@ -90,7 +90,19 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     )
 
 
-def test_the_verdict_names_the_cheapest_system_that_may_be_as_good_as_the_best() -> None:
+def test_the_verdict_names_the_best_of_half_the_price_that_may_be_as_good() -> None:
+    gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
+    nearly, less = (
+        {asked: gain + (-1) ** place * 0.1 - lag for place, (asked, gain) in enumerate(gains.items())}
+        for lag in (0, 0.01)
+    )
+    best = score("all", {it: gain + 0.01 for it, gain in gains.items()}, runs=paid(gains, 4e-4))
+    near, cheap = score("near", nearly, runs=paid(gains, 1e-4)), score("cheap", less, runs=paid(gains, 1e-5))
+    dear = score("dear", {it: gain + 0.009 for it, gain in gains.items()}, runs=paid(gains, 3e-4))
+    assert "“near” ($0.100) may be as good: the 1.0 points" in verdict(comparison(best, dear, cheap, near))
+
+
+def test_the_verdict_names_a_cheaper_system_that_may_be_as_good_as_the_best() -> None:
     gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
     slightly = {asked: gain + (-1) ** place * 0.1 for place, (asked, gain) in enumerate(gains.items())}
     by_far = dict.fromkeys(gains, 0.1)
