@@ -23,11 +23,11 @@ FLAGS += ["--disable-component-update", "--disable-sync"]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The system's own Chromium; it is not of the project, so that its absence is told and no failure."""
-    names = [os.environ.get("QTM_BROWSER") or "", "chromium", "chromium-browser", "google-chrome"]
+    names = [os.environ.get("TEST_BROWSER") or "", "chromium", "chromium-browser", "google-chrome"]
     path = next((found for found in map(shutil.which, filter(None, names)) if found), None)
     if path is None:
-        (pytest.fail if os.environ.get("QTM_NEEDS_BROWSER") else pytest.skip)(
-            "no Chromium was found; install one (scripts/browser) or set QTM_BROWSER to its path"
+        (pytest.fail if os.environ.get("NEEDS_BROWSER") else pytest.skip)(
+            "no Chromium was found; install one (scripts/browser) or set TEST_BROWSER to its path"
         )
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, args=FLAGS, chromium_sandbox=False)

@@ -185,6 +185,6 @@ def test_all_text_has_contrast_enough_in_both_schemes(opened: Open, scheme: str)
 def test_a_browser_that_is_not_there_is_told_in_one_line() -> None:
     script = Path(__file__).parents[2] / "scripts" / "browser"
     for wanted, code, lines in (("/nowhere/chromium", 1, 1), (sys.executable, 0, 0)):
-        done = subprocess.run([script], env={**os.environ, "QTM_BROWSER": wanted}, capture_output=True, text=True)
+        done = subprocess.run([script], env={**os.environ, "TEST_BROWSER": wanted}, capture_output=True, text=True)
         assert (done.returncode, len(done.stderr.splitlines())) == (code, lines)
         assert done.stdout == ("" if code else f"{wanted}\n")
