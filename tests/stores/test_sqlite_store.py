@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -230,3 +231,23 @@ def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
         assert store.count() == 0
         store.upsert([Passage("a", "the first")], [[1.0]])
         assert store.count() == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the size of files is limited by a call of POSIX here")
+@pytest.mark.parametrize("room", [1_000, 20_000, 60_000])
+def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path, room: int) -> None:
+    code = (
+        "import resource, signal, sys\n"
+        "from qtmiddleware.stores import SQLiteStore\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+        "SQLiteStore(sys.argv[1], embedding_model='m', dimension=4)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "index.sqlite")],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ended.stderr.splitlines()[-1].endswith("with room on the disk")

@@ -124,7 +124,9 @@ def _create(connection: Connection, embedding_model: str, dimension: int) -> Non
             connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        # Where the disk is full SQLite has done so itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
 
 
