@@ -48,7 +48,7 @@ class Fused:
 # One passage while it is being merged: [score, item, sources, best rank, key].
 _Entry = list[Any]
 _UNHEARD: Final = 1 << 40
-
+_NOTHING: Final = 1e-100  # the share of the mean spread below which a list has none
 WHOLE_TO_TAIL: Final = 2.65
 MOST_SPREADS: Final = 4.0
 _Merge = Callable[[Sequence[Ranking], int, int], dict[Key, _Entry]]
@@ -122,8 +122,9 @@ def _anchored(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entr
     floor = sum(weight * (least or 0.0) for weight, least in zip(weights, lowest, strict=True))
     for position, (ranking, weight, least) in enumerate(zip(rankings, weights, lowest, strict=True)):
         bit = 1 << position
-        own = spread(ranking.scores) or 1.0  # type: ignore[arg-type]
-        gains = [weight * mean * ((score - least) / own) for score in ranking.scores]  # type: ignore[operator]
+        own = spread(ranking.scores)  # type: ignore[arg-type]
+        stretch = weight * mean / own if own > _NOTHING * mean else weight
+        gains = [stretch * (score - least) for score in ranking.scores]  # type: ignore[operator]
         for key, gain, item in zip(ranking.keys, gains, ranking.items, strict=True):
             entry = merged.get(key)
             if entry is None:

@@ -451,3 +451,12 @@ def test_the_inputs_are_not_changed() -> None:
         fuse([ranking, ranking], method)
         fuse([ranking], method)
     assert (keys, scores, items) == ([key("a"), key("b")], [0.9, 0.1], ["x", "y"])
+
+
+NUMBERS = st.one_of(st.floats(-1e300, 1e300), st.sampled_from([0.0, 5e-324, 1e-310, 1e-300, 1e300]))
+
+
+@given(st.lists(st.lists(NUMBERS, max_size=8), min_size=2, max_size=4))
+def test_scores_of_any_size_fuse_to_numbers(lists: list[list[float]]) -> None:
+    rankings = [ranked(*zip("abcdefgh", sorted(scores, reverse=True), strict=False)) for scores in lists]
+    assert all(map(math.isfinite, fuse(rankings, "anchored").scores))
