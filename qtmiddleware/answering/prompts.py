@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +10,7 @@ from typing import Any, Final
 from qtmiddleware.answering.opening import MARKER
 from qtmiddleware.ports import Prompt
 from qtmiddleware.settings import Settings
-from qtmiddleware.transforms.base import recent
+from qtmiddleware.transforms.base import as_data, recent
 from qtmiddleware.types import Message, SubAnswer
 
 MAX_TOKENS: Final = 1_000
@@ -78,7 +77,7 @@ class Task:
             mode=self.mode,
             version=self.version + mark,
             system="\n\n".join((own or self.instruction, data, rules)),
-            user=_as_data({**material, **said, "question": question}),
+            user=as_data({**material, **said, "question": question}),
             fields=(),
             query=question,
             history=turns,
@@ -122,10 +121,3 @@ SYNTHESIS: Final = Task(
 def sub_answer_entries(answers: Sequence[SubAnswer]) -> list[dict[str, str]]:
     """*answers* as data for a prompt."""
     return [{"question": answer.question, "answer": answer.text} for answer in answers]
-
-
-def _as_data(material: Mapping[str, Any]) -> str:
-    """The user message. JSON escapes whatever a text could use to break out of its place."""
-    text = json.dumps(material, ensure_ascii=False)
-    # A lone surrogate cannot be sent as UTF-8; the backslash form it gets here is its JSON escape.
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qtmiddleware.bench.ahead import ask_ahead
-from qtmiddleware.bench.bench import TOP_K, Bench, config_of
+from qtmiddleware.bench.bench import Bench, config_of
 from qtmiddleware.bench.cached_embedder import CachedEmbedder
 from qtmiddleware.bench.cached_model import CachedModel
 from qtmiddleware.bench.estimates import EstimatedModel
@@ -12,7 +12,6 @@ from qtmiddleware.bench.opening import CACHE, OpenedBench, asked_model, open_ben
 
 __all__ = [
     "CACHE",
-    "TOP_K",
     "Bench",
     "CachedEmbedder",
     "CachedModel",

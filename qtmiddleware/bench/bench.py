@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.bench.cached_embedder import CachedEmbedder
 from qtmiddleware.config import Config
 from qtmiddleware.evaluation import (
     BASELINE,
+    DEPTH,
     MEASURED,
+    TOP_K,
     Comparison,
     Dataset,
     Progress,
@@ -25,9 +27,6 @@ from qtmiddleware.ports import Embedder, LanguageModel, Store
 from qtmiddleware.query_middleware import QueryMiddleware
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapped import Wrapped
-
-TOP_K: Final = 10
-DEPTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_not
 from qtmiddleware.cli.console import AsJson, as_json
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.evaluation import FREE, SYSTEMS, USUAL, Comparison, chosen
+from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, chosen
 from qtmiddleware.settings import Settings
+from qtmiddleware.tuning import nested
 
 System = Mapping[str, Any]
 
@@ -27,7 +28,7 @@ System = Mapping[str, Any]
 _SHARED = ("embeddingModel", "embeddingDimensions", "transformationModel", "llm.baseUrl")
 _REPORTS = ("report.md", "report.html", "report.json")
 # Laid over the files' own settings: every call is counted, and nobody's log is written to.
-_MEASURED: System = {"cache": {"enabled": False}, "log": {"path": None}}
+_MEASURED: System = {group: MEASURED[group] for group in ("cache", "log")}
 
 
 def bench_command(
@@ -124,14 +125,7 @@ def _settings(own: Mapping[str, Config], paths: Sequence[Path], model: str | Non
 
 def _given(loaded: Config) -> System:
     """What a file sets, and no default: what it does not speak of is as with the systems it is compared with."""
-    found: dict[str, Any] = {}
-    for name, value, origin in loaded.rows():
-        if origin != "default":
-            *groups, last = name.split(".")
-            inner = found
-            for group in groups:
-                inner = inner.setdefault(group, {})
-            inner[last] = value
+    found = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
     return {**found, **{group: {**found.get(group, {}), **given} for group, given in _MEASURED.items()}}
 
 

@@ -24,13 +24,11 @@ def generated(
     folder: Path, docs: Sequence[Path], settings: Settings, *, count: int, cache: Path, seed: int, told: Told
 ) -> None:
     """Let the model write *count* questions about the documents at *docs*, and make a data set of them in *folder*."""
-    from qtmiddleware.testsets import generate, passages_of, write
+    from qtmiddleware.testsets import check_free, generate, passages_of, write
 
     if not has_language_model(settings):
         raise ConfigError(NO_MODEL, path="generate")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        # Before anything is paid for.
-        raise ConfigError(f"{folder} is there already; name a new folder for the test set, or leave out --generate")
+    check_free(folder)  # Before anything is paid for.
     require_extras()
     passages = passages_of(docs, settings)
     with asked_model(settings, cache=cache) as model:

@@ -12,12 +12,12 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from qtmiddleware.bench import TOP_K, Bench, build_index
+from qtmiddleware.bench import Bench, build_index
 from qtmiddleware.cli.console import AsJson, as_json, notes, out
 from qtmiddleware.demo import dataset, recorded_model
 from qtmiddleware.embedders import embedder_named
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import USUAL, Comparison, Dataset, Question, chosen
+from qtmiddleware.evaluation import TOP_K, USUAL, Comparison, Dataset, Question, chosen
 from qtmiddleware.llms import as_language_model, has_language_model
 from qtmiddleware.llms.recorded import RecordingModel
 from qtmiddleware.ports import LanguageModel

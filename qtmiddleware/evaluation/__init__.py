@@ -10,7 +10,7 @@ from __future__ import annotations
 from qtmiddleware.evaluation.compare import compare
 from qtmiddleware.evaluation.comparison import PRIMARY, TOLERANCE, Comparison, Percentiles, SystemScore
 from qtmiddleware.evaluation.dataset import Dataset, Question
-from qtmiddleware.evaluation.measures import DEEP, MEASURES, PerQuery, evaluate
+from qtmiddleware.evaluation.measures import DEEP, DEPTH, MEASURES, TOP_K, PerQuery, evaluate
 from qtmiddleware.evaluation.measuring import Progress, measure, require_extras, require_measurable
 from qtmiddleware.evaluation.runs import Run, System, run_of
 from qtmiddleware.evaluation.statistics import Difference, difference, holm
@@ -19,12 +19,14 @@ from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, U
 __all__ = [
     "BASELINE",
     "DEEP",
+    "DEPTH",
     "FREE",
     "MEASURED",
     "MEASURES",
     "PRIMARY",
     "SYSTEMS",
     "TOLERANCE",
+    "TOP_K",
     "USUAL",
     "Comparison",
     "Dataset",

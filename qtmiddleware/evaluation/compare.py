@@ -12,6 +12,7 @@ from qtmiddleware.bound import Bound
 from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.evaluation.comparison import Comparison
 from qtmiddleware.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
+from qtmiddleware.evaluation.measures import DEPTH, TOP_K
 from qtmiddleware.evaluation.measuring import Progress, measure
 from qtmiddleware.evaluation.runs import Run, run_of
 from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, chosen
@@ -19,8 +20,6 @@ from qtmiddleware.query_middleware import QueryMiddleware
 from qtmiddleware.wrap_options import WrapOptions
 from qtmiddleware.wrapped import Wrapped
 
-TOP_K: Final = 10
-DEPTH: Final = 100
 OWN: Final = "yours"
 
 

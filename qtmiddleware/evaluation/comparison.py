@@ -34,6 +34,10 @@ class Percentiles:
             return cls()
         return cls(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.5, 0.95)))
 
+    def to_dict(self) -> dict[str, float]:
+        """Both as plain data."""
+        return {"p50": self.p50, "p95": self.p95}
+
 
 @dataclass(frozen=True, slots=True)
 class SystemScore:
@@ -100,8 +104,8 @@ class SystemScore:
             "hurtRate": self.hurt_rate,
             "helpedRate": self.helped_rate,
             "worstQuestion": {"id": worst[0][0], "gain": worst[0][1]} if worst else None,
-            "addedMs": _plain(self.added_ms),
-            "stagesMs": {name: _plain(found) for name, found in self.stages_ms.items()},
+            "addedMs": self.added_ms.to_dict(),
+            "stagesMs": {name: found.to_dict() for name, found in self.stages_ms.items()},
             "llmCalls": self.llm_calls,
             "callRate": self.call_rate,
             "inputTokens": self.input_tokens,
@@ -112,10 +116,6 @@ class SystemScore:
             "degraded": self.degraded,
             "perQuery": {name: dict(values) for name, values in self.per_query.values.items()},
         }
-
-
-def _plain(found: Percentiles) -> dict[str, float]:
-    return {"p50": found.p50, "p95": found.p95}
 
 
 @dataclass(frozen=True, slots=True)

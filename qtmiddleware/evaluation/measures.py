@@ -15,6 +15,10 @@ MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
 """What is measured of the first passages."""
 DEEP: Final = ("R@100",)
 """What is measured of the first hundred."""
+TOP_K: Final = 10
+"""So many passages a system is asked for: as far as the measures of the first look."""
+DEPTH: Final = 100
+"""So many it is asked for once more where the first hundred are measured."""
 
 
 @dataclass(frozen=True, slots=True)

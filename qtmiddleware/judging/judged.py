@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import MissingExtra
+from qtmiddleware.evaluation.statistics import SIGNIFICANT
 
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
-SIGNIFICANT: Final = 0.05
 
 Outcome = Literal["win", "loss", "tie", "failed"]
 """What became of the challenger."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from random import Random
 from statistics import fmean
 from typing import Any, Final
@@ -59,18 +58,17 @@ def judge(
     sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
     asking = Asking(model, timeout, concurrency)
     judging = _Judging(baseline, challenger, asking, Random(seed))
-    given = iter([(question, reference) for question in questions if (reference := _reference(question))])
-    total = sum(bool(_reference(question)) for question in questions)
-    while wave := list(islice(given, concurrency)):
-        judging.take(wave)
+    given = [(question, reference) for question in questions if (reference := _reference(question))]
+    for start in range(0, len(given), concurrency):
+        judging.take(given[start : start + concurrency])
         if progress is not None:
-            progress(len(judging.verdicts), total)
+            progress(len(judging.verdicts), len(given))
     return Judged(
         baseline=baseline_name,
         challenger=challenger_name,
         judge=model.name,
         verdicts=tuple(judging.verdicts),
-        skipped=len(questions) - total,
+        skipped=len(questions) - len(given),
         cost_usd=asking.cost_usd,
     )
 

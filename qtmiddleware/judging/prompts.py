@@ -13,7 +13,7 @@ from qtmiddleware.evaluation import Question
 from qtmiddleware.inquiring import members
 from qtmiddleware.judging.judged import CRITERIA
 from qtmiddleware.ports import Prompt, Reply, ReplyField
-from qtmiddleware.transforms.base import MAX_TOKENS
+from qtmiddleware.transforms.base import MAX_TOKENS, as_data
 
 MODE: Final = "judge"
 PROMPT_VERSION: Final = "judge/1"
@@ -77,9 +77,7 @@ def prompt(question: Question, reference: str, a: str, b: str) -> Prompt:
     history = [{"role": turn.role, "content": turn.content} for turn in question.history[-MOST_TURNS:]]
     said: dict[str, Any] = {"history": history} if history else {}
     shown = {**said, "question": question.text, "reference": reference, "A": a[:MOST_CHARS], "B": b[:MOST_CHARS]}
-    text = json.dumps(shown, ensure_ascii=False)
-    # A lone surrogate cannot be sent as UTF-8; the backslash form it gets here is its JSON escape.
-    user = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+    user = as_data(shown)
     # All that is shown is the query: a recording must not take one order of the answers for the other.
     return Prompt(MODE, PROMPT_VERSION, _SYSTEM, user, FIELDS, user, max_tokens=MAX_TOKENS)
 

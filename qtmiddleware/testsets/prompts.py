@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.ports import Passage, Prompt, ReplyField
-from qtmiddleware.transforms.base import MAX_TOKENS
+from qtmiddleware.transforms.base import MAX_TOKENS, as_data
 
 PASSAGE_CHARS: Final = 8_000
 """Characters of a passage the model is shown."""
@@ -32,7 +32,7 @@ class _Task:
     fields: tuple[ReplyField, ...]
 
     def prompt(self, material: Mapping[str, str]) -> Prompt:
-        user = _as_data(material)
+        user = as_data(material)
         form = json.dumps({field.name: "..." for field in self.fields})
         described = "\n".join(f"- {field.name} (string): {field.description}" for field in self.fields)
         system = (
@@ -119,10 +119,3 @@ def _shown(passage: Passage) -> dict[str, str]:
     text = shown_text(passage)
     is_new = isinstance(title, str) and title.strip() and not text.startswith(title)
     return {**({"title": str(title)} if is_new else {}), "passage": text}
-
-
-def _as_data(material: Mapping[str, str]) -> str:
-    """The user message. JSON escapes whatever a text could use to break out of its place."""
-    text = json.dumps(material, ensure_ascii=False)
-    # A lone surrogate cannot be sent as UTF-8; the backslash form it gets here is its JSON escape.
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from qtmiddleware.ports import Prompt, ReplyField
 from qtmiddleware.settings import Settings
@@ -76,7 +76,7 @@ class Transform:
             mode=self.mode,
             version=self._version(flavour, own),
             system=self._system(own or built_in, fields, has_example=not (own or flavour), has_history=bool(turns)),
-            user=_as_data(query, turns),
+            user=_query_as_data(query, turns),
             fields=fields,
             query=query,
             history=turns,
@@ -141,15 +141,21 @@ def _own_instruction(settings: Settings, mode: str) -> str:
     return (prompts.get(mode) or prompts.get(other_spelling) or "").strip()
 
 
-def _as_data(query: str, history: Sequence[Message]) -> str:
+def _query_as_data(query: str, history: Sequence[Message]) -> str:
     """The user message. JSON escapes whatever a text could use to break out of its place."""
     said = [{"role": turn.role, "content": turn.content} for turn in history]
     before = f'"history": {_WRITTEN(said)}, ' if said else ""
-    text = f'{{{before}"query": {_WRITTEN(query)}}}'
-    if text.isascii():
-        return text
+    return _sendable(f'{{{before}"query": {_WRITTEN(query)}}}')
+
+
+def as_data(material: Mapping[str, Any]) -> str:
+    """The user message that holds *material*. JSON escapes whatever a text could use to break out of its place."""
+    return _sendable(_WRITTEN(material))
+
+
+def _sendable(written: str) -> str:
     # A lone surrogate cannot be sent as UTF-8; the backslash form it gets here is its JSON escape.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return written if written.isascii() else written.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _form(fields: Sequence[ReplyField]) -> str:

@@ -103,7 +103,7 @@ class Trial:
             "gain": self.score.difference.gain,
             "hurtRate": self.score.hurt_rate,
             "callRate": self.score.call_rate,
-            "addedMs": {"p50": self.score.added_ms.p50, "p95": self.score.added_ms.p95},
+            "addedMs": self.score.added_ms.to_dict(),
             "usdPerThousand": self.score.usd_per_thousand,
             "broken": list(self.broken),
         }
