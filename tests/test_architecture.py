@@ -20,14 +20,14 @@ LONGEST = 250
 FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
-    errors deadline trace settings
-    types
+    errors deadline trace settings forking files
+    types breaker flights
     ports
-    steps cache calls responses fusion keywords preprocessing transforms overrides chunking filters loading
+    steps spending cache calls responses fusion keywords preprocessing transforms overrides chunking filters loading
     gate
     lockstep request variants asking querylog drivers llms embedders rerankers stores documents config wrap_options
     merging equipment hybrid
-    searching reranking kit
+    searching reranking kit turn
     pipeline ingestion
     answering transforming inquiring
     invocation bound

@@ -21,6 +21,8 @@ from qtmiddleware.settings.own_store import (
 )
 from qtmiddleware.settings.query import (
     ApplyTo,
+    BreakerSettings,
+    BudgetSettings,
     CacheSettings,
     EscalationMode,
     EscalationSettings,
@@ -43,6 +45,8 @@ __all__ = [
     "AnswerMode",
     "AnswerSettings",
     "ApplyTo",
+    "BreakerSettings",
+    "BudgetSettings",
     "CacheSettings",
     "ChunkBoundary",
     "EscalationMode",
@@ -111,4 +115,6 @@ class Settings:
     store: StoreSettings = group(StoreSettings, "The own store.")
     answer: AnswerSettings = group(AnswerSettings, "Answers from what was found.")
     cache: CacheSettings = group(CacheSettings, "Remembered transformations.")
+    breaker: BreakerSettings = group(BreakerSettings, "Leaving alone what fails.")
+    budget: BudgetSettings = group(BudgetSettings, "What all calls of language models may come to.")
     log: LogSettings = group(LogSettings, "Records of queries.")

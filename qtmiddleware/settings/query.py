@@ -147,6 +147,31 @@ class CacheSettings:
     max_entries: int = option(1_024, "Most transformations kept.", ge=1, le=1_000_000)
     ttl_seconds: int = option(3_600, "How long one is kept.", ge=1, le=31_536_000)
     tenant: str = option("", "Part of every key; give each customer an own one to keep them apart.")
+    redis_url: str | None = option(
+        None,
+        "Redis that several processes share transformations in (redis://host:6379/0); the password comes from"
+        " REDIS_PASSWORD. Null keeps them in the process.",
+    )
+    redis_timeout_ms: int = option(50, "Longest wait for Redis; then it is left alone for a while.", ge=1, le=10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerSettings:
+    """When a language model that fails, or Redis, is left alone."""
+
+    enabled: bool = option(True, "Whether it is left alone at all.")
+    failures: int = option(5, "How many calls in a row must fail or be late.", ge=1, le=1_000)
+    seconds: float = option(30.0, "For how long it is left alone before one call tries it again.", ge=0.001, le=86_400.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSettings:
+    """What all calls of language models in this process may come to; without room the rules alone are used."""
+
+    max_llm_calls_per_minute: int | None = option(None, "Most calls within 60 seconds.", ge=0, le=1_000_000)
+    max_tokens: int | None = option(None, "Most tokens, read and written, within budget.hours.", ge=0)
+    max_usd: float | None = option(None, "Most US dollars within budget.hours.", ge=0.0)
+    hours: float = option(24.0, "Over how many hours tokens and money are counted.", ge=0.01, le=8_784.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,111 @@
+"""A circuit breaker: what fails again and again is left alone for a while (Nygard, Release It!, 2007)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from threading import Lock
+from time import monotonic
+
+from qtmiddleware.deadline import NEVER
+from qtmiddleware.forking import renew_after_fork
+
+
+class Attempt:
+    """One call that a `Breaker` let through; whoever made it says how it ended, once."""
+
+    __slots__ = ("_breaker", "is_over", "is_probe")
+
+    def __init__(self, breaker: Breaker, *, is_probe: bool) -> None:
+        self._breaker = breaker
+        self.is_probe = is_probe
+        self.is_over = False
+
+    def succeeded(self) -> None:
+        """It answered."""
+        self._breaker._ended(self, failed=False)
+
+    def failed(self, rest: float | None = None) -> None:
+        """It did not answer as it should; *rest* is for how many seconds it asked to be left alone."""
+        self._breaker._ended(self, failed=True, rest=rest)
+
+    def abandoned(self) -> None:
+        """Nobody knows: it was given up for reasons of the caller's."""
+        self._breaker._ended(self, failed=None)
+
+
+class Breaker:
+    """Lets calls through until *failures* of them failed in a row, then none for *seconds*, then one that tries.
+
+    If that one succeeds all may call again, otherwise the wait begins anew. A call that is still under way when its
+    time is over has failed then and there, so one that hangs for ever counts too. 0 *failures* never stop anything.
+    Safe with many threads; a forked process begins with nothing under way.
+    """
+
+    def __init__(self, failures: int, seconds: float, *, clock: Callable[[], float] = monotonic) -> None:
+        self._failures = failures
+        self._seconds = seconds
+        self._clock = clock
+        self._row = 0
+        self._open_until: float | None = None
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget what is under way."""
+        self._lock = Lock()
+        self._probe: Attempt | None = None
+        self._order = count()
+        self._under_way: list[tuple[float, int, Attempt]] = []
+
+    @property
+    def rest(self) -> float:
+        """For how many seconds nothing is let through; 0 where the next call may be made."""
+        with self._lock:
+            return self._rest()
+
+    def attempt(self, until: float = NEVER) -> Attempt | None:
+        """Leave to call, ``None`` where it is to be left alone; *until* is when the call is late (monotonic clock)."""
+        with self._lock:
+            if self._rest() > 0:
+                return None
+            attempt = Attempt(self, is_probe=self._open_until is not None)
+            if attempt.is_probe:
+                self._probe = attempt
+            if until != NEVER:
+                heappush(self._under_way, (until, next(self._order), attempt))
+            return attempt
+
+    def _rest(self) -> float:
+        now = self._clock()
+        while self._under_way and (self._under_way[0][0] <= now or self._under_way[0][2].is_over):
+            self._end(heappop(self._under_way)[2], failed=True)
+        if self._open_until is None:
+            return 0.0
+        if self._probe is not None:
+            # However long that takes; its own end decides.
+            return max(self._open_until - now, 1e-3)
+        return max(0.0, self._open_until - now)
+
+    def _ended(self, attempt: Attempt, *, failed: bool | None, rest: float | None = None) -> None:
+        with self._lock:
+            self._end(attempt, failed=failed, rest=rest)
+
+    def _end(self, attempt: Attempt, *, failed: bool | None, rest: float | None = None) -> None:
+        if attempt.is_over:
+            return
+        attempt.is_over = True
+        if attempt is self._probe:
+            self._probe = None
+        elif self._open_until is not None:
+            # It began before all this: what it says is known already.
+            return
+        if failed is None:
+            return
+        if not failed:
+            self._row, self._open_until = 0, None
+            return
+        self._row += 1
+        if self._failures and (rest or attempt.is_probe or self._row >= self._failures):
+            self._open_until = self._clock() + max(self._seconds, rest or 0.0)

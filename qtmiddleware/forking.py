@@ -1,0 +1,31 @@
+"""What a forked process must not inherit: locks that other threads held, and work only its parent goes on with."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Protocol
+from weakref import WeakSet
+
+
+class Renewable(Protocol):
+    """Something that can begin anew in the process of a child."""
+
+    def renew(self) -> None:
+        """Make new locks, and forget what only the parent is doing."""
+
+
+_known: Final[WeakSet[Renewable]] = WeakSet()
+
+
+def renew_after_fork(it: Renewable) -> None:
+    """Call ``it.renew()`` in every process that is forked from this one, as long as *it* lives."""
+    _known.add(it)
+
+
+def _renew_all() -> None:
+    for it in list(_known):
+        it.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
