@@ -8,9 +8,12 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
+from qtmiddleware.breaker import Breaker
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
+from qtmiddleware.forking import renew_after_fork
 from qtmiddleware.llms import as_language_model
+from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import LanguageModel, Reranker
 from qtmiddleware.querylog import QueryLog
@@ -33,6 +36,10 @@ _OF_THE_WHOLE: Final[Mapping[str, Callable[[Settings], Any]]] = {
     "embeddingDimensions": lambda settings: settings.embedding_dimensions,
     "store": lambda settings: settings.store,
     "hybrid": lambda settings: settings.hybrid,
+    "cache.redisUrl": lambda settings: settings.cache.redis_url,
+    "cache.redisTimeoutMs": lambda settings: settings.cache.redis_timeout_ms,
+    "breaker": lambda settings: settings.breaker,
+    "budget": lambda settings: settings.budget,
 }
 
 T = TypeVar("T")
@@ -41,11 +48,16 @@ T = TypeVar("T")
 class _Kept(Generic[T]):
     """Things made once for each key; the first one stays, the second oldest goes where there are too many."""
 
-    __slots__ = ("_lock", "_made")
+    __slots__ = ("__weakref__", "_lock", "_made")
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._made: dict[Hashable, T] = {}
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """A lock of our own."""
+        self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
@@ -70,7 +82,8 @@ class Equipment:
         self._config = config
         self._client = client
         self._reranker = reranker
-        self._models: _Kept[LanguageModel] = _Kept()
+        self._models: _Kept[GovernedModel] = _Kept()
+        self._breakers: _Kept[Breaker] = _Kept()
         self._rerankers: _Kept[Reranker] = _Kept()
         self._logs: _Kept[QueryLog] = _Kept()
 
@@ -87,7 +100,7 @@ class Equipment:
                 )
         return asked
 
-    def model(self, settings: Settings) -> LanguageModel:
+    def model(self, settings: Settings) -> GovernedModel:
         """The model of the transformations; one that was given as such is asked whatever *settings* say."""
         llm = settings.llm
         key = (
@@ -99,9 +112,16 @@ class Equipment:
             llm.input_price,
             llm.output_price,
         )
-        return self._models.get(key, lambda: as_language_model(self._client, settings))
+        return self._models.get(key, lambda: self._governed(as_language_model(self._client, settings), settings))
 
-    def chat(self, settings: Settings) -> LanguageModel:
+    def _governed(self, model: LanguageModel, settings: Settings) -> GovernedModel:
+        """*model* with the breaker of all that ask the same service for the same model."""
+        options = settings.breaker
+        failures = options.failures if options.enabled else 0
+        service = (model.name, settings.llm.base_url)
+        return GovernedModel(model, settings, self._breakers.get(service, lambda: Breaker(failures, options.seconds)))
+
+    def chat(self, settings: Settings) -> GovernedModel:
         """The model that answers: ``chatModel`` with the answers' own limit."""
         return self.model(
             replace(
@@ -137,17 +157,21 @@ class Equipment:
 
     def close(self) -> None:
         """Close the clients that were made here; those that were given stay open."""
-        for model in self._models.all():
+        for model in self._inner_models():
             if hasattr(model, "close"):
                 model.close()
         self._close_rerankers()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
-        for model in self._models.all():
+        for model in self._inner_models():
             if hasattr(model, "aclose"):
                 await model.aclose()
         self._close_rerankers()
+
+    def _inner_models(self) -> list[Any]:
+        """Each once: one that was given serves every way it is asked."""
+        return list({id(it.inner): it.inner for it in self._models.all()}.values())
 
     def _close_rerankers(self) -> None:
         for reranker in self._rerankers.all():

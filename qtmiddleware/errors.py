@@ -76,13 +76,16 @@ class ModelError(QtMiddlewareError):
     """The language model gave nothing usable.
 
     *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``, ``unavailable``,
-    ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long`` or ``cancelled``.
-    The message never holds the query, the reply or a key. *retrieval* is what had been found where an answer failed.
+    ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long``, ``cancelled``, ``unrecorded`` (a
+    recording has no reply), or, where the model was not asked at all, ``circuit_open`` or ``over_budget``.
+    The message never holds the query, the reply or a key. *retry_after* is for how many seconds the service asked to be
+    left alone. *retrieval* is what had been found where an answer failed.
     """
 
-    def __init__(self, reason: str, message: str = "") -> None:
+    def __init__(self, reason: str, message: str = "", *, retry_after: float | None = None) -> None:
         super().__init__(message or reason)
         self.reason = reason
+        self.retry_after = retry_after
         self.retrieval: Any = None
 
 

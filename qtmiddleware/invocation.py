@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import in_thread
 from qtmiddleware.errors import WrapError, is_outage
+from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
-from qtmiddleware.ports import LanguageModel, Reranker
+from qtmiddleware.ports import Reranker
 from qtmiddleware.querylog import QueryLog
-from qtmiddleware.request import Memory, transformation_cache
+from qtmiddleware.request import Memory
 from qtmiddleware.responses import Shape, settled
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Rerank, Search
@@ -35,8 +37,8 @@ class Outfit:
 
     settings: Settings
     changed: Callable[[Outfit, Layers], Outfit]
-    model: LanguageModel
-    chat: LanguageModel
+    model: GovernedModel
+    chat: GovernedModel
     memory: Memory
     shape: Shape | None = None
     embed: Callable[[Sequence[str]], Vectors] | None = None
@@ -48,7 +50,7 @@ class Outfit:
         """This outfit with the settings of *config* laid over its own for good, and a memory of its own."""
         changed = functools.partial(_laid_over, self.changed, config)
         outfit = changed(self, ())
-        return replace(outfit, changed=changed, memory=Memory(transformation_cache(outfit.settings)))
+        return replace(outfit, changed=changed, memory=Memory(TransformationCache(outfit.settings)))
 
 
 def _laid_over(

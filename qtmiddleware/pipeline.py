@@ -11,7 +11,7 @@ whenever the rest is late, wrong or down; only its own failure is raised, as it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final
@@ -26,8 +26,9 @@ from qtmiddleware.request import Request, evidence, prepared
 from qtmiddleware.reranking import reranked
 from qtmiddleware.responses import text_of
 from qtmiddleware.searching import search_variants
-from qtmiddleware.steps import Flow, Leaf, Outcome, Search, Together
+from qtmiddleware.steps import Flow, Leaf, Search, Together
 from qtmiddleware.trace import Decision, Trace
+from qtmiddleware.turn import Turn
 from qtmiddleware.types import Degradation, Query, Retrieval, Transformation, Variant
 from qtmiddleware.variants import variants_of
 
@@ -59,7 +60,7 @@ class _Retrieving:
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
         self._failure: BaseException | None = None
-        self._cache_key: Hashable = None
+        self._turn: Turn | None = None
 
     @cached_property
     def spans(self) -> Sequence[Span]:
@@ -73,27 +74,27 @@ class _Retrieving:
         except Exception as error:
             if error is self._failure:
                 raise
-            logger.error("nothing was improved: %s inside the middleware", type(error).__name__)
-            logger.debug("the middleware failed", exc_info=True)
-            self.trouble.append(Degradation("middleware", "failed", type(error).__name__))
+            self._failed_inside(error)
+        finally:
+            self._close()
         self.original = replace(self.original, text=self.request.original)
         response = yield Search(self.original.text, None)
         matches = plain_matches(self.original, response, self.request)
         return self._retrieval(response, matches=matches, variants=(self.original,))
 
     def _improved(self) -> Flow[Retrieval]:
-        question, made = self._before()
+        turn, made = self._before()
         waits_for_first = self.settings.escalation.mode == "auto" and not self.request.history
-        if question is not None and not waits_for_first:
-            response, made = yield from self._search_and_ask(question)
+        if turn is not None and not waits_for_first:
+            response, made = yield from self._search_and_ask(turn)
         else:
             response = yield from self._search_original()
         try:
             first = found(self.original, response, self.request.shape)
         except ResponseShapeError as error:
             return (yield from self._unread(response, error))
-        if question is not None and waits_for_first and self._escalates(first):
-            made = yield from self._ask(question)
+        if turn is not None and waits_for_first and self._escalates(first):
+            made = yield from turn.whole(self._patience())
         variants = variants_of(made, self.query.text, self.settings.fusion)
         lists = yield from search_variants(
             variants, self.request, width=self._width, budget=self.budget, trace=self.trace, trouble=self.trouble
@@ -101,14 +102,29 @@ class _Retrieving:
         return (yield from self._result(first, variants, lists, made))
 
     def transformation(self) -> Flow[Transformation]:
-        """The model's part alone."""
-        question, made = self._before()
-        if question is not None:
-            made = yield from self._ask(question)
+        """The model's part alone; whatever fails in it is noted."""
+        made = NOTHING
+        try:
+            turn, made = self._before()
+            if turn is not None:
+                made = yield from turn.whole(self._patience())
+        except Exception as error:
+            self._failed_inside(error)
+        finally:
+            self._close()
         return replace(made, notes=made.notes + tuple((it.stage, it.reason) for it in self.trouble))
 
-    def _before(self) -> tuple[Question | None, Transformation]:
-        """What to ask the model, or what it is remembered to have said, or neither."""
+    def _failed_inside(self, error: Exception) -> None:
+        logger.error("nothing was improved: %s inside the middleware", type(error).__name__)
+        logger.debug("the middleware failed", exc_info=error)
+        self.trouble.append(Degradation("middleware", "failed", type(error).__name__))
+
+    def _close(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+
+    def _before(self) -> tuple[Turn | None, Transformation]:
+        """The turn at the model, or what it is remembered to have said, or neither."""
         self.query = prepared(self.request.original, self.settings)
         self.original = replace(self.original, text=self.query.text)
         self.trace.stage("preprocess", self.trace.clock())
@@ -122,16 +138,14 @@ class _Retrieving:
             self.trace.decision = Decision(call=False, reason=reason)
             return None, NOTHING
         question = Question(self.request.original, self.request.history, self.settings)
-        if self.settings.cache.enabled:
-            self._cache_key = question.cache_key(self.request.model)
-            if (remembered := self.request.memory.cache.get(self._cache_key)) is not None:
-                self.trace.cache_hits += 1
-                self.trace.decision = Decision(call=False, reason="cached")
-                return None, remembered
+        self._turn = Turn(question, self.query, self.request, self.trace, self.trouble, lambda: self.spans)
+        if (remembered := self._turn.remembered()) is not None:
+            self.trace.decision = Decision(call=False, reason="cached")
+            return None, remembered
         if self.request.history:
             self.request.memory.gate.spend(self.settings.escalation.target_call_rate)
         self.trace.decision = Decision(call=True, reason="conversation" if self.request.history else "always")
-        return question, NOTHING
+        return self._turn, NOTHING
 
     def _escalates(self, first: Found) -> bool:
         """The gate, once the first result is known."""
@@ -171,31 +185,17 @@ class _Retrieving:
     def _patience(self) -> Deadline:
         return self.budget.sooner(self.settings.limits.llm_timeout_ms / 1e3)
 
-    def _search_and_ask(self, question: Question) -> Flow[tuple[Any, Transformation]]:
-        patience, width = self._patience(), self._width
-        steps: list[Leaf] = [Search(self.query.text, width, may_narrow=True), *question.asks(patience)]
+    def _search_and_ask(self, turn: Turn) -> Flow[tuple[Any, Transformation]]:
+        yield from turn.begin(self._patience())
+        width = self._width
+        steps: list[Leaf] = [Search(self.query.text, width, may_narrow=True), *turn.steps()]
         began = self.trace.clock()
-        outcome, *replies = yield Together(steps, patience, self.settings.limits.max_concurrency, essential=1)
+        outcome, *replies = yield Together(steps, turn.patience, self.settings.limits.max_concurrency, essential=1)
         if outcome.error is not None:
             self._failure = outcome.error
             raise outcome.error
         self._note_original(began, outcome.seconds, width)
-        return outcome.value, (yield from self._understood(question, replies, patience))
-
-    def _ask(self, question: Question) -> Flow[Transformation]:
-        patience = self._patience()
-        replies = yield Together(question.asks(patience), patience, self.settings.limits.max_concurrency)
-        return (yield from self._understood(question, replies, patience))
-
-    def _understood(self, question: Question, replies: Sequence[Outcome], patience: Deadline) -> Flow[Transformation]:
-        while question.answered(replies, self.trace):
-            replies = yield Together(question.asks(patience), patience, self.settings.limits.max_concurrency)
-        made = question.understood(self.request.original, self.spans, self.query.language or "auto")
-        self.trace.notes.extend(made.notes)
-        self.trouble.extend(question.trouble)
-        if not made.is_empty and not question.trouble and self._cache_key is not None:
-            self.request.memory.cache.put(self._cache_key, made)
-        return made
+        return outcome.value, (yield from turn.end(replies))
 
     def _unread(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
         """The plain function's own answer, where we cannot read it."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from qtmiddleware.bound import WrappedClassMethod
+from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
 from qtmiddleware.config import Config
 from qtmiddleware.drivers import ModelOnly, arun, run
@@ -18,7 +19,7 @@ from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
 from qtmiddleware.ports import Embedder, LanguageModel, Record, Store
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.request import Memory, transformation_cache
+from qtmiddleware.request import Memory
 from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforming import Transforming
@@ -61,7 +62,7 @@ class QueryMiddleware:
         # What is no model or reranker is refused here, not at the first question.
         self._equipment.model(self.settings)
         self._equipment.reranker(self.settings)
-        self._memory = Memory(transformation_cache(self.settings))
+        self._memory = Memory(TransformationCache(self.settings))
         self._own = OwnSearch(self.settings, store=store, embedder=embedder)
 
     @property
@@ -117,7 +118,7 @@ class QueryMiddleware:
         return Outfit(
             settings=self.settings,
             changed=self._changed,
-            model=self.model,
+            model=self._equipment.model(self.settings),
             chat=self._equipment.chat(self.settings),
             memory=Memory(self._memory.cache),
             shape=custom_shape(read, write) if read is not None else None,
@@ -203,7 +204,7 @@ class QueryMiddleware:
         transforming, world = self._transforming(options)
         if isinstance(query, str):
             return run(transforming.one(query), world)
-        return [made for batch in transforming.many(query) for made in run(batch, world)]
+        return run(transforming.many(query), world)
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -219,12 +220,12 @@ class QueryMiddleware:
         transforming, world = self._transforming(options)
         if isinstance(query, str):
             return await arun(transforming.one(query), world)
-        return [made for batch in transforming.many(query) for made in await arun(batch, world)]
+        return await arun(transforming.many(query), world)
 
     def _transforming(self, options: AskOptions) -> tuple[Transforming, ModelOnly]:
         settings = self._effective(options.get("config"))
         model = self._equipment.model(settings)
-        return Transforming(settings, model.name, self._memory, options), ModelOnly(model)
+        return Transforming(settings, model, self._memory, options), ModelOnly(model)
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from qtmiddleware.cache import TTLCache
-from qtmiddleware.errors import InvalidQuery
+from qtmiddleware.cache import TransformationCache
+from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.gate import Gate
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.responses import Shape
@@ -18,9 +18,8 @@ from qtmiddleware.types import Message, Query, Transformation, Variant
 _EVIDENT: Final = frozenset({"rewrite", "hyde", "sub_query", "paraphrase"})
 
 
-def transformation_cache(settings: Settings) -> TTLCache[Transformation]:
-    """An empty memory of transformations, of the configured size."""
-    return TTLCache(settings.cache.max_entries, settings.cache.ttl_seconds)
+def _asked_at_once() -> None:
+    """No reason to wait."""
 
 
 class Memory:
@@ -28,7 +27,7 @@ class Memory:
 
     __slots__ = ("cache", "gate", "refuses_widening", "rising", "warned_of_shape")
 
-    def __init__(self, cache: TTLCache[Transformation]) -> None:
+    def __init__(self, cache: TransformationCache) -> None:
         self.cache = cache
         self.gate = Gate()
         self.refuses_widening = False
@@ -42,8 +41,10 @@ class Request:
     """What the flow is given.
 
     *top_k* is what the caller's call asks for, ``None`` where that cannot be known. *model* names the language model,
-    ``""`` where there is none. *embeds* says that the wrapped function takes vectors, *brief* that the caller looks at
-    the response alone, *awaits_model* that the reranker will read its model first.
+    ``""`` where there is none, and *reason_to_wait* says why it would not be asked just now. *embeds* says that the
+    wrapped function takes vectors, *brief* that the caller looks at the response alone, *awaits_model* that the
+    reranker will read its model first, *shares* that it may wait for an equal question under way: what is performed
+    in step with others must not.
     """
 
     original: str = field(repr=False)
@@ -56,6 +57,8 @@ class Request:
     embeds: bool = False
     brief: bool = False
     awaits_model: bool = False
+    shares: bool = True
+    reason_to_wait: Callable[[], ModelError | None] = _asked_at_once
 
     @property
     def weighs(self) -> bool:

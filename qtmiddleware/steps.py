@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from qtmiddleware.deadline import Deadline
+from qtmiddleware.flights import Flight
 from qtmiddleware.ports import LanguageModel, Prompt
 
 
@@ -66,7 +67,25 @@ class Rerank:
         self.texts = texts
 
 
-Leaf = Search | Embed | Ask | Rerank
+class Join:
+    """Wait for what somebody else is doing; answers what *flight* lands with. Only within `Together`."""
+
+    __slots__ = ("flight",)
+
+    def __init__(self, flight: Flight) -> None:
+        self.flight = flight
+
+
+class Recall:
+    """Perform *call*, which speaks with a shared cache and blocks; answers what it returns."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+
+Leaf = Search | Embed | Ask | Rerank | Join | Recall
 
 
 @dataclass(frozen=True, slots=True)

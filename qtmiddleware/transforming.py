@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.lockstep import side_by_side
 from qtmiddleware.pipeline import transform
 from qtmiddleware.request import Memory, Request, conversation, validated
@@ -16,28 +17,38 @@ from qtmiddleware.wrap_options import AskOptions
 
 @dataclass(frozen=True, slots=True)
 class Transforming:
-    """How questions are transformed: the *settings* in force, the *model*'s name and what is remembered."""
+    """How questions are transformed: the *settings* in force, the *model* and what is remembered."""
 
     settings: Settings
-    model: str
+    model: GovernedModel
     memory: Memory = field(repr=False)
     options: AskOptions = field(repr=False)
 
     def one(self, query: str) -> Flow[Transformation]:
         """The flow for one question; raises `InvalidQuery` for one that cannot be asked."""
-        request = Request(
+        return transform(self._request(query, shares=True))
+
+    def many(self, queries: Sequence[str]) -> Flow[list[Transformation]]:
+        """The flow for many, as many at once as may be in flight; each takes its time when its turn comes."""
+        # All of them before the first is asked: a bad one costs nothing.
+        asked = [validated(query, "query", self.settings) for query in queries]
+        limit = self.settings.limits.max_concurrency
+        # Equal ones once: those in step with one another must not wait for each other.
+        distinct = list(dict.fromkeys(asked))
+        made: dict[str, Transformation] = {}
+        for start in range(0, len(distinct), limit):
+            batch = distinct[start : start + limit]
+            flows = [transform(self._request(query, shares=False)) for query in batch]
+            made.update(zip(batch, (yield from side_by_side(flows, limit=limit)), strict=True))
+        return [made[query] for query in asked]
+
+    def _request(self, query: str, *, shares: bool) -> Request:
+        return Request(
             original=validated(query, "query", self.settings),
             history=conversation(self.options.get("history")),
             settings=self.settings,
             memory=self.memory,
-            model=self.model,
+            model=self.model.name,
+            shares=shares,
+            reason_to_wait=self.model.reason_to_wait,
         )
-        return transform(request)
-
-    def many(self, queries: Sequence[str]) -> Iterator[Flow[list[Transformation]]]:
-        """As many questions at once as may be in flight; the time of a batch begins when it is made."""
-        # All of them before the first is asked: a bad one costs nothing.
-        asked = [validated(query, "query", self.settings) for query in queries]
-        limit = self.settings.limits.max_concurrency
-        for start in range(0, len(asked), limit):
-            yield side_by_side([self.one(query) for query in asked[start : start + limit]], limit=limit)

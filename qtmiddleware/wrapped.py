@@ -165,6 +165,7 @@ class Wrapped(Generic[P, R]):
             top_k=top_k if top_k is None or top_k > 0 else None,
             shape=outfit.shape,
             model=outfit.model.name,
+            reason_to_wait=outfit.model.reason_to_wait,
             embeds=outfit.embed is not None or outfit.aembed is not None,
             brief=brief and outfit.log is None,
             awaits_model=getattr(outfit.reranker, "is_unread", False) is True,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.cache import TTLCache
+from qtmiddleware.cache import TransformationCache
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.merging import Found
 from qtmiddleware.request import Memory, Request
@@ -39,7 +39,7 @@ class Played:
         settings = Settings(
             limits=LimitSettings(max_concurrency=3), fusion=FusionSettings(sub_query_top_k=sub_query_top_k)
         )
-        request = Request("q", (), settings, Memory(TTLCache(1, 1)), embeds=embeds)
+        request = Request("q", (), settings, Memory(TransformationCache(Settings())), embeds=embeds)
         self.budget = Deadline.after(60.0)
         flow = search_variants(
             VARIANTS, request, width=width, budget=self.budget, trace=self.trace, trouble=self.trouble
@@ -66,7 +66,7 @@ def good(*names: str) -> list[Outcome]:
 
 
 def test_nothing_to_search_asks_for_nothing() -> None:
-    request = Request("q", (), Settings(), Memory(TTLCache(1, 1)))
+    request = Request("q", (), Settings(), Memory(TransformationCache(Settings())))
     flow = search_variants((), request, width=None, budget=Deadline(), trace=Trace(), trouble=[])
     with pytest.raises(StopIteration) as stop:
         next(flow)

@@ -41,7 +41,7 @@ def recorded_part(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, fr
         try:
             reply = model.complete(_whole(question), Deadline())
         except ModelError as error:
-            if error.reason != "unavailable":
+            if error.reason != "unrecorded":
                 kept.add(question.id)
         else:
             kept.add(question.id)

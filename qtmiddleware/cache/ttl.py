@@ -8,6 +8,8 @@ from threading import Lock
 from time import monotonic
 from typing import Generic, TypeVar
 
+from qtmiddleware.forking import renew_after_fork
+
 V = TypeVar("V")
 
 
@@ -18,8 +20,13 @@ class TTLCache(Generic[V]):
         self._max_entries = max_entries
         self._ttl = ttl_seconds
         self._clock = clock
-        self._lock = Lock()
         self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """A lock of our own: in a forked process that of the parent may be held for ever."""
+        self._lock = Lock()
 
     def get(self, key: Hashable) -> V | None:
         """The value kept under *key*, or ``None``."""

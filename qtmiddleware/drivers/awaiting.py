@@ -12,9 +12,9 @@ from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.deadline import NEVER
-from qtmiddleware.drivers.threads import in_thread
+from qtmiddleware.drivers.threads import in_thread, landing
 from qtmiddleware.drivers.world import World, model_of
-from qtmiddleware.steps import Ask, Flow, Leaf, Outcome, Rerank, Search, T, Together
+from qtmiddleware.steps import Ask, Flow, Join, Leaf, Outcome, Recall, Rerank, Search, T, Together
 
 # How long cancelled tasks may take to clean up before they are left to themselves.
 DRAIN_SECONDS: Final = 0.02
@@ -31,6 +31,10 @@ def _begun(step: Leaf, world: World) -> Awaitable[Any]:
         return world.asearch(step) if world.native_async else in_thread(partial(world.search, step))
     if isinstance(step, Rerank):
         return in_thread(partial(world.rerank, step))
+    if isinstance(step, Join):
+        return landing(step.flight)
+    if isinstance(step, Recall):
+        return in_thread(step.call)
     return world.aembed(step.texts) if world.native_async else in_thread(partial(world.embed, step.texts))
 
 

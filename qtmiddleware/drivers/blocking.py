@@ -15,7 +15,7 @@ from typing import Any
 from qtmiddleware.deadline import NEVER
 from qtmiddleware.drivers import threads
 from qtmiddleware.drivers.world import World, model_of
-from qtmiddleware.steps import Ask, Embed, Flow, Leaf, Outcome, Rerank, Search, T, Together
+from qtmiddleware.steps import Ask, Embed, Flow, Join, Leaf, Outcome, Recall, Rerank, Search, T, Together
 
 
 def _performed(step: Leaf, world: World) -> Any:
@@ -26,6 +26,10 @@ def _performed(step: Leaf, world: World) -> Any:
         return world.embed(step.texts)
     if isinstance(step, Rerank):
         return world.rerank(step)
+    if isinstance(step, Recall):
+        return step.call()
+    if isinstance(step, Join):
+        raise TypeError("a flight is joined within Together, where nobody waits for it for ever")
     return model_of(step, world).complete(step.prompt, step.deadline)
 
 
@@ -47,9 +51,19 @@ class _Batch:
         self.outcomes: list[Outcome | None] = [None] * len(together.steps)
         self._world = world
         self._done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
-        self._waiting = deque(range(together.essential, len(together.steps)))
-        self._open = len(self._waiting)
+        self._open = len(together.steps) - together.essential
         self._over = False
+        self._waiting: deque[int] = deque()
+        for position in range(together.essential, len(together.steps)):
+            step = together.steps[position]
+            if isinstance(step, Join):
+                # No thread is needed to wait for what another one does.
+                step.flight.heard(partial(self._landed, position))
+            else:
+                self._waiting.append(position)
+
+    def _landed(self, position: int, value: Any) -> None:
+        self._done.put((position, Outcome(value)))
 
     def launch(self, count: int) -> None:
         """Let *count* further threads work at the steps, as far as there are any."""

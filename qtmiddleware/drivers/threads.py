@@ -14,7 +14,9 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from qtmiddleware.flights import Flight
 
 T = TypeVar("T")
 
@@ -94,6 +96,23 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
         future.set_exception(error)
     else:
         future.set_result(value)  # type: ignore[arg-type]
+
+
+async def landing(flight: Flight) -> Any:
+    """What *flight* lands with, in whichever thread or loop that happens."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def heard(value: Any) -> None:
+        # A loop that was closed in the meantime has nobody left who waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle, future, value, None)
+
+    flight.heard(heard)
+    try:
+        return await future
+    finally:
+        flight.unheard(heard)
 
 
 async def in_thread(call: Callable[[], T]) -> T:

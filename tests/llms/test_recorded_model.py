@@ -48,7 +48,7 @@ def test_an_unknown_query_is_unavailable_and_not_told(ask, make_prompt) -> None:
     model = RecordedModel.from_records([record("1")], {"1": "known"})
     with pytest.raises(ModelError, match=r"^no recorded reply for this query$") as caught:
         ask(model, make_prompt("unknown"))
-    assert caught.value.reason == "unavailable"
+    assert caught.value.reason == "unrecorded"
 
 
 def test_a_field_that_was_not_recorded_is_left_out(make_prompt) -> None:

@@ -94,10 +94,10 @@ class RecordedModel:
         return self._name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:  # noqa: ARG002  (it answers at once)
-        """The recorded reply to *prompt*; raises `ModelError` ("unavailable" or "empty") where there is none."""
+        """The recorded reply to *prompt*; raises `ModelError` ("unrecorded" or "empty") where there is none."""
         entry = self._find(prompt)
         if entry is None:
-            raise ModelError("unavailable", "no recorded reply for this query")
+            raise ModelError("unrecorded", "no recorded reply for this query")
         asked = [wanted for wanted in prompt.fields if wanted.name != "standalone" or prompt.history]
         values = {wanted.name: shaped(entry.value(wanted.name, prompt.mode), wanted) for wanted in asked}
         answer = {name: value for name, value in values.items() if value}

@@ -1,0 +1,52 @@
+"""What language models made of questions, kept for equal ones: here, and in Redis where that is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from qtmiddleware.breaker import Breaker
+from qtmiddleware.cache.ttl import TTLCache
+from qtmiddleware.flights import Flights
+from qtmiddleware.settings import Settings
+from qtmiddleware.types import Transformation
+
+if TYPE_CHECKING:
+    from qtmiddleware.cache.redis_cache import RedisCache
+
+
+class TransformationCache:
+    """The transformations of one middleware: *local* ones, those under way (*flights*) and the *shared* cache, if any.
+
+    Raises `ConfigError` for an address that is none and `MissingExtra` where the client of Redis is not installed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        options = settings.cache
+        self.local: TTLCache[Transformation] = TTLCache(options.max_entries, options.ttl_seconds)
+        self.flights = Flights()
+        self.shared = _redis(settings) if options.enabled and options.redis_url else None
+
+    def close(self) -> None:
+        """Let go of the connections to the shared cache; the next question opens others."""
+        if self.shared is not None:
+            self.shared.close()
+
+
+def digest(key: Hashable) -> str:
+    """*key* as 64 hex digits, in which no text of it can be read (SHA-256)."""
+    return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _redis(settings: Settings) -> RedisCache:
+    from qtmiddleware.cache.redis_cache import RedisCache
+
+    options = settings.cache
+    return RedisCache(
+        options.redis_url or "",
+        timeout=options.redis_timeout_ms / 1e3,
+        ttl_seconds=options.ttl_seconds,
+        # It must never cost more than one wait: the first failure is enough, whatever the model is granted.
+        breaker=Breaker(1, settings.breaker.seconds),
+    )
