@@ -114,7 +114,7 @@ class Question:
             else:
                 trace.stage(f"transform.{prompt.mode}", outcome.seconds)
                 return part
-        if outcome.value is None:
+        if outcome.value is None and not (isinstance(outcome.error, ModelError) and not outcome.error.was_asked):
             # A model that was still at work has cost something, and nobody says how much.
             trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=None if reason == "timeout" else 0.0)
         trace.stage(f"transform.{prompt.mode}", outcome.seconds, "degraded", reason)

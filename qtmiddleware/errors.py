@@ -88,6 +88,11 @@ class ModelError(QtMiddlewareError):
         self.retry_after = retry_after
         self.retrieval: Any = None
 
+    @property
+    def was_asked(self) -> bool:
+        """Whether the model was asked at all; a service that was left alone was not."""
+        return self.reason not in ("circuit_open", "over_budget")
+
 
 class EmbeddingError(QtMiddlewareError):
     """Texts could not be turned into vectors."""

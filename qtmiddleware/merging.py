@@ -135,6 +135,10 @@ def presented(lists: Sequence[Found], made: Combined, request: Request) -> Merge
     everything.
     """
     first, ordered = lists[0], made.candidates
+    if len(lists) == 1 and not request.weighs and not request.reranks:
+        # Nothing of ours has a say: what the function gave, passages it found twice and all.
+        matches = () if request.brief else plain_matches(first.ranking.variant, first.response, request)
+        return Merged(first.response, matches)
     longest = max(len(entry.ranking.keys) for entry in lists)
     count = longest if request.top_k is None else request.top_k
     if ordered.method == "concat":

@@ -148,12 +148,14 @@ class Turn:
         shared = self._cache.shared
         if shared is None or self._key is None or shared.is_resting:
             return
+        from qtmiddleware.cache.redis_cache import Claim
+
         call = partial(shared.claim, digest(self._key), self.patience.remaining() + _GRACE)
         (outcome,) = yield Together([Recall(call)], self.patience.sooner(self._cache_seconds), 1)
         if isinstance(outcome.value, Transformation):
             self._trace.cache_hits += 1
             self._found(outcome.value)
-        elif outcome.value is not None and outcome.value.is_elsewhere and self._request.shares:
+        elif outcome.value is Claim.ELSEWHERE and self._request.shares:
             self._elsewhere = True
 
     def _share(self, made: Transformation, trouble: Sequence[Degradation]) -> Flow[None]:

@@ -23,6 +23,6 @@ def accounted(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
     error = as_model_error(outcome.error)
     # A model that was still at work has cost something, and nobody says how much.
     cost = None if error.reason == "timeout" else 0.0
-    trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=cost)
+    trace.spent(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
     trace.stage(stage, outcome.seconds, "failed", error.reason)
     return error

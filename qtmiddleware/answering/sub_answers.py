@@ -73,7 +73,7 @@ class SubAnswering:
     def _searched(self, question: str) -> Flow[tuple[Match, ...] | None]:
         """What is found for *question* by itself; ``None`` where the search fails."""
         try:
-            retrieval = yield from retrieve(replace(self._request, original=question))
+            retrieval = yield from retrieve(replace(self._request, original=question, shares=False))
         except Exception as error:
             self._trace.searches += 1
             self.trouble.append(Degradation("sub_answers", "search_failed", type(error).__name__))

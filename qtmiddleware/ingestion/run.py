@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
+from qtmiddleware.breaker import Breaker
 from qtmiddleware.config import Config
 from qtmiddleware.documents import find_documents
 from qtmiddleware.errors import ConfigError, UnreadableDocument
@@ -24,6 +25,7 @@ from qtmiddleware.ingestion.reading import Reader
 from qtmiddleware.ingestion.report import IngestReport, Listener, Progress, Skipped, Stage
 from qtmiddleware.kit import Kit, open_kit
 from qtmiddleware.llms import as_language_model
+from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.ports import Embedder, LanguageModel, Store
 from qtmiddleware.settings import Settings
 
@@ -88,7 +90,8 @@ def _context_model(client: Any, settings: Settings) -> LanguageModel:
     model = as_language_model(client, settings)
     if not getattr(model, "can_sync", True):
         raise ConfigError("client is asynchronous and ingest is not; pass openai.OpenAI() instead", path="client")
-    return model
+    # What fails again and again is given up here once and for all, so nothing is left alone for a while.
+    return GovernedModel(model, settings, Breaker(0, 1.0))
 
 
 class _Run:

@@ -78,7 +78,7 @@ class ChatService:
         return Response("{}", content_type="application/json")
 
 
-def search(query: str, top_k: int) -> list[dict[str, Any]]:
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
     """The passages that share most words with *query*, best first (Jaccard)."""
 
     def words(text: str) -> set[str]:

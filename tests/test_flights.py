@@ -1,0 +1,94 @@
+"""Work that several want at the same time is done once."""
+
+from __future__ import annotations
+
+import os
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from qtmiddleware.flights import Flights
+
+
+def soon() -> float:
+    return monotonic() + 60
+
+
+def test_the_first_leads_and_the_others_hear_what_it_lands_with() -> None:
+    flights, heard = Flights(), []
+    flight, leads = flights.board("a", soon())
+    others = [flights.board("a", soon()) for _ in range(3)]
+    assert leads
+    assert others == [(flight, False)] * 3
+    flight.heard(heard.append)
+    flights.landed("a", flight, "news")
+    # One who comes to listen afterwards hears it too.
+    flight.heard(heard.append)
+    assert heard == ["news", "news"]
+
+
+def test_other_keys_fly_alone() -> None:
+    flights = Flights()
+    assert flights.board("a", soon())[1]
+    assert flights.board("b", soon())[1]
+
+
+def test_after_the_landing_the_next_one_leads() -> None:
+    flights = Flights()
+    flight, _ = flights.board("a", soon())
+    flights.landed("a", flight, "news")
+    assert len(flights) == 0
+    assert flights.board("a", soon())[1]
+
+
+def test_only_the_first_landing_counts() -> None:
+    flights, heard = Flights(), []
+    flight, _ = flights.board("a", soon())
+    flight.heard(heard.append)
+    flights.landed("a", flight, 1)
+    flights.landed("a", flight, 2)
+    assert heard == [1]
+
+
+def test_a_flight_whose_leader_is_overdue_is_no_longer_joined() -> None:
+    flights = Flights()
+    lost, _ = flights.board("a", monotonic() - 1)
+    flight, leads = flights.board("a", soon())
+    assert leads
+    # The lost one may still land, and takes nothing from the new one.
+    flights.landed("a", lost, "late")
+    assert flights.board("a", soon()) == (flight, False)
+
+
+def test_one_who_went_away_hears_nothing() -> None:
+    flights, heard = Flights(), []
+    flight, _ = flights.board("a", soon())
+    flight.heard(heard.append)
+    flight.unheard(heard.append)
+    flights.landed("a", flight, "news")
+    assert heard == []
+
+
+def test_nobody_misses_a_landing_in_another_thread() -> None:
+    for _ in range(200):
+        flights, heard = Flights(), []
+        flight, _ = flights.board("a", soon())
+        leader = Thread(target=flights.landed, args=("a", flight, "news"))
+        leader.start()
+        flight.heard(heard.append)
+        leader.join()
+        assert heard == ["news"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_waits_for_nothing_of_its_parent() -> None:
+    flights: Any = Flights()
+    flights.board("a", soon())
+    with flights._lock:  # as another thread may hold it at that moment
+        child = os.fork()
+        if not child:
+            os._exit(0 if flights.board("a", soon())[1] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not flights.board("a", soon())[1]
