@@ -9,8 +9,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms import openai as openai_model
-from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.openai import OpenAIModel, waiting
 
 PATH = "/v1/chat/completions"
 SECRET = "sk-verysecret0123456789"
@@ -79,7 +78,7 @@ def test_a_silent_server_is_given_up_at_the_deadline(ask, prompt, wire, scheme: 
 
 
 def test_a_host_that_does_not_answer_is_not_waited_for_as_a_model_is(ask, prompt, wire, hasty, monkeypatch) -> None:
-    monkeypatch.setattr(openai_model, "LONGEST_CONNECT", 0.2)
+    monkeypatch.setattr(waiting, "LONGEST_CONNECT", 0.2)
     server = wire(lambda self, connection: self.ended.wait())
     model = OpenAIModel("m", base_url=server.url("https"))
     with pytest.raises(ModelError, match=r"cannot be reached .* check llm\.baseUrl and the network") as caught:

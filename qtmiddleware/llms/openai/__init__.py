@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
@@ -16,16 +16,11 @@ from qtmiddleware.llms.openai.clients import Clients, can_stream
 from qtmiddleware.llms.openai.dialogue import Dialogue, Heard, Sent, aconversed, conversed
 from qtmiddleware.llms.openai.prices import Prices
 from qtmiddleware.llms.openai.streaming import StreamReader, says_all
+from qtmiddleware.llms.openai.waiting import time_left, timeout
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.settings import StructuredOutput
 
 __all__ = ["OpenAIModel"]
-
-LONGEST_WAIT: Final = 600.0
-"""The timeout in seconds of a request without a deadline: none is ever sent without one."""
-
-LONGEST_CONNECT: Final = 5.0
-"""The longest wait in seconds for a connection: a model may think for long, a host that is there answers soon."""
 
 
 class OpenAIModel:
@@ -110,6 +105,8 @@ class OpenAIModel:
             talk = self._dialogue.about(prompt, streams=True)
             heard = conversed(talk, partial(self._open, deadline=deadline, stack=stack))
             chunks = iter(heard.answer)
+            if hasattr(chunks, "close"):
+                stack.callback(chunks.close)
             while not reader.is_done:
                 try:
                     chunk = next(chunks, None)
@@ -122,7 +119,7 @@ class OpenAIModel:
                     break
                 yield from filter(None, reader.feed(chunk))
                 if not reader.is_whole:
-                    _time_left(deadline)
+                    time_left(deadline)
                 elif ended := reader.ended():
                     yield self._accounted(heard, ended)
         left, reply = reader.end()
@@ -137,9 +134,11 @@ class OpenAIModel:
             talk = self._dialogue.about(prompt, streams=True)
             heard = await aconversed(talk, partial(self._aopen, deadline=deadline, stack=stack))
             chunks = aiter(heard.answer)
+            if hasattr(chunks, "aclose"):
+                stack.push_async_callback(chunks.aclose)
             while not reader.is_done:
                 try:
-                    async with asyncio.timeout(_time_left(deadline)):
+                    async with asyncio.timeout(time_left(deadline)):
                         chunk = await anext(chunks, None)
                 except Exception as error:
                     if reader.is_whole:
@@ -172,25 +171,25 @@ class OpenAIModel:
 
     def _send(self, request: dict[str, Any], deadline: Deadline) -> Sent:
         client = self._clients.sync()
-        left = _time_left(deadline)
+        left = time_left(deadline)
         completions = client.chat.completions
         if not can_stream(client):
             return completions.create(**request, timeout=left), 0
         collector = Collector(deadline)
-        with completions.with_streaming_response.create(**request, timeout=_timeout(left)) as response:
+        with completions.with_streaming_response.create(**request, timeout=timeout(left)) as response:
             for chunk in response.iter_bytes():
                 collector.add(chunk)
         return collector.body(), _retries_of(response)
 
     async def _asend(self, request: dict[str, Any], deadline: Deadline) -> Sent:
         client = await self._clients.asynchronous()
-        left = _time_left(deadline)
+        left = time_left(deadline)
         async with asyncio.timeout(left):
             completions = client.chat.completions
             if not can_stream(client):
                 return await completions.create(**request, timeout=left), 0
             collector = Collector(deadline)
-            async with completions.with_streaming_response.create(**request, timeout=_timeout(left)) as response:
+            async with completions.with_streaming_response.create(**request, timeout=timeout(left)) as response:
                 async for chunk in response.iter_bytes():
                     collector.add(chunk)
             return collector.body(), _retries_of(response)
@@ -198,10 +197,10 @@ class OpenAIModel:
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Sent:
         """What comes back, as an iterator that lives as long as *stack*."""
         client = self._clients.sync()
-        left = _time_left(deadline)
+        left = time_left(deadline)
         completions = client.chat.completions
         if can_stream(client):
-            opened = completions.with_streaming_response.create(**request, timeout=_timeout(left))
+            opened = completions.with_streaming_response.create(**request, timeout=timeout(left))
             response = stack.enter_context(opened)
             return response.iter_bytes(), _retries_of(response)
         answer = completions.create(**request, timeout=left)
@@ -211,11 +210,11 @@ class OpenAIModel:
 
     async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Sent:
         client = await self._clients.asynchronous()
-        left = _time_left(deadline)
+        left = time_left(deadline)
         completions = client.chat.completions
         async with asyncio.timeout(left):
             if can_stream(client):
-                opened = completions.with_streaming_response.create(**request, timeout=_timeout(left))
+                opened = completions.with_streaming_response.create(**request, timeout=timeout(left))
                 response = await stack.enter_async_context(opened)
                 return response.iter_bytes(), _retries_of(response)
             answer = await completions.create(**request, timeout=left)
@@ -226,22 +225,6 @@ class OpenAIModel:
 
 async def _alone(answer: Any) -> AsyncIterator[Any]:
     yield answer
-
-
-def _timeout(left: float) -> Any:
-    import openai
-
-    # Connecting ends a little sooner: a TLS handshake that times out is cleaned up after, one that is cancelled is not.
-    return openai.Timeout(left, connect=min(0.9 * left, LONGEST_CONNECT))
-
-
-def _time_left(deadline: Deadline) -> float:
-    left = min(deadline.remaining(), LONGEST_WAIT)
-    if left <= 0:
-        # A deadline that was cancelled lies at the beginning of time.
-        reason = "timeout" if deadline.at > 0 else "cancelled"
-        raise ModelError(reason, "no time was left to ask the language model")
-    return left
 
 
 def _retries_of(response: Any) -> int:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from time import time
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
+
+LONGEST_REST: Final = 600.0
+"""The longest a service is believed, in seconds, when it says how long to leave it alone."""
 
 _STATUS: Final = {
     401: "unauthorized",
@@ -54,8 +59,9 @@ def as_model_error(error: Exception, where: str) -> ModelError:
     if reason == "rejected":
         return ModelError(reason, f"{where} rejected the request ({seen}{_identifiers(error)}); check model and config")
     if reason == "unavailable":
-        return ModelError(reason, f"{where} is not available ({seen}); check llm.baseUrl and the network")
-    return ModelError(reason, f"{where} {_ADVICE[reason]} ({seen})")
+        said = f"{where} is not available ({seen}); check llm.baseUrl and the network"
+        return ModelError(reason, said, retry_after=_retry_after(error))
+    return ModelError(reason, f"{where} {_ADVICE[reason]} ({seen})", retry_after=_retry_after(error))
 
 
 def _reason(error: Exception) -> str:
@@ -70,6 +76,18 @@ def _reason(error: Exception) -> str:
     if names & _TIMEOUTS:
         return "timeout"
     return "unparsable" if names & _UNREADABLE else "unavailable"
+
+
+def _retry_after(error: Exception) -> float | None:
+    """For how many seconds the service asks to be left alone: a number or a date in its header (RFC 9110, 10.2.3)."""
+    said = str(getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")).strip()
+    if said.isascii() and said.isdigit():
+        return min(float(said), LONGEST_REST)
+    try:
+        seconds = parsedate_to_datetime(said).timestamp() - time()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(0.0, seconds), LONGEST_REST)
 
 
 def _identifiers(error: Exception) -> str:

@@ -1,0 +1,32 @@
+"""How long one request may take."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+
+LONGEST_WAIT: Final = 600.0
+"""The timeout in seconds of a request without a deadline: none is ever sent without one."""
+
+LONGEST_CONNECT: Final = 5.0
+"""The longest wait in seconds for a connection: a model may think for long, a host that is there answers soon."""
+
+
+def timeout(left: float) -> Any:
+    """The timeouts of a request that may take *left* seconds."""
+    import openai
+
+    # Connecting ends a little sooner: a TLS handshake that times out is cleaned up after, one that is cancelled is not.
+    return openai.Timeout(left, connect=min(0.9 * left, LONGEST_CONNECT))
+
+
+def time_left(deadline: Deadline) -> float:
+    """The seconds until *deadline*; raises `ModelError` where there are none."""
+    left = min(deadline.remaining(), LONGEST_WAIT)
+    if left <= 0:
+        # A deadline that was cancelled lies at the beginning of time.
+        reason = "timeout" if deadline.at > 0 else "cancelled"
+        raise ModelError(reason, "no time was left to ask the language model")
+    return left
