@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from qtmiddleware.query_middleware import ConfigSource, QueryMiddleware
+from qtmiddleware.querylog import Redact
 from qtmiddleware.wrap_options import WrapOptions
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
 
@@ -35,6 +36,7 @@ def middleware(
     config: ConfigSource = ...,
     client: Any = ...,
     reranker: Any = ...,
+    redact: Redact | None = ...,
     **options: Unpack[WrapOptions],
 ) -> Decorator: ...
 
@@ -46,13 +48,15 @@ def middleware(
     config: ConfigSource = None,
     client: Any = None,
     reranker: Any = None,
+    redact: Redact | None = None,
     **options: Unpack[WrapOptions],
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, a mapping, a `Config` or nothing, *client* and *reranker* are as in
+    *config* is a file's path, a mapping, a `Config` or nothing, *client*, *reranker* and *redact* are as in
     `QueryMiddleware`, and the options are those of `WrapOptions`.
     """
     if fn is None:
-        return functools.partial(middleware, config=config, client=client, reranker=reranker, **options)
-    return QueryMiddleware(config, client=client, reranker=reranker).wrap(fn, **options)
+        given = {"config": config, "client": client, "reranker": reranker, "redact": redact}
+        return functools.partial(middleware, **given, **options)
+    return QueryMiddleware(config, client=client, reranker=reranker, redact=redact).wrap(fn, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
@@ -16,7 +17,7 @@ from qtmiddleware.llms import as_language_model
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import LanguageModel, Reranker
-from qtmiddleware.querylog import QueryLog
+from qtmiddleware.querylog import QueryLog, Redact
 from qtmiddleware.rerankers import as_reranker
 from qtmiddleware.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.rerankers.pinecone import PineconeReranker
@@ -78,10 +79,11 @@ class _Kept(Generic[T]):
 class Equipment:
     """The models, rerankers and logs of one middleware, for its own settings and for those of single calls."""
 
-    def __init__(self, config: Config, client: Any, reranker: Any = None) -> None:
+    def __init__(self, config: Config, client: Any, reranker: Any = None, redact: Redact | None = None) -> None:
         self._config = config
         self._client = client
         self._reranker = reranker
+        self._redact = redact
         self._models: _Kept[GovernedModel] = _Kept()
         self._breakers: _Kept[Breaker] = _Kept()
         self._rerankers: _Kept[Reranker] = _Kept()
@@ -151,9 +153,21 @@ class Equipment:
     def log(self, settings: Settings) -> QueryLog | None:
         """The log that *settings* ask for."""
         path, query_text = settings.log.path, settings.log.query_text
-        return (
-            None if path is None else self._logs.get((path, query_text), lambda: QueryLog(path, query_text=query_text))
-        )
+        if path is None:
+            return None
+        made = partial(QueryLog, path, query_text=query_text, redact=self._redact)
+        return self._logs.get((path, query_text), made)
+
+    def parts(self, settings: Settings) -> dict[str, Any]:
+        """What a wrapped function is given of all this under *settings*."""
+        return {
+            "settings": settings,
+            "model": self.model(settings),
+            "chat": self.chat(settings),
+            "log": self.log(settings),
+            "reranker": self.reranker(settings),
+            "redact": self._redact,
+        }
 
     def close(self) -> None:
         """Close the clients that were made here; those that were given stay open."""

@@ -15,7 +15,7 @@ from qtmiddleware.errors import WrapError, is_outage
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import Reranker
-from qtmiddleware.querylog import QueryLog
+from qtmiddleware.querylog import QueryLog, Redact, Writing
 from qtmiddleware.request import Memory
 from qtmiddleware.responses import Shape, settled
 from qtmiddleware.settings import Settings
@@ -45,6 +45,7 @@ class Outfit:
     aembed: Callable[[Sequence[str]], Awaitable[Vectors]] | None = None
     log: QueryLog | None = None
     reranker: Reranker | None = None
+    redact: Redact | None = None
 
     def under(self, config: Mapping[str, Any]) -> Outfit:
         """This outfit with the settings of *config* laid over its own for good, and a memory of its own."""
@@ -183,6 +184,7 @@ class Invocation:
                 logger.warning("the query log could not be written: %s", type(error).__name__)
                 retrieval = replace(retrieval, status="degraded", degradations=(*retrieval.degradations, trouble))
         if logger.isEnabledFor(logging.DEBUG):
-            texts = [(it.kind, it.text) for it in retrieval.variants]
-            logger.debug("query %s %r searched %s", retrieval.trace.query_id, retrieval.original_query, texts)
+            shown = Writing(self._outfit.redact).shown
+            texts = [(it.kind, shown(it.text)) for it in retrieval.variants]
+            logger.debug("query %s %r searched %s", retrieval.trace.query_id, shown(retrieval.original_query), texts)
         return retrieval

@@ -19,6 +19,7 @@ from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
 from qtmiddleware.ports import Embedder, LanguageModel, Record, Store
 from qtmiddleware.preprocessing import preprocess
+from qtmiddleware.querylog import Redact
 from qtmiddleware.request import Memory
 from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
@@ -44,7 +45,8 @@ class QueryMiddleware:
     address from the environment. *reranker* judges candidates where the configuration asks for that: an object with
     ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and texts; without
     one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names, for questions
-    to the own store. Safe with many threads and event loops.
+    to the own store. *redact* makes of every text of a query what may be written of it, to the query log and to the
+    records of `logging` at DEBUG; where it fails, a hash is written. Safe with many threads and event loops.
     """
 
     def __init__(
@@ -55,10 +57,11 @@ class QueryMiddleware:
         reranker: Any = None,
         store: Store | None = None,
         embedder: Embedder | Callable[[list[str]], Sequence[Any]] | None = None,
+        redact: Redact | None = None,
     ) -> None:
         self.config = Config.load(config)
         self.settings = self.config.settings
-        self._equipment = Equipment(self.config, client, reranker)
+        self._equipment = Equipment(self.config, client, reranker, redact)
         # What is no model or reranker is refused here, not at the first question.
         self._equipment.model(self.settings)
         self._equipment.reranker(self.settings)
@@ -116,29 +119,16 @@ class QueryMiddleware:
         if awaited is not None and not awaits:
             raise WrapError("embed is asynchronous and the wrapped function is not; give a synchronous embed")
         return Outfit(
-            settings=self.settings,
+            **self._equipment.parts(self.settings),
             changed=self._changed,
-            model=self._equipment.model(self.settings),
-            chat=self._equipment.chat(self.settings),
             memory=Memory(self._memory.cache),
             shape=custom_shape(read, write) if read is not None else None,
             embed=plain,
             aembed=awaited,
-            log=self._equipment.log(self.settings),
-            reranker=self._equipment.reranker(self.settings),
         )
 
     def _changed(self, outfit: Outfit, layers: Layers) -> Outfit:
-        equipment = self._equipment
-        settings = equipment.settings(layers)
-        return replace(
-            outfit,
-            settings=settings,
-            model=equipment.model(settings),
-            chat=equipment.chat(settings),
-            log=equipment.log(settings),
-            reranker=equipment.reranker(settings),
-        )
+        return replace(outfit, **self._equipment.parts(self._equipment.settings(layers)))
 
     def _effective(self, config: Mapping[str, Any] | None = None) -> Settings:
         layers = (*current_overrides(), config) if config else current_overrides()
