@@ -6,13 +6,12 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 from qtmiddleware.breaker import Breaker
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
-from qtmiddleware.forking import renew_after_fork
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.llms import as_language_model
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
@@ -49,16 +48,11 @@ T = TypeVar("T")
 class _Kept(Generic[T]):
     """Things made once for each key; the first one stays, the second oldest goes where there are too many."""
 
-    __slots__ = ("__weakref__", "_lock", "_made")
+    __slots__ = ("_lock", "_made")
 
     def __init__(self) -> None:
+        self._lock = ForkLock()
         self._made: dict[Hashable, T] = {}
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """A lock of our own."""
-        self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:

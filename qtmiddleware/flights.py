@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from threading import Lock
+from contextvars import ContextVar
+from threading import Lock, get_ident
 from time import monotonic
 from typing import Any, Final
 
@@ -12,13 +13,19 @@ from qtmiddleware.forking import renew_after_fork
 ABANDONED: Final = object()
 """What a flight lands with whose leader gave up for reasons of its own: whoever waited may lead the next."""
 
+STANDSTILL: Final = object()
+"""What one hears who cannot wait for a flight without stopping it: its leader needs the same thread."""
+
+_led: ContextVar[tuple[Flight, ...]] = ContextVar("led", default=())
+
 
 class Flight:
     """One piece of work under way: its leader lets it land, everybody else hears of it."""
 
-    __slots__ = ("_listeners", "_lock", "until", "value")
+    __slots__ = ("_listeners", "_lock", "thread", "until", "value")
 
     def __init__(self, until: float) -> None:
+        self.thread = get_ident()
         self._lock = Lock()
         self._listeners: list[Callable[[Any], None]] = []
         self.until = until
@@ -61,23 +68,26 @@ class Flights:
         self._lock = Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
-    def board(self, key: Hashable, until: float) -> tuple[Flight, bool]:
+    def board(self, key: Hashable, until: float) -> tuple[Flight | None, bool]:
         """The flight of *key* and whether the caller leads it, who must let it land by *until* (monotonic clock).
 
-        One whose leader is late counts no more: a loop that was stopped never ends what ran in it.
+        One whose leader is late counts no more: a loop that was stopped never ends what ran in it. There is no flight
+        for one who is at work for its leader (a wrapped function that calls another): they would wait for each other.
         """
         with self._lock:
             flight = self._by_key.get(key)
             if flight is not None and flight.value is None and monotonic() < flight.until:
-                return flight, False
+                return (None if flight in _led.get() else flight), False
             flight = self._by_key[key] = Flight(until)
-            return flight, True
+        _led.set((*_led.get(), flight))
+        return flight, True
 
     def landed(self, key: Hashable, flight: Flight, value: Any) -> None:
         """Let *flight* land with *value*; the next one who asks for *key* leads a new one."""
         with self._lock:
             if self._by_key.get(key) is flight:
                 del self._by_key[key]
+        _led.set(tuple(other for other in _led.get() if other is not flight))
         flight.land(value)
 
     def __len__(self) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from threading import Lock
+from types import TracebackType
 from typing import Final, Protocol
 from weakref import WeakSet
 
@@ -12,6 +14,26 @@ class Renewable(Protocol):
 
     def renew(self) -> None:
         """Make new locks, and forget what only the parent is doing."""
+
+
+class ForkLock:
+    """A lock that a forked process finds free, whoever held it in the parent."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """A lock of our own."""
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
+        self._lock.release()
 
 
 _known: Final[WeakSet[Renewable]] = WeakSet()

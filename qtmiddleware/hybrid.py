@@ -237,7 +237,7 @@ def _beside(call: Callable[[], _Found]) -> Future[_Found]:
             # In a thread of ours nobody else would hear of an interrupt or exit.
             future.set_exception(error)
 
-    threads.start(partial(copy_context().run, work))
+    threads.in_background(partial(copy_context().run, work))
     return future
 
 

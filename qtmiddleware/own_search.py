@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.ports import Record, Store
 from qtmiddleware.settings import Settings
 from qtmiddleware.wrapped import Wrapped
@@ -25,7 +25,7 @@ class OwnSearch:
         self._settings = settings
         self._store = store
         self._embedder = embedder
-        self._lock = Lock()
+        self._lock = ForkLock()
         self._kit: Kit | None = None
         self._wrapped: Search | None = None
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
 from time import monotonic
 from typing import Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.forking import renew_after_fork
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.settings import BudgetSettings
 
 _MINUTE: Final = 60.0
@@ -55,12 +54,7 @@ class Meter:
         self._minutes: deque[_Spent] = deque()
         # How far back the longest budget looks.
         self._horizon = _MINUTE
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """A lock of our own."""
-        self._lock = Lock()
+        self._lock = ForkLock()
 
     def lacks(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
         """What *budget* has no room for, as a sentence; ``""`` where one more call with so much may be made."""

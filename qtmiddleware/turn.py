@@ -10,7 +10,8 @@ from typing import Final
 from qtmiddleware.asking import NOTHING, Question
 from qtmiddleware.cache import digest
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.flights import ABANDONED, Flight
+from qtmiddleware.drivers import in_background
+from qtmiddleware.flights import ABANDONED, STANDSTILL, Flight
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.request import Request
 from qtmiddleware.steps import Flow, Join, Leaf, Outcome, Recall, Together
@@ -50,10 +51,12 @@ class Turn:
         self._trouble = trouble
         self._spans = spans
         self._key = question.cache_key(request.model) if request.settings.cache.enabled else None
+        self._shares = request.shares
         self._known: _Made | None = None
         self._led: Flight | None = None
         self._joined: Flight | None = None
         self._elsewhere = False
+        self._has_claim = False
         self._cache_seconds = self._settings.cache.redis_timeout_ms / 1e3
 
     def remembered(self) -> Transformation | None:
@@ -73,9 +76,9 @@ class Turn:
         """Find out whether to ask, to wait for somebody who asks, or neither; nobody waits longer than *patience*."""
         self.patience = patience
         self._joined, self._elsewhere = None, False
-        if self._key is not None and self._request.shares:
+        if self._key is not None and self._shares:
             flight, leads = self._cache.flights.board(self._key, self.patience.at + _GRACE)
-            if not leads:
+            if flight is not None and not leads:
                 self._joined = flight
                 self._not_asked("shared")
                 return
@@ -89,6 +92,7 @@ class Turn:
             self._not_asked(reason.reason)
             self._known = NOTHING, (Degradation("transform", reason.reason, str(reason)),)
             self._landed(*self._known)
+            yield from self._share(*self._known)
 
     def steps(self) -> list[Leaf]:
         """What is to be waited for, until the patience ends."""
@@ -114,6 +118,11 @@ class Turn:
                 self._elsewhere = False
                 if isinstance(outcome.value, Transformation):
                     self._found(outcome.value)
+                # Otherwise the claim is ours now.
+                self._has_claim = self._known is None
+            elif outcome.value is STANDSTILL:
+                self._shares = False
+                yield from self.begin(self.patience)
             elif not outcome.late and outcome.value is not ABANDONED:
                 self._trace.cache_hits += 1
                 made, trouble = outcome.value
@@ -135,7 +144,10 @@ class Turn:
         return made, trouble
 
     def close(self) -> None:
-        """Whoever waits for us waits no longer."""
+        """Whoever waits for us waits no longer, here or in another process."""
+        if self._has_claim and self._cache.shared is not None and self._key is not None:
+            self._has_claim = False
+            in_background(partial(self._cache.shared.release, digest(self._key)))
         if self._led is not None and self._key is not None:
             self._cache.flights.landed(self._key, self._led, ABANDONED)
             self._led = None
@@ -151,12 +163,15 @@ class Turn:
         from qtmiddleware.cache.redis_cache import Claim
 
         call = partial(shared.claim, digest(self._key), self.patience.remaining() + _GRACE)
+        self._has_claim = True
         (outcome,) = yield Together([Recall(call)], self.patience.sooner(self._cache_seconds), 1)
         if isinstance(outcome.value, Transformation):
+            self._has_claim = False
             self._trace.cache_hits += 1
             self._found(outcome.value)
-        elif outcome.value is Claim.ELSEWHERE and self._request.shares:
-            self._elsewhere = True
+        elif outcome.value is Claim.ELSEWHERE:
+            self._has_claim = False
+            self._elsewhere = self._shares
 
     def _share(self, made: Transformation, trouble: Sequence[Degradation]) -> Flow[None]:
         shared = self._cache.shared
@@ -164,6 +179,7 @@ class Turn:
             return
         key = digest(self._key)
         call = partial(shared.release, key) if made.is_empty or trouble else partial(shared.keep, key, made)
+        self._has_claim = False
         yield Together([Recall(call)], Deadline.after(self._cache_seconds), 1)
 
     def _found(self, made: Transformation) -> None:

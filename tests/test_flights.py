@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextvars import Context, copy_context
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -16,10 +17,15 @@ def soon() -> float:
     return monotonic() + 60
 
 
+def boarded(flights: Flights, key: str = "a", until: float | None = None) -> tuple[Any, bool]:
+    """As somebody else boards, who is not at work for whoever leads."""
+    return Context().run(flights.board, key, soon() if until is None else until)
+
+
 def test_the_first_leads_and_the_others_hear_what_it_lands_with() -> None:
     flights, heard = Flights(), []
-    flight, leads = flights.board("a", soon())
-    others = [flights.board("a", soon()) for _ in range(3)]
+    flight, leads = boarded(flights)
+    others = [boarded(flights) for _ in range(3)]
     assert leads
     assert others == [(flight, False)] * 3
     flight.heard(heard.append)
@@ -31,21 +37,21 @@ def test_the_first_leads_and_the_others_hear_what_it_lands_with() -> None:
 
 def test_other_keys_fly_alone() -> None:
     flights = Flights()
-    assert flights.board("a", soon())[1]
-    assert flights.board("b", soon())[1]
+    assert boarded(flights)[1]
+    assert boarded(flights, "b")[1]
 
 
 def test_after_the_landing_the_next_one_leads() -> None:
     flights = Flights()
-    flight, _ = flights.board("a", soon())
+    flight, _ = boarded(flights)
     flights.landed("a", flight, "news")
     assert len(flights) == 0
-    assert flights.board("a", soon())[1]
+    assert boarded(flights)[1]
 
 
 def test_only_the_first_landing_counts() -> None:
     flights, heard = Flights(), []
-    flight, _ = flights.board("a", soon())
+    flight, _ = boarded(flights)
     flight.heard(heard.append)
     flights.landed("a", flight, 1)
     flights.landed("a", flight, 2)
@@ -54,27 +60,43 @@ def test_only_the_first_landing_counts() -> None:
 
 def test_a_flight_whose_leader_is_overdue_is_no_longer_joined() -> None:
     flights = Flights()
-    lost, _ = flights.board("a", monotonic() - 1)
-    flight, leads = flights.board("a", soon())
+    lost, _ = boarded(flights, until=monotonic() - 1)
+    flight, leads = boarded(flights)
     assert leads
     # The lost one may still land, and takes nothing from the new one.
     flights.landed("a", lost, "late")
-    assert flights.board("a", soon()) == (flight, False)
+    assert boarded(flights) == (flight, False)
 
 
 def test_one_who_went_away_hears_nothing() -> None:
     flights, heard = Flights(), []
-    flight, _ = flights.board("a", soon())
+    flight, _ = boarded(flights)
     flight.heard(heard.append)
     flight.unheard(heard.append)
     flights.landed("a", flight, "news")
     assert heard == []
 
 
+def test_one_at_work_for_the_leader_does_not_wait_for_it() -> None:
+    flights = Flights()
+
+    def lead() -> None:
+        flight, leads = flights.board("a", soon())
+        assert leads
+        assert flight is not None
+        assert flights.board("a", soon()) == (None, False)
+        # So is whoever it begins, in a thread or a task.
+        assert copy_context().run(flights.board, "a", soon()) == (None, False)
+        flights.landed("a", flight, "news")
+        assert flights.board("a", soon())[1]
+
+    copy_context().run(lead)
+
+
 def test_nobody_misses_a_landing_in_another_thread() -> None:
     for _ in range(200):
         flights, heard = Flights(), []
-        flight, _ = flights.board("a", soon())
+        flight, _ = boarded(flights)
         leader = Thread(target=flights.landed, args=("a", flight, "news"))
         leader.start()
         flight.heard(heard.append)
@@ -85,10 +107,10 @@ def test_nobody_misses_a_landing_in_another_thread() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_waits_for_nothing_of_its_parent() -> None:
     flights: Any = Flights()
-    flights.board("a", soon())
+    boarded(flights)
     with flights._lock:  # as another thread may hold it at that moment
         child = os.fork()
         if not child:
-            os._exit(0 if flights.board("a", soon())[1] else 1)
+            os._exit(0 if boarded(flights)[1] else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert not flights.board("a", soon())[1]
+    assert not boarded(flights)[1]

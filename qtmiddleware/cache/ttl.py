@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import Lock
 from time import monotonic
 from typing import Generic, TypeVar
 
-from qtmiddleware.forking import renew_after_fork
+from qtmiddleware.forking import ForkLock
 
 V = TypeVar("V")
 
@@ -21,12 +20,7 @@ class TTLCache(Generic[V]):
         self._ttl = ttl_seconds
         self._clock = clock
         self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """A lock of our own: in a forked process that of the parent may be held for ever."""
-        self._lock = Lock()
+        self._lock = ForkLock()
 
     def get(self, key: Hashable) -> V | None:
         """The value kept under *key*, or ``None``."""

@@ -6,7 +6,9 @@ Asynchronous functions run as tasks of the running loop; synchronous ones in dae
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -50,9 +52,9 @@ async def _aoutcome(step: Leaf, world: World) -> Outcome:
 class _Race:
     """Steps performed as tasks, which count themselves down for the one who waits."""
 
-    __slots__ = ("_deadline", "_open", "_slots", "_waiter", "_world", "outcomes", "tasks")
+    __slots__ = ("_deadline", "_loop", "_open", "_slots", "_waiter", "_world", "outcomes", "tasks")
 
-    def __init__(self, together: Together, world: World) -> None:
+    def __init__(self, together: Together, world: World, context: Context) -> None:
         steps = together.steps
         self.outcomes: list[Outcome | None] = [None] * len(steps)
         self._world = world
@@ -60,9 +62,10 @@ class _Race:
         self._slots = asyncio.Semaphore(together.limit) if len(steps) > together.limit else None
         self._waiter: asyncio.Future[None] | None = None
         self._open = len(steps) - together.essential
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        # Each task copies the context it is made in. Not handed over as an argument, which older factories do not take.
         self.tasks = [
-            loop.create_task(self._perform(position, steps[position]))
+            context.run(loop.create_task, self._perform(position, steps[position]))
             for position in range(together.essential, len(steps))
         ]
 
@@ -86,6 +89,12 @@ class _Race:
             async with self._slots:
                 if not self._deadline.passed:
                     self.outcomes[position] = await _aoutcome(step, self._world)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled the task: the function itself was given up by somebody of its own.
+            self.outcomes[position] = Outcome(error=error, seconds=perf_counter() - began)
         except Exception as error:
             self.outcomes[position] = Outcome(error=error, seconds=perf_counter() - began)
         finally:
@@ -94,7 +103,7 @@ class _Race:
                 self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._waiter is not None and not self._waiter.done() and not self._loop.is_closed():
             self._waiter.set_result(None)
 
     async def wait(self) -> None:
@@ -102,32 +111,30 @@ class _Race:
         left = self._deadline.remaining()
         if not self._open or left <= 0:
             return
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = None if left == NEVER else loop.call_later(left, self._wake)
+        self._waiter = self._loop.create_future()
+        timer = None if left == NEVER else self._loop.call_later(left, self._wake)
         try:
             await self._waiter
         finally:
             if timer is not None:
                 timer.cancel()
 
-    async def end(self, steps: Sequence[Leaf]) -> None:
-        """Cancel what is under way and let it clean up."""
-        if not self._open:
-            return
+    def cancel(self, steps: Sequence[Leaf]) -> list[asyncio.Task[None]]:
+        """Cancel what is under way; answers the tasks that have to clean up."""
+        if not self._open or self._loop.is_closed():
+            return []
         for step, outcome in zip(steps, self.outcomes, strict=True):
             if outcome is None and isinstance(step, Ask):
                 step.deadline.cancel()
         under_way = [task for task in self.tasks if not task.done()]
         for task in under_way:
             task.cancel()
-        if under_way:
-            await asyncio.wait(under_way, timeout=DRAIN_SECONDS)
+        return under_way
 
 
-async def _atogether(together: Together, world: World) -> list[Outcome]:
+async def _atogether(together: Together, world: World, context: Context) -> list[Outcome]:
     steps, essential = together.steps, together.essential
-    race = _Race(together, world)
+    race = _Race(together, world, context)
     try:
         # In the caller's own task, which is at work already: the others begin when this one first waits.
         is_well = True
@@ -136,7 +143,10 @@ async def _atogether(together: Together, world: World) -> list[Outcome]:
         if is_well:
             await race.wait()
     finally:
-        await race.end(steps)
+        under_way = race.cancel(steps)
+        # A coroutine that is thrown away, as where its loop was closed in the middle, can wait for nothing.
+        if under_way and not isinstance(sys.exception(), GeneratorExit):
+            await asyncio.wait(under_way, timeout=DRAIN_SECONDS)
     for position, task in enumerate(race.tasks, essential):
         if race.outcomes[position] is None and task.done() and not task.cancelled():
             error = task.exception()
@@ -146,11 +156,13 @@ async def _atogether(together: Together, world: World) -> list[Outcome]:
 
 async def arun(flow: Flow[T], world: World) -> T:
     """Perform *flow* to its end, awaiting."""
+    # As it is before the original's own search, which runs in the caller's, can set anything in it.
+    context = copy_context()
     try:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(await _atogether(step, world))
+                step = flow.send(await _atogether(step, world, context))
                 continue
             try:
                 answer = await _begun(step, world)

@@ -6,15 +6,17 @@ The original's own search is performed in the caller's thread, everything beside
 from __future__ import annotations
 
 from collections import deque
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
 from qtmiddleware.deadline import NEVER
 from qtmiddleware.drivers import threads
 from qtmiddleware.drivers.world import World, model_of
+from qtmiddleware.flights import STANDSTILL
 from qtmiddleware.steps import Ask, Embed, Flow, Join, Leaf, Outcome, Recall, Rerank, Search, T, Together
 
 
@@ -45,11 +47,12 @@ def _outcome(step: Leaf, world: World, caught: type[BaseException] = Exception) 
 class _Batch:
     """Steps performed by threads for one waiting caller."""
 
-    def __init__(self, together: Together, world: World) -> None:
+    def __init__(self, together: Together, world: World, context: Context) -> None:
         self.steps = together.steps
         self.deadline = together.deadline
         self.outcomes: list[Outcome | None] = [None] * len(together.steps)
         self._world = world
+        self._context = context
         self._done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
         self._open = len(together.steps) - together.essential
         self._over = False
@@ -57,8 +60,9 @@ class _Batch:
         for position in range(together.essential, len(together.steps)):
             step = together.steps[position]
             if isinstance(step, Join):
-                # No thread is needed to wait for what another one does.
-                step.flight.heard(partial(self._landed, position))
+                # No thread is needed to wait for what another one does; nothing helps where this one is to do it.
+                is_ours = step.flight.thread == get_ident()
+                self._landed(position, STANDSTILL) if is_ours else step.flight.heard(partial(self._landed, position))
             else:
                 self._waiting.append(position)
 
@@ -68,7 +72,7 @@ class _Batch:
     def launch(self, count: int) -> None:
         """Let *count* further threads work at the steps, as far as there are any."""
         for _ in range(min(count, len(self._waiting))):
-            threads.start(partial(copy_context().run, self._work))
+            threads.in_background(self._work)
 
     def _work(self) -> None:
         """Perform one step after the other, each as soon as this thread is free."""
@@ -77,8 +81,10 @@ class _Batch:
                 position = self._waiting.popleft()
             except IndexError:
                 return
-            # In a thread of ours nobody else would hear of an interrupt or exit.
-            self._done.put((position, _outcome(self.steps[position], self._world, BaseException)))
+            # Each step sees what the caller has set, and nothing of what another step sets. In a thread of ours nobody
+            # else would hear of an interrupt or exit.
+            outcome = self._context.copy().run(_outcome, self.steps[position], self._world, BaseException)
+            self._done.put((position, outcome))
 
     def here(self, position: int) -> None:
         """Perform one step in the caller's own thread."""
@@ -103,8 +109,8 @@ class _Batch:
                 step.deadline.cancel()
 
 
-def _together(together: Together, world: World) -> list[Outcome]:
-    batch = _Batch(together, world)
+def _together(together: Together, world: World, context: Context) -> list[Outcome]:
+    batch = _Batch(together, world, context)
     try:
         batch.launch(together.limit - 1 if together.essential else together.limit)
         for position in range(together.essential):
@@ -119,11 +125,13 @@ def _together(together: Together, world: World) -> list[Outcome]:
 
 def run(flow: Flow[T], world: World) -> T:
     """Perform *flow* to its end, blocking."""
+    # As it is before the original's own search, which runs in the caller's, can set anything in it.
+    context = copy_context()
     try:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(_together(step, world))
+                step = flow.send(_together(step, world, context))
                 continue
             try:
                 answer = _performed(step, world)

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from qtmiddleware.deadline import NEVER, Deadline
-from qtmiddleware.drivers.threads import start
+from qtmiddleware.drivers.threads import in_background
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
@@ -101,7 +101,7 @@ def _patience(deadline: Deadline, last: Piece | None) -> float:
 
 
 def _begin(model: LanguageModel, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
-    start(partial(copy_context().run, _tell, model, prompt, deadline, put))
+    in_background(partial(copy_context().run, _tell, model, prompt, deadline, put))
 
 
 def _tell(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -35,6 +36,10 @@ class Threads:
 
     def start(self, task: Callable[[], None]) -> None:
         """Perform *task* soon; at once and here where no thread can be had, as when the interpreter is ending."""
+        if sys.is_finalizing():
+            # Daemon threads have been stopped for good, and one that is begun now is waited for in vain.
+            task()
+            return
         with self._lock:
             grow = self._idle <= 0 and self._alive < MAX_THREADS
             if grow:
@@ -84,8 +89,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-def start(task: Callable[[], None]) -> None:
-    """Perform *task* soon, in a thread of the shared pool."""
+def in_background(task: Callable[[], None]) -> None:
+    """Perform *task* soon, in a thread of the shared pool; nobody waits for it."""
     _threads.start(task)
 
 
@@ -139,5 +144,5 @@ async def in_thread(call: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(_settle, future, value, failure)
         del failure  # Its traceback holds this frame, which must not hold it in turn.
 
-    start(work)
+    in_background(work)
     return await future

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from threading import Lock
 from typing import Final
 
-from qtmiddleware.forking import renew_after_fork
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.gate.beforehand import nothing_to_transform, reason_not_to_ask
 from qtmiddleware.gate.scale import MAX_OBSERVED, Scale
 from qtmiddleware.gate.signals import LOOKED_AT, signals_of
@@ -39,12 +38,7 @@ class Gate:
         self._scales = {name: Scale(*expected) for name, expected in _EXPECTED.items()}
         # How many calls fewer than wanted were made.
         self._unused = 0.0
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """A lock of our own."""
-        self._lock = Lock()
+        self._lock = ForkLock()
 
     def spend(self, target_call_rate: float) -> None:
         """Count a call that was not decided here, so that the others leave room for it."""

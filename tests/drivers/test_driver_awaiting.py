@@ -164,12 +164,12 @@ async def test_a_plain_function_whose_caller_is_gone_before_it_begins_is_not_cal
     monkeypatch.setattr(threads, "MAX_THREADS", 1)
     monkeypatch.setattr(threads, "_threads", threads.Threads())
     called, busy, ended = [], threading.Event(), threading.Event()
-    threads.start(lambda: busy.wait(PATIENCE) and None)
+    threads.in_background(lambda: busy.wait(PATIENCE) and None)
     task = asyncio.create_task(in_thread(lambda: called.append(True)))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    threads.start(ended.set)
+    threads.in_background(ended.set)
     busy.set()
     assert await asyncio.to_thread(ended.wait, PATIENCE)
     assert called == []
@@ -197,7 +197,7 @@ def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(complain
     assert outcome.late
     release.set()
     # Another task of the same pool, to know that the late one was dealt with by then or soon.
-    threads.start(ended.set)
+    threads.in_background(ended.set)
     assert ended.wait(PATIENCE)
     gc.collect()
     assert complaints == []

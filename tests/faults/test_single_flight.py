@@ -249,3 +249,29 @@ def test_a_forked_child_asks_for_itself(service: ChatService) -> None:
     assert os.waitpid(child, 0)[1] == 0
     released.set()
     leader.join(10)
+
+
+def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(service: ChatService) -> None:
+    service.answer = GOOD
+    qm = middleware(service)
+    inner = qm.wrap(search)
+    outer = qm.wrap(lambda query, top_k=3: inner(query, top_k))
+    seen = outer.retrieve(QUERY)
+    assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])
+
+
+async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itself(service: ChatService) -> None:
+    service.answer = GOOD
+
+    async def asearch(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
+        inner = qm.wrap(asearch)
+
+        async def around(query: str, top_k: int = 3) -> Any:
+            return await asyncio.create_task(inner(query, top_k))
+
+        seen = await asyncio.wait_for(qm.wrap(around).aretrieve(QUERY), 20)
+    assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])

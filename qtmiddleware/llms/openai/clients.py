@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import ReferenceType, ref
 
 from qtmiddleware.errors import ModelError
 
@@ -23,7 +24,9 @@ class Clients:
     """A sync and an async client: the user's own, or ours, made on first use.
 
     Given clients are never closed. Ours are made once a process, since sockets do not survive a fork, and once an
-    event loop, since they do not survive its end either; when a loop shuts down, its client is closed in it.
+    event loop, since they do not survive its end either; when a loop shuts down, its client is closed in it. For the
+    same reasons a given client has connections of our own in a forked process, and an async one in every loop but the
+    first it is used in, unless its connections were given to it in turn.
     """
 
     def __init__(self, given: Any, base_url: str | None) -> None:
@@ -33,6 +36,8 @@ class Clients:
         self._given_sync = next((member for member in members if not is_async_client(member)), None)
         self._given_async = next((member for member in members if is_async_client(member)), None)
         self._calm_sync: Any = None
+        self._process = os.getpid()
+        self._home: ReferenceType[asyncio.AbstractEventLoop] | None = None
         # Plain dicts whose `setdefault` is atomic: a lock could be held by another thread at the moment of a fork. The
         # client of a parent process stays in its place unused, for to close it here would be to wait for its locks.
         self._by_process: dict[int, Any] = {}
@@ -61,13 +66,14 @@ class Clients:
         if not self._own:
             if self._given_sync is None:
                 raise ModelError("unavailable", "an async client cannot serve a synchronous call; pass openai.OpenAI()")
-            if self._calm_sync is None:
-                self._calm_sync = without_retries(self._given_sync)
-            return self._calm_sync
+            if os.getpid() == self._process or not has_own_connections(self._given_sync):
+                if self._calm_sync is None:
+                    self._calm_sync = without_retries(self._given_sync)
+                return self._calm_sync
         process = os.getpid()
         client = self._by_process.get(process)
         if client is None:
-            made = self._make("OpenAI", max_retries=0)
+            made = self._make("OpenAI", max_retries=0) if self._own else without_retries(moved(self._given_sync))
             client = self._by_process.setdefault(process, made)
             if client is not made:
                 made.close()
@@ -75,17 +81,21 @@ class Clients:
 
     async def asynchronous(self) -> Any:
         """The client for a call in the running event loop; raises `ModelError` where only a sync one was given."""
-        if not self._own:
-            if self._given_async is None:
-                raise ModelError(
-                    "unavailable", "a sync client cannot serve an asynchronous call; pass openai.AsyncOpenAI()"
-                )
-            return self._given_async
+        given = self._given_async
+        if not self._own and given is None:
+            raise ModelError(
+                "unavailable", "a sync client cannot serve an asynchronous call; pass openai.AsyncOpenAI()"
+            )
         loop = asyncio.get_running_loop()
+        if self._home is None:
+            self._home = ref(loop)
+        is_at_home = self._home() is loop and os.getpid() == self._process
+        if not self._own and (is_at_home or not has_own_connections(given)):
+            return given
         if loop not in self._by_loop:
             for ended in [other for other in list(self._by_loop) if other.is_closed()]:
                 self._by_loop.pop(ended, None)
-            client = self._make("AsyncOpenAI")
+            client = self._make("AsyncOpenAI") if self._own else moved(given)
             lifetime = self._lifetime(loop, client)
             self._by_loop[loop] = client, lifetime
             await anext(lifetime)
@@ -146,6 +156,19 @@ def _host_of(address: str) -> str:
 def is_async_client(client: Any) -> bool:
     """Whether *client* is an asynchronous one, told by the names of its classes."""
     return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
+
+
+def has_own_connections(client: Any) -> bool:
+    """Whether *client* is one of the vendor's that made its connections itself."""
+    return can_stream(client) and type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
+
+
+def moved(client: Any) -> Any:
+    """*client* with connections of its own."""
+    import openai
+
+    kind = openai.DefaultAsyncHttpxClient if is_async_client(client) else openai.DefaultHttpxClient
+    return client.with_options(http_client=kind(base_url=client.base_url))
 
 
 def can_stream(client: Any) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Any, Final, Literal
+
+from qtmiddleware.forking import ForkLock
 
 Part = Literal["response_format", "tokens", "temperature", "stream"]
 """A part of the request that providers differ on."""
@@ -73,7 +74,7 @@ class Memory:
     __slots__ = ("_lock", "dialect")
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = ForkLock()
         self.dialect = Dialect()
 
     def learn(self, dialect: Dialect) -> None:

@@ -1,0 +1,279 @@
+"""Processes that share a Redis ask the model once for equal questions, and do without where it is down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+from redis_world import Impostor, RedisServer
+from werkzeug import Request, Response
+
+import qtmiddleware as qtm
+from qtmiddleware.breaker import Breaker
+from qtmiddleware.cache import digest
+from qtmiddleware.cache.redis_cache import Claim, RedisCache
+from qtmiddleware.types import Transformation
+
+QUERY = "Does Jaco have any health concerns?"
+REWRITE = "Which illness does Jaco have?"
+LIMITS = {"llmTimeoutMs": 20_000, "deadlineMs": 30_000}
+
+
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return [{"id": query, "score": 0.5, "metadata": {"text": "Jaco is well"}}]
+
+
+class Model:
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = json.dumps({"rewrite": REWRITE})
+
+    def __call__(self, _: Any) -> str:
+        self.asked += 1
+        return self.answer
+
+
+def wrapped(url: str, model: Any, **more: Any) -> Any:
+    """A middleware as another process would have it: nothing is shared with others but the Redis."""
+    cache = {"redisUrl": url, "redisTimeoutMs": 1_000, **more.pop("cache", {})}
+    config = {"transformationType": "rewrite", "cache": cache, "limits": LIMITS, **more}
+    return qtm.QueryMiddleware(config, client=model).wrap(search)
+
+
+def key_of(middleware: Any, model: Any) -> str:
+    from qtmiddleware.asking import Question
+
+    name = middleware._outfit.model.name
+    return digest(Question(QUERY, (), middleware._outfit.settings).cache_key(name))
+
+
+def test_what_one_process_asked_another_one_knows(server: RedisServer) -> None:
+    model = Model()
+    first, second = wrapped(server.url, model).retrieve(QUERY), wrapped(server.url, model).retrieve(QUERY)
+    assert model.asked == 1
+    assert second.transformation == first.transformation
+    assert [it.text for it in second.variants] == [QUERY, REWRITE]
+    assert (second.trace.cache_hits, second.trace.decision.reason, second.status) == (1, "cached", "full")
+
+
+def test_tenants_are_kept_apart(server: RedisServer) -> None:
+    model = Model()
+    for tenant in ("one", "two", "one"):
+        wrapped(server.url, model, cache={"tenant": tenant}).retrieve(QUERY)
+    assert model.asked == 2
+
+
+def test_failures_are_not_shared(server: RedisServer) -> None:
+    model = Model()
+    model.answer = ""
+    assert wrapped(server.url, model).retrieve(QUERY).status == "degraded"
+    model.answer = json.dumps({"rewrite": REWRITE})
+    assert wrapped(server.url, model).retrieve(QUERY).status == "full"
+    assert model.asked == 2
+
+
+def test_no_text_can_be_read_out_of_the_names_of_what_is_kept(server: RedisServer) -> None:
+    wrapped(server.url, Model()).retrieve(QUERY)
+    (name,) = server.admin.keys("*")
+    assert name.startswith(b"qtm:")
+    assert b"Jaco" not in name
+    assert 0 < server.admin.ttl(name) <= 3_600
+
+
+PROCESS = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+import openai
+import qtmiddleware as qtm
+
+redis, model, query = sys.argv[1:]
+config = {
+    "transformationType": "rewrite",
+    "cache": {"redisUrl": redis, "redisTimeoutMs": 10_000},
+    "limits": {"llmTimeoutMs": 20_000, "deadlineMs": 30_000},
+}
+client = openai.OpenAI(base_url=model, api_key="none")
+wrapped = qtm.QueryMiddleware(config, client=client).wrap(lambda query, top_k=3: [{"id": query, "score": 0.5}])
+print("ready", flush=True)
+sys.stdin.readline()
+with ThreadPoolExecutor(25) as pool:
+    seen = list(pool.map(lambda _: wrapped.retrieve(query), range(25)))
+print(json.dumps([[[it.text for it in one.variants], one.status] for one in seen]))
+"""
+
+
+def test_a_hundred_equal_questions_in_four_processes_ask_once(server: RedisServer, httpserver: HTTPServer) -> None:
+    asked = []
+
+    def answer(request: Request) -> Response:
+        asked.append(request.path)
+        time.sleep(0.3)  # All of them have come by then.
+        message = {"role": "assistant", "content": json.dumps({"rewrite": REWRITE})}
+        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+        body = {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4o-mini", "choices": choices}
+        return Response(json.dumps(body), content_type="application/json")
+
+    httpserver.expect_request("/v1/chat/completions").respond_with_handler(answer)
+    command = [sys.executable, "-c", PROCESS, server.url, httpserver.url_for("/v1"), QUERY]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for it in processes:
+        assert it.stdout is not None
+        assert it.stdout.readline() == "ready\n"
+    for it in processes:
+        assert it.stdin is not None
+        it.stdin.write("go\n")
+        it.stdin.flush()
+    told = [it.communicate(timeout=40)[0] for it in processes]
+    assert [json.loads(it) for it in told] == [[[[QUERY, REWRITE], "full"]] * 25] * 4
+    assert len(asked) == 1
+
+
+def test_while_another_process_asks_ours_waits_for_its_answer(server: RedisServer) -> None:
+    model = Model()
+    ours = wrapped(server.url, model)
+    theirs = RedisCache(server.url, timeout=1.0, ttl_seconds=60, breaker=Breaker(1, 30))
+    key = key_of(ours, model)
+    assert theirs.claim(key, 30) is Claim.MINE
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ours.retrieve, QUERY)
+        while not ours._outfit.memory.cache.flights:
+            time.sleep(0.001)
+        theirs.keep(key, Transformation(rewrite=REWRITE))
+        retrieval = waiting.result(20)
+    assert model.asked == 0
+    assert [it.text for it in retrieval.variants] == [QUERY, REWRITE]
+    theirs.close()
+
+
+def test_where_the_other_process_gave_up_ours_asks(server: RedisServer) -> None:
+    model = Model()
+    ours = wrapped(server.url, model)
+    theirs = RedisCache(server.url, timeout=1.0, ttl_seconds=60, breaker=Breaker(1, 30))
+    key = key_of(ours, model)
+    assert theirs.claim(key, 30) is Claim.MINE
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ours.retrieve, QUERY)
+        while not ours._outfit.memory.cache.flights:
+            time.sleep(0.001)
+        theirs.release(key)
+        assert waiting.result(20).status == "full"
+    assert model.asked == 1
+    theirs.close()
+
+
+def test_a_question_that_is_not_asked_gives_its_claim_up(server: RedisServer) -> None:
+    retrieval = wrapped(server.url, Model(), budget={"maxLlmCallsPerMinute": 0}).retrieve(QUERY)
+    assert [it.reason for it in retrieval.degradations] == ["over_budget"]
+    assert server.admin.keys("*") == []
+
+
+def test_a_question_that_is_cancelled_gives_its_claim_up(server: RedisServer) -> None:
+    async def ask() -> None:
+        async def asearch(query: str, top_k: int = 3) -> Any:
+            return search(query, top_k)
+
+        async def hanging(_: Any) -> str:
+            asked.set()
+            await asyncio.Event().wait()
+            return ""
+
+        asked = asyncio.Event()
+        config = {"transformationType": "rewrite", "cache": {"redisUrl": server.url, "redisTimeoutMs": 1_000}}
+        ours = qtm.QueryMiddleware({**config, "limits": LIMITS}, client=hanging).wrap(asearch)
+        task = asyncio.create_task(ours.aretrieve(QUERY))
+        await asked.wait()
+        assert len(server.admin.keys("*:claim")) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # A thread of its own sees to that.
+        while server.admin.keys("*"):
+            await asyncio.sleep(0.005)
+
+    asyncio.run(ask())
+
+
+def test_a_list_of_questions_waits_for_no_other_process(server: RedisServer) -> None:
+    model = Model()
+    config = {"transformationType": "rewrite", "cache": {"redisUrl": server.url, "redisTimeoutMs": 1_000}}
+    qm = qtm.QueryMiddleware({**config, "limits": LIMITS}, client=model)
+    theirs = RedisCache(server.url, timeout=1.0, ttl_seconds=60, breaker=Breaker(1, 30))
+    assert theirs.claim(key_of(qm.wrap(search), model), 30) is Claim.MINE
+    assert [it.rewrite for it in qm.transform([QUERY, "What does Jaco eat?"])] == [REWRITE, REWRITE]
+    theirs.close()
+
+
+def test_without_redis_questions_are_answered_as_if_alone(stopped_server: RedisServer) -> None:
+    model = Model()
+    alone = wrapped(stopped_server.url, model)
+    seen = [alone.retrieve(f"{QUERY} ({place})") for place in range(5)]
+    assert {it.status for it in seen} == {"full"}
+    assert model.asked == 5
+
+
+def test_a_redis_that_hangs_is_tried_once_and_then_left_alone(impostor: Callable[..., Impostor]) -> None:
+    silent = impostor(None)
+    model = Model()
+    alone = wrapped(silent.url, model, cache={"redisTimeoutMs": 50})
+    seen = [alone.retrieve(f"{QUERY} ({place})") for place in range(20)]
+    assert {it.status for it in seen} == {"full"}
+    assert silent.connections == 1
+
+
+def test_a_redis_that_dies_in_between_is_no_loss(server: RedisServer) -> None:
+    model = Model()
+    ours = wrapped(server.url, model)
+    ours.retrieve(QUERY)
+    server.kill()
+    assert ours.retrieve("What does Jaco eat?").status == "full"
+    assert ours.retrieve(QUERY).trace.cache_hits == 1
+
+
+def test_what_redis_knows_is_used_while_the_model_is_left_alone(server: RedisServer) -> None:
+    wrapped(server.url, Model()).retrieve(QUERY)
+
+    def down(_: Any) -> str:
+        raise OSError("down")
+
+    down.__qualname__ = "Model"
+    ours = wrapped(server.url, down, breaker={"failures": 1})
+    assert [it.reason for it in ours.retrieve("What does Jaco eat?").degradations] == ["unavailable"]
+    found = ours.retrieve(QUERY)
+    assert (found.status, found.trace.cache_hits) == ("full", 1)
+
+
+def test_awaited_questions_share_too_without_blocking_the_loop(server: RedisServer) -> None:
+    async def ask() -> Any:
+        async def asearch(query: str, top_k: int = 3) -> Any:
+            return search(query, top_k)
+
+        model = Model()
+        config = {
+            "transformationType": "rewrite",
+            "cache": {"redisUrl": server.url, "redisTimeoutMs": 1_000},
+            "limits": LIMITS,
+        }
+        seen = [await qtm.QueryMiddleware(config, client=model).wrap(asearch).aretrieve(QUERY) for _ in range(2)]
+        return model.asked, [it.status for it in seen], threading.active_count()
+
+    asked, statuses, _ = asyncio.run(ask())
+    assert (asked, statuses) == (1, ["full", "full"])
+
+
+@pytest.mark.parametrize("address", ["redis://user:secret@host/0", "redis://:secret@host", "http://host", "host"])
+def test_an_address_that_will_not_do_is_refused_at_once(address: str) -> None:
+    with pytest.raises(qtm.ConfigError) as caught:
+        qtm.QueryMiddleware({"cache": {"redisUrl": address}})
+    assert caught.value.path == "cache.redisUrl"
+    assert "secret" not in f"{caught.value} {caught.value.value}"
