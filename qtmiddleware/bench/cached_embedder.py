@@ -53,7 +53,7 @@ class CachedEmbedder:
             with self._file.run() as run:
                 run.execute("BEGIN IMMEDIATE")
                 try:
-                    run.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?)", rows)
+                    run.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
                     run.execute("COMMIT")
                 finally:
                     if run.in_transaction:
@@ -88,8 +88,9 @@ class CachedEmbedder:
         with self._file.run() as run:
             for text, key in keys.items():
                 row = run.execute("SELECT vector, seconds FROM vectors WHERE key = ?", (key,)).fetchone()
-                if row is not None:
-                    found[text] = _unpacked(row[0], self.dimension)
+                vector = None if row is None else _unpacked(row[0], self.dimension)
+                if vector is not None:
+                    found[text] = vector
                     if listener is not None:
                         listener[text] = row[1]
         return found
@@ -105,5 +106,9 @@ def _packed(vector: Sequence[float]) -> bytes:
     return small if exact else struct.pack(f"<{len(vector)}d", *vector)
 
 
-def _unpacked(packed: bytes, dimension: int) -> list[float]:
-    return list(struct.unpack(f"<{dimension}{'f' if len(packed) == 4 * dimension else 'd'}", packed))
+def _unpacked(packed: bytes, dimension: int) -> list[float] | None:
+    """The vector; ``None`` where these are the bytes of none, and the text is embedded again."""
+    try:
+        return list(struct.unpack(f"<{dimension}{'f' if len(packed) == 4 * dimension else 'd'}", packed))
+    except (struct.error, TypeError):
+        return None

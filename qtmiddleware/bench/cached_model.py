@@ -80,7 +80,11 @@ class CachedModel:
         except StoreError as error:
             _log.warning("a reply could not be looked up: %s", error)
             return None
-        return None if row is None else Reply(**json.loads(row[0]))
+        try:
+            return None if row is None else Reply(**json.loads(row[0]))
+        except (TypeError, ValueError):
+            _log.warning("a reply in the cache is damaged and is asked for again")
+            return None
 
     def _keep(self, key: bytes, reply: Reply, seconds: float) -> None:
         if reply.truncated:
@@ -89,6 +93,6 @@ class CachedModel:
         kept = replace(reply, seconds=reply.seconds or seconds)
         try:
             with self._file.run() as run:
-                run.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept))))
+                run.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept))))
         except StoreError as error:
             _log.warning("a reply could not be kept: %s", error)
