@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.files import append_line
 from qtmiddleware.types import Key, Match, Ranking, Retrieval
+
+Redact = Callable[[str], str]
+"""From a query's text to the text that may be written down."""
 
 # What tells a reader which passage it was without showing its text.
 _LABELS: Final = ("title", "url", "source")
@@ -35,16 +39,49 @@ def _final(matches: Iterable[Match]) -> list[dict[str, Any]]:
     return [_row((match.namespace, match.id or "\0"), match.fused_score, match.metadata) for match in matches]
 
 
-def record(retrieval: Retrieval, *, query_text: bool = True) -> dict[str, Any]:
+def hashed(text: str) -> str:
+    """What stands for a *text* that is not written down: the first 16 hex digits of its SHA-256."""
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+class Writing:
+    """The texts of one record as they may be written down.
+
+    *redact* is asked for each; *failure* says what it did wrong, without any text, where it raised or gave no text.
+    Such a text is hashed.
+    """
+
+    def __init__(self, redact: Redact | None, *, query_text: bool = True) -> None:
+        self._redact = redact
+        self._query_text = query_text
+        self.failure = ""
+
+    def shown(self, text: str) -> str:
+        """What may be written of *text*; raises nothing."""
+        if not self._query_text:
+            return hashed(text)
+        if self._redact is None:
+            return text
+        try:
+            made = self._redact(text)
+        except Exception as error:
+            # Its message may quote what was to be kept out.
+            self.failure = f"raised {type(error).__name__}"
+            return hashed(text)
+        if not isinstance(made, str):
+            self.failure = f"returned {type(made).__name__}, not text"
+            return hashed(text)
+        return made
+
+
+def record(retrieval: Retrieval, *, query_text: bool = True, writing: Writing | None = None) -> dict[str, Any]:
     """One retrieval as a plain JSON-ready record.
 
     ``retrieval_steps`` holds the list of every search, the fused list and the final one. Passage texts are never part
-    of it; query texts are replaced by the first 16 hex digits of their SHA-256 where *query_text* is false.
+    of it; query texts are replaced by the first 16 hex digits of their SHA-256 where *query_text* is false, and by what
+    *writing*, where it is given, makes of them.
     """
-
-    def shown(text: str) -> str:
-        return text if query_text else "sha256:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-
+    shown = (writing or Writing(None, query_text=query_text)).shown
     trace = retrieval.trace
     return {
         "query_id": trace.query_id,
@@ -69,30 +106,31 @@ def record(retrieval: Retrieval, *, query_text: bool = True) -> dict[str, Any]:
 class QueryLog:
     """Appends records to a file only its owner may read; whole lines, also with many threads and processes.
 
+    *redact* is given every query and every text that was searched for it, and what it returns is written in their
+    place. It runs in the caller's thread, or loop, for each text anew, and should be quick. Where it raises or returns
+    no text, the text's hash is written, never the text. With *query_text* false hashes are all that is written, and
+    *redact* is not asked.
+
     A blank line may stand between two records: who finds the last line unfinished cannot know whether its writer died.
+    A file that is there keeps its permissions.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, query_text: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, query_text: bool = True, redact: Redact | None = None) -> None:
         self._path = Path(path)
         self._query_text = query_text
+        self._redact = redact
+
+    def __repr__(self) -> str:
+        return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
     def write(self, retrieval: Retrieval) -> None:
-        """Append the record of *retrieval*; raises `OSError` where the file cannot be written."""
-        line = json.dumps(record(retrieval, query_text=self._query_text), ensure_ascii=False, default=str)
-        data = (line + "\n").encode("utf-8", "replace")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            if os.lseek(descriptor, 0, os.SEEK_END):
-                os.lseek(descriptor, -1, os.SEEK_END)
-                is_whole = os.read(descriptor, 1) == b"\n"
-            else:
-                is_whole = True
-            if not is_whole:
-                # A full disk or a killed process left half a line; it must not spoil this one.
-                data = b"\n" + data
-            # One write of the whole line: appends of several writers do not mix.
-            if os.write(descriptor, data) < len(data):
-                raise OSError(errno.ENOSPC, "the record was cut off", str(self._path))
-        finally:
-            os.close(descriptor)
+        """Append the record of *retrieval*.
+
+        Raises `OSError` where the file cannot be written and, when the record was written, `ConfigError` where *redact*
+        failed: it says how, without any text.
+        """
+        writing = Writing(self._redact, query_text=self._query_text)
+        line = json.dumps(record(retrieval, writing=writing), ensure_ascii=False, default=str)
+        append_line(self._path, line.encode("utf-8", "replace"))
+        if writing.failure:
+            raise ConfigError(f"redact {writing.failure}; hashes were written in place of texts", path="redact")

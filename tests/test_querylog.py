@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_lines import log_lines
 
-from qtmiddleware.querylog import QueryLog, record
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.querylog import QueryLog, Writing, hashed, record
 from qtmiddleware.trace import Trace
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval, Transformation, Variant
 
@@ -159,6 +160,83 @@ def test_metadata_is_not_recorded_but_for_a_title_a_url_and_a_source() -> None:
     assert row == {"id": "1", "namespace": "ns", "title": "T", "url": "U", "source": "S", "score": 0.9}
 
 
+def secret_out(text: str) -> str:
+    return text.replace("Jaco", "[name]")
+
+
+def test_what_redact_makes_of_the_texts_is_what_is_written(path: Path) -> None:
+    QueryLog(path, redact=secret_out).write(retrieval())
+    (entry,) = log_lines(path)
+    assert entry["queries"] == ["What about [name]?"]
+    assert [it["text"] for it in entry["variants"]] == ["What about [name]?", "What about [name]? rewritten"]
+    assert b"Jaco" not in path.read_bytes()
+
+
+def raises(text: str) -> str:
+    raise ValueError(f"no luck with {text}")
+
+
+def recurses(text: str) -> str:
+    return recurses(text)
+
+
+@pytest.mark.parametrize(
+    ("redact", "said"),
+    [
+        (raises, "raised ValueError"),
+        (recurses, "raised RecursionError"),
+        (lambda text: None, "returned NoneType"),
+        (lambda text: text.encode(), "returned bytes"),
+        (lambda text: [text], "returned list"),
+        (lambda: "", "raised TypeError"),
+    ],
+)
+def test_where_redact_fails_hashes_are_written_and_it_is_told_without_the_text(
+    redact: Any, said: str, path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"redact {said}") as caught:
+        QueryLog(path, redact=redact).write(retrieval())
+    (entry,) = log_lines(path)
+    assert entry["queries"] == [hashed("What about Jaco?")] == [entry["variants"][0]["text"]]
+    assert b"Jaco" not in path.read_bytes()
+    assert "Jaco" not in repr((caught.value, caught.value.__cause__, caught.value.__context__))
+
+
+def test_a_redact_that_fails_for_one_text_hashes_that_one(path: Path) -> None:
+    def some(text: str) -> str:
+        return raises(text) if text.endswith("rewritten") else "[redacted]"
+
+    with pytest.raises(ConfigError):
+        QueryLog(path, redact=some).write(retrieval())
+    (entry,) = log_lines(path)
+    assert [it["text"] for it in entry["variants"]] == ["[redacted]", hashed("What about Jaco? rewritten")]
+
+
+def test_an_interrupt_in_redact_passes_and_nothing_is_written(path: Path) -> None:
+    def interrupted(text: str) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        QueryLog(path, redact=interrupted).write(retrieval())
+    assert not path.exists()
+
+
+def test_redact_is_not_asked_where_texts_are_hashed_anyway(path: Path) -> None:
+    QueryLog(path, query_text=False, redact=raises).write(retrieval())
+    assert log_lines(path)[0]["queries"] == [hashed("What about Jaco?")]
+
+
+@given(st.text(st.characters()), st.sampled_from([raises, lambda text: None]))
+def test_no_text_comes_through_a_redact_that_fails(text: str, redact: Any) -> None:
+    writing = Writing(redact)
+    assert writing.shown(text) == hashed(text)
+    assert writing.failure.startswith(("raised", "returned"))
+
+
+def test_a_log_is_printed_without_what_it_redacts_with(path: Path) -> None:
+    assert repr(QueryLog(path, redact=secret_out)) == f"QueryLog({str(path)!r}, query_text=True)"
+
+
 # --- odd values ---------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +285,7 @@ def test_the_file_is_its_owners_alone(path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 def test_records_are_appended(path: Path) -> None:

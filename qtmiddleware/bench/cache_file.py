@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,18 @@ from threading import Lock
 from typing import Final
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.sqlite.files import BUSY_SECONDS, is_empty, is_foreign, make_file, mark_of, use_wal
+from qtmiddleware.files import set_aside
+from qtmiddleware.stores.sqlite.files import (
+    BUSY_SECONDS,
+    FAILURES,
+    is_damage,
+    is_empty,
+    is_foreign,
+    make_file,
+    mark_of,
+    said,
+    use_wal,
+)
 
 APPLICATION_ID: Final = 0x71746D62
 """Marks the file as ours: "qtmb" in ASCII."""
@@ -24,28 +37,23 @@ _SCHEMA: Final = (
     f"PRAGMA user_version = {VERSION}",
 )
 
+_log: Final = logging.getLogger("qtmiddleware.bench")
+
 
 class CacheFile:
     """The SQLite file at *path*, made with its folders where there is none, readable by its owner alone.
 
-    Any number of threads and processes may use it; open it after forking. Raises `StoreError`, which names the file,
-    where it cannot be used; a file that is something else or damaged is left as it is.
+    Any number of threads and processes may use it; open it after forking. One that is found damaged when it is opened
+    is renamed to ``NAME.corrupt-1`` (or the next free number) and made anew, which is warned of: what was in it has to
+    be made or paid for again. Raises `StoreError`, which names the file, where it cannot be used; the database of
+    another program or version, and a file whose damage shows later, are left as they are.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).expanduser()
         self._lock = Lock()
         with self._named_errors():
-            make_file(self._path)
-            # Whoever holds the lock is the only one at work; with `isolation_level` None every statement is kept.
-            self._connection: sqlite3.Connection | None = sqlite3.connect(
-                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            try:
-                self._prepare(self._connection)
-            except BaseException:
-                self.close()
-                raise
+            self._connection: sqlite3.Connection | None = self._opened()
 
     def __repr__(self) -> str:
         return f"CacheFile({str(self._path)!r})"
@@ -71,8 +79,41 @@ class CacheFile:
             yield
         except OSError as error:
             raise StoreError(f"the cache {self._path} cannot be opened: {error.strerror}") from error
-        except sqlite3.Error as error:
-            raise StoreError(f"the cache {self._path} cannot be used ({error}); {_advice(error)}") from error
+        except FAILURES as error:
+            # The cause may quote a text of the file.
+            cause = None if is_damage(error) else error
+            raise StoreError(f"the cache {self._path} cannot be used ({said(error)}); {_advice(error)}") from cause
+
+    def _opened(self) -> sqlite3.Connection:
+        """A connection to the cache; one that is damaged is set aside first."""
+        try:
+            return self._prepared(*self._connected())
+        except _Damaged as damaged:
+            # Of two that come at once the second finds another file there, and opens that.
+            copy = set_aside(self._path, damaged.file)
+            if copy is not None:
+                _log.warning("the cache %s is damaged; it was kept as %s, and a new one is made", self._path, copy)
+        try:
+            return self._prepared(*self._connected())
+        except _Damaged as damaged:
+            raise damaged.error from None
+
+    def _connected(self) -> tuple[sqlite3.Connection, os.stat_result]:
+        make_file(self._path)
+        found = self._path.stat()
+        # Whoever holds the lock is the only one at work; with `isolation_level` None every statement is kept.
+        return sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False), found
+
+    def _prepared(self, connection: sqlite3.Connection, found: os.stat_result) -> sqlite3.Connection:
+        try:
+            self._prepare(connection)
+        except FAILURES as error:
+            connection.close()
+            raise (_Damaged(error, found) if is_damage(error) else error) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if not is_empty(connection):
@@ -99,7 +140,16 @@ class CacheFile:
             )
 
 
-def _advice(error: sqlite3.Error) -> str:
+def _advice(error: Exception) -> str:
     if is_foreign(error):
         return "it was left as it is: move it away, or name another folder"
     return "it must be a file that can be written, with room on the disk"
+
+
+class _Damaged(Exception):
+    """The *file* that was opened cannot be read, as *error* says."""
+
+    def __init__(self, error: Exception, file: os.stat_result) -> None:
+        super().__init__()
+        self.error = error
+        self.file = file

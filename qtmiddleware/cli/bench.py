@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from qtmiddleware.bench import CACHE, OpenedBench, open_bench
+from qtmiddleware.cli.bench_files import check_places, require_jinja, write_report
 from qtmiddleware.cli.bench_model import generated, judgeable, judged
 from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
 from qtmiddleware.cli.console import AsJson, as_json
 from qtmiddleware.config import Config
-from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, chosen
 from qtmiddleware.settings import Settings
 from qtmiddleware.tuning import nested
@@ -71,7 +71,8 @@ def bench_command(
     if judge is not None and recordings is not None:
         raise ConfigError("--judge needs a model that answers; recordings hold none of its answers", path="judge")
     if report is not None:
-        _prepare(report)
+        require_jinja()
+        check_places(report, _REPORTS, "--report")
     with progress() as told, warnings_noted():
         if generate is not None:
             generated(data, docs or (), settings, count=generate, cache=cache, seed=seed, told=told)
@@ -156,30 +157,6 @@ def _asks(settings: System) -> bool:
     return bool(settings.get("transformationType", "none") != "none")
 
 
-def _prepare(report: Path) -> None:
-    """Make sure that a report can be written, before anything is asked."""
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("jinja2", "eval") from error
-    with _named_errors(report):
-        report.mkdir(parents=True, exist_ok=True)
-        for name in _REPORTS:
-            (report / name).open("ab").close()
-
-
-@contextmanager
-def _named_errors(report: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"the report cannot be written to {error.filename or report}: {error.strerror}; name a folder that can be "
-            "written to",
-            path="report",
-        ) from error
-
-
 def _written(comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any) -> None:
     if folder is None:
         return
@@ -187,10 +164,7 @@ def _written(comparison: Comparison, opened: OpenedBench, folder: Path | None, v
 
     plain = json.dumps(_plain(comparison, opened, verdicts), ensure_ascii=False, indent=2)
     texts = reporting.markdown(comparison, opened.data), reporting.page(comparison, opened.data), plain + "\n"
-    with _named_errors(folder):
-        for name, text in zip(_REPORTS, texts, strict=True):
-            (folder / name).write_bytes(text.encode("utf-8", "replace"))
-    note(f"The report is in {folder}.")
+    write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
 def _plain(comparison: Comparison, opened: OpenedBench, verdicts: Any) -> dict[str, Any]:

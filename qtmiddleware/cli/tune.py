@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Annotated, Any, Final
 
 import typer
 
 from qtmiddleware.bench import CACHE, OpenedBench, ask_ahead, open_bench
+from qtmiddleware.cli.bench_files import check_places, named_errors, require_jinja, write_report
 from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
 from qtmiddleware.cli.console import AsJson, as_json
 from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.config import Config
-from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import SYSTEMS, Dataset, Progress
+from qtmiddleware.files import replace_file
 from qtmiddleware.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, nested, tune
 from qtmiddleware.tuning import split as divide
 
 _OUT: Final = Path("query-transform.config.json")
 _SCHEMA: Final = "schema.json"
+_REPORTS: Final = ("tune.md", "tune.html", "tune.json")
 _EMBEDDER: Final = ("embeddingModel", "embeddingDimensions")
 _MODEL: Final = ("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput")
 
@@ -115,24 +116,10 @@ def _prepare(out_file: Path, report: Path | None, *, force: bool) -> None:
         raise ConfigError(message, path="--out", value=str(out_file))
     if out_file.suffix.lower() == ".toml":
         raise ConfigError(f"{out_file} would be read as TOML, and JSON is written; name it .json", path="--out")
-    _writable(out_file.parent, "--out")
+    check_places(out_file.parent, (out_file.name,), "--out")
     if report is not None:
-        try:
-            import jinja2  # noqa: F401
-        except ImportError as error:
-            raise MissingExtra("jinja2", "eval") from error
-        _writable(report, "--report")
-
-
-def _writable(folder: Path, option: str) -> None:
-    """Make the folder where it is missing; raise `ConfigError` where nothing can be written in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        message = f"nothing can be written to {folder}: {error.strerror}; name another place with {option}"
-        raise ConfigError(message, path=option, value=str(folder)) from error
+        require_jinja()
+        check_places(report, _REPORTS, "--report")
 
 
 def _tuned(opened: OpenedBench, budget: Budget, seed: int, told: Progress) -> Tuned:
@@ -171,16 +158,14 @@ def _config(tuned: Tuned, used: Config) -> dict[str, Any]:
 
 
 def _write(path: Path, config: dict[str, Any]) -> None:
-    """All of it or nothing: who is interrupted keeps the file that was there."""
+    """All of it or nothing: who is interrupted keeps the file that was there.
+
+    It holds no secret and is meant to be shared, so a new one is as readable as other files of its maker.
+    """
     if (path.parent / _SCHEMA).is_file():
         config = {"$schema": f"./{_SCHEMA}", **config}
-    path = path.resolve()
-    begun = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        begun.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        begun.replace(path)
-    finally:
-        begun.unlink(missing_ok=True)
+    with named_errors(path, "--out"):
+        replace_file(path, (json.dumps(config, indent=2) + "\n").encode())
 
 
 def _report(folder: Path, tuned: Tuned, opened: OpenedBench) -> None:
@@ -188,10 +173,9 @@ def _report(folder: Path, tuned: Tuned, opened: OpenedBench) -> None:
 
     said = "\n".join(f"- {line}" for line in tuned.summary().splitlines())
     figures = reporting.markdown(tuned.comparison, opened.data)
-    for name, text in {
-        "tune.md": f"# Tuned, and measured on other questions\n\n{said}\n\n{figures}",
-        "tune.html": reporting.page(tuned.comparison, opened.data),
-        "tune.json": json.dumps(tuned.to_dict(), ensure_ascii=False, indent=2) + "\n",
-    }.items():
-        (folder / name).write_bytes(text.encode("utf-8", "replace"))
-    note(f"The report is in {folder}.")
+    texts = (
+        f"# Tuned, and measured on other questions\n\n{said}\n\n{figures}",
+        reporting.page(tuned.comparison, opened.data),
+        json.dumps(tuned.to_dict(), ensure_ascii=False, indent=2) + "\n",
+    )
+    write_report(folder, dict(zip(_REPORTS, texts, strict=True)))

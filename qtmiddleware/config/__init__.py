@@ -194,6 +194,27 @@ def _impossible(settings: Settings, origins: Mapping[str, str]) -> Iterator[Conf
     if store.integrated and (store.sparse_index or store.sparse_host):
         yield wrong("store.integrated", True, "false where a sparse index is named", origins["store.integrated"])
     address = settings.llm.base_url
-    if address is not None and (not address.lower().startswith(("http://", "https://")) or "@" in address):
-        allowed = "an address that begins with http:// or https:// and holds no name or password"
+    if address is not None and (not address.lower().startswith(("http://", "https://")) or _may_hold_a_key(address)):
+        allowed = "an address that begins with http:// or https:// and holds no name or password and no query"
         yield wrong("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
+    for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
+        if host is not None and _may_hold_a_key(host):
+            yield wrong(key, host, "the host of an index, without a name, password or query", origins[key])
+    if settings.cache.redis_url is not None:
+        yield from _unusable_redis(settings.cache.redis_url, origins["cache.redisUrl"])
+
+
+def _may_hold_a_key(address: str) -> bool:
+    """Whether *address* holds a name and password, or a query, in which some services are given their keys."""
+    return any(mark in address for mark in "@?#")
+
+
+def _unusable_redis(address: str, source: str) -> Iterator[ConfigError]:
+    from qtmiddleware.cache.redis_address import ALLOWED, RedisAddress
+
+    try:
+        RedisAddress(address)
+    except ConfigError as error:
+        # It says what is wrong without the address, which may hold a password.
+        said = f"{error} ({source})"
+        yield ConfigError(said, path="cache.redisUrl", allowed=ALLOWED, source=source)

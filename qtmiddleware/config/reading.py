@@ -15,6 +15,9 @@ from qtmiddleware.errors import ConfigError
 Layer = tuple[str, Mapping[Any, Any]]
 """Where values come from, in words, and the values as they were written."""
 
+MOST_BYTES: Final = 10_000_000
+"""A file that is larger is none of ours."""
+
 _SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 
 
@@ -74,11 +77,18 @@ def _text(name: str, source: str) -> str:
     if os.path.isdir(name or "."):  # noqa: PTH112 - pathlib's own fails for a name that is too long
         raise _unreadable(source, "is a folder; name the file in it")
     try:
-        return Path(name).read_bytes().decode("utf-8-sig")
+        with Path(name).open("rb") as file:
+            # No more than that: a device may have no end.
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise _unreadable(source, f"is larger than {MOST_BYTES:,} bytes, so it is no config; name another file")
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise _unreadable(source, f"does not exist (looked from {Path.cwd()})") from None
     except UnicodeDecodeError as error:
         raise _unreadable(source, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _unreadable(source, f"cannot be read: {reason}") from None

@@ -26,7 +26,9 @@ def checked_vectors(made: Any, count: int, *, dimension: int | None, name: str) 
     try:
         vectors = [_numbers(vector) for vector in made]
     except (TypeError, ValueError, OverflowError) as error:
-        raise EmbeddingError(f"{name} returned something else than lists of numbers: {error}") from error
+        # What stands there in place of numbers may be the very text that was to be embedded, and Python quotes it.
+        kind = type(error).__name__
+        raise EmbeddingError(f"{name} returned something else than lists of numbers ({kind})") from None
     if len(vectors) != count:
         raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {count} texts")
     lengths = {len(vector) for vector in vectors}

@@ -65,7 +65,11 @@ def _blobs(vectors: Sequence[Sequence[float]], count: int, embedder: Embedder) -
         raise EmbeddingError(f"{embedder.name} returned {len(vectors)} vectors for {count} texts")
     blobs = []
     for vector in vectors:
-        numbers = array("f", vector)
+        try:
+            numbers = array("f", vector)
+        except (TypeError, ValueError, OverflowError):
+            # What stands there in place of numbers may be a text, and Python quotes it.
+            raise EmbeddingError(f"{embedder.name} returned something else than lists of numbers") from None
         if len(numbers) != embedder.dimension:
             raise EmbeddingError(f"{embedder.name} returned {len(numbers)} numbers, not {embedder.dimension}")
         if not all(map(math.isfinite, numbers)):

@@ -16,7 +16,7 @@ from qtmiddleware.ingestion.schema import open_ledger
 from qtmiddleware.ports import Store
 from qtmiddleware.settings import Settings
 from qtmiddleware.stores import MemoryStore
-from qtmiddleware.stores.sqlite.files import MEMORY, is_damage
+from qtmiddleware.stores.sqlite.files import FAILURES, MEMORY, is_damage, said
 
 _RUN_TABLES: Final = ("target", "publishing", "todo")
 
@@ -118,11 +118,18 @@ class Ledger:
                 raise StoreError(f"{self.path} is closed")
             try:
                 yield self._connection
-            except sqlite3.Error as error:
-                advice = "; move it away, and everything is embedded again" if is_damage(error) else ""
-                raise StoreError(
-                    f"{self.path}, which ingest keeps beside the index, failed: {error}{advice}"
-                ) from error
+            except FAILURES as error:
+                if is_damage(error):
+                    # The cause may quote a text of the file.
+                    raise self.damaged(said(error)) from None
+                raise StoreError(f"{self.path}, which ingest keeps beside the index, failed: {error}") from error
+
+    def damaged(self, why: str) -> StoreError:
+        """The error for something in the file that cannot be what was written there."""
+        return StoreError(
+            f"{self.path}, which ingest keeps beside the index, is damaged ({why}); move it away, and everything is "
+            "embedded again"
+        )
 
 
 # A store in memory lives as long as its object, and so does the ledger of what it holds.

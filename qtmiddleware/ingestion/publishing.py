@@ -119,10 +119,14 @@ class Publication:
     def _passages(self, total: int, tell: Callable[[int, int], None]) -> Iterator[tuple[Passage, list[float]]]:
         rows = self._ledger.stream(_PASSAGES, [self._embedding])
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
-            facts = json.loads(metadata)
+            try:
+                facts = dict(json.loads(metadata))
+                numbers = vector_of(vector) if self._embedding else []
+            except (TypeError, ValueError):
+                raise self._ledger.damaged("metadata or a vector in it cannot be read") from None
             if context is not None:
                 facts["context"] = context
-            yield Passage(id_, text, facts), vector_of(vector) if self._embedding else []
+            yield Passage(id_, text, facts), numbers
             if done % _STEP == 0 or done == total:
                 tell(done, total)
 

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.sqlite.files import LOG_BYTES, MEMORY, is_empty, is_foreign, kind_of, make_file, mark_of
+from qtmiddleware.stores.sqlite.files import (
+    FAILURES,
+    LOG_BYTES,
+    MEMORY,
+    is_damage,
+    is_empty,
+    is_foreign,
+    kind_of,
+    make_file,
+    mark_of,
+    said,
+)
 
 APPLICATION_ID: Final = 0x71746D69
 """Marks the file as ours: "qtmi" in ASCII."""
@@ -72,6 +83,8 @@ def open_ledger(path: str) -> sqlite3.Connection:
     try:
         if path != MEMORY:
             make_file(Path(path))
+            if not Path(path).is_file():
+                raise StoreError(f"{path}, which ingest keeps beside the index, is no file; move it away")
     except OSError as error:
         raise StoreError(f"{path}, which ingest keeps beside the index, cannot be opened: {error.strerror}") from error
     # Nothing is waited for: whoever has the ledger open keeps it for a whole run.
@@ -79,22 +92,23 @@ def open_ledger(path: str) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         _prepare(connection, path)
-    except sqlite3.Error as error:
+    except FAILURES as error:
         connection.close()
-        raise _refused(path, error) from error
+        # The cause may quote a text of the file.
+        raise _refused(path, error) from (None if is_damage(error) else error)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _refused(path: str, error: sqlite3.Error) -> StoreError:
+def _refused(path: str, error: Exception) -> StoreError:
     if kind_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(f"another ingest is running into this index (it holds {path}); wait until it has ended")
     if is_foreign(error):
         return StoreError(
-            f"{path}, which ingest keeps beside the index, cannot be used ({error}); it was left as it is: move it "
-            "away, and everything is embedded again"
+            f"{path}, which ingest keeps beside the index, cannot be used ({said(error)}); it was left as it is: move "
+            "it away, and everything is embedded again"
         )
     return StoreError(
         f"{path}, which ingest keeps beside the index, cannot be opened: {error}; it must be a file that can be "

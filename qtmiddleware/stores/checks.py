@@ -95,7 +95,8 @@ def checked_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: S
         with np.errstate(over="ignore"):
             array = np.asarray(vectors, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise StoreError(f"vectors must all be {dimension} numbers: {error}") from error
+        # What stands there in place of numbers may be the very text that was to be embedded, and numpy quotes it.
+        raise StoreError(f"vectors must all be {dimension} numbers ({type(error).__name__})") from None
     if array.ndim != 2 or array.shape[1] != dimension:
         raise StoreError(f"vectors must all be {dimension} numbers; these are of the shape {array.shape}")
     if not np.isfinite(array).all():

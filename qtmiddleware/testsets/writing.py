@@ -6,12 +6,14 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset
+from qtmiddleware.files import make_private_folders, private_opener
 from qtmiddleware.testsets.sampling import can_be_judged
 
 _README: Final = """\
@@ -38,15 +40,17 @@ is the one it was made of and `answer` what it says there.
 def write(dataset: Dataset, folder: Path) -> None:
     """Write *dataset* to the new *folder*, from which `Dataset.load` reads it back; all of it or nothing.
 
+    Folder and files are their owner's alone, for they hold the documents; who shares them opens them.
+
     Raises `ConfigError` where something is there already (an empty folder aside), where it cannot be written, and for
     ids and metadata that its files cannot hold.
     """
     target = Path(os.path.realpath(folder.expanduser()))
     _check_ids(dataset)
-    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}")
+    draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         check_free(target)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folders(target.parent)
         try:
             _fill(draft, dataset)
             if target.is_dir():
@@ -83,20 +87,21 @@ def _check_ids(dataset: Dataset) -> None:
 
 
 def _fill(folder: Path, dataset: Dataset) -> None:
-    (folder / "qrels").mkdir(parents=True)
+    make_private_folders(folder / "qrels")
     # A passage's text has its title already, where it has one.
     corpus = ({"_id": it.id, "title": "", "text": it.text, "metadata": it.metadata} for it in dataset.passages)
     _write_records(folder / "corpus.jsonl", corpus)
     _write_records(folder / "queries.jsonl", (question.to_record() for question in dataset.questions))
-    with (folder / "qrels" / "test.tsv").open("w", encoding="utf-8", newline="\n") as file:
-        file.write("query-id\tcorpus-id\tscore\n")
+    with _new(folder / "qrels" / "test.tsv") as file:
+        file.write(b"query-id\tcorpus-id\tscore\n")
         for question, grades in dataset.qrels.items():
-            file.writelines(f"{question}\t{passage}\t{grade}\n" for passage, grade in grades.items())
-    (folder / "README.md").write_text(_readme(dataset), encoding="utf-8", newline="\n")
+            file.writelines(f"{question}\t{passage}\t{grade}\n".encode() for passage, grade in grades.items())
+    with _new(folder / "README.md") as file:
+        file.write(_readme(dataset).encode())
 
 
 def _write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("wb") as file:
+    with _new(path) as file:
         for record in records:
             try:
                 line = json.dumps(record, ensure_ascii=False)
@@ -104,6 +109,15 @@ def _write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
                 raise ConfigError(f"the metadata of {record['_id']!r} is no JSON", path=path.name) from error
             # A lone surrogate is written as its JSON escape.
             file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[IO[bytes]]:
+    """A new file, on the disk at the end of the block: what a model wrote was paid for."""
+    with open(path, "xb", opener=private_opener) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _readme(dataset: Dataset) -> str:

@@ -226,12 +226,15 @@ def test_no_question_and_no_reply_is_in_a_repr(kept: Kept, path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"no database at all, but a text long enough to be looked at", b"SQLite format 3\0" * 9]
 )
-def test_a_file_that_is_no_cache_is_named_and_left_as_it_is(kept: Kept, tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "cache.sqlite"
+def test_a_file_that_cannot_be_read_is_kept_under_another_name_and_a_new_one_made(
+    kept: Kept, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, copy = tmp_path / "cache.sqlite", tmp_path / "cache.sqlite.corrupt-1"
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"cache\.sqlite .*left as it is"):
-        kept(CachedModel, Accounting(REPLY), path)
-    assert path.read_bytes() == content
+    model = kept(CachedModel, Accounting(REPLY), path)
+    assert copy.read_bytes() == content
+    assert f"{path} is damaged; it was kept as {copy}" in caplog.text
+    assert model.complete(PROMPT, Deadline()).text == model.complete(PROMPT, Deadline()).text
 
 
 def test_the_database_of_another_program_is_left_as_it_is(kept: Kept, tmp_path: Path) -> None:
@@ -298,3 +301,32 @@ for number in range(20):
     known = CountingEmbedder()
     kept(CachedEmbedder, known, path).embed([f"{at} {number}" for at in range(4) for number in range(20)])
     assert known.texts == []
+
+
+def damaged(path: Path, statement: str, value: object) -> None:
+    with sqlite3.connect(path) as file:
+        file.execute(statement, (value,))
+    file.close()
+
+
+@pytest.mark.parametrize("vector", [b"\xff\xff", b"", "text", None])
+def test_a_damaged_vector_is_made_anew(vector: object, kept: Kept, path: Path) -> None:
+    first = kept(CachedEmbedder, CountingEmbedder(), path)
+    expected = first.embed(["one"])
+    damaged(path, "UPDATE vectors SET vector = ?", vector if vector is not None else 7)
+    again = CountingEmbedder()
+    assert kept(CachedEmbedder, again, path).embed(["one"]) == expected
+    assert again.texts == ["one"]
+    third = CountingEmbedder()
+    kept(CachedEmbedder, third, path).embed(["one"])
+    assert third.texts == []
+
+
+@pytest.mark.parametrize("reply", ["{", '{"a": 1}', "[]", ""])
+def test_a_damaged_reply_is_asked_for_again(reply: str, kept: Kept, path: Path) -> None:
+    model = Accounting(Reply('{"rewrite": "x"}'))
+    kept(CachedModel, model, path).complete(PROMPT, Deadline())
+    damaged(path, "UPDATE replies SET reply = ?", reply)
+    for _ in range(2):
+        assert kept(CachedModel, model, path).complete(PROMPT, Deadline()).text == '{"rewrite": "x"}'
+    assert model.asked == 2

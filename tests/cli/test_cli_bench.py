@@ -211,7 +211,7 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(
     for folder, named in (("file", "file"), ("out", str(Path("out") / "report.html"))):
         ended = qtm("bench", "--data", data, "--report", folder)
         assert (ended.code, ended.out) == (2, "")
-        assert ended.err.startswith(f"qtm: the report cannot be written to {named}: ")
+        assert ended.err.startswith(f"qtm: nothing can be written to {named}: ")
     assert (tmp_path / "file").read_text() == "mine"
     assert not (tmp_path / ".qtm").exists()
 

@@ -42,6 +42,9 @@ def as_embedding_error(error: Exception, where: str) -> EmbeddingError:
     """
     if isinstance(error, EmbeddingError):
         return error
+    if isinstance(error, UnicodeEncodeError):
+        # Headers must be ASCII, and the key is the only one that is not ours.
+        return EmbeddingError(f"the key for {where} holds letters no key holds; check OPENAI_API_KEY")
     status = _status(error)
     if status is None:
         said = "did not answer in time" if _is(error, _TIMEOUTS) else "cannot be reached"

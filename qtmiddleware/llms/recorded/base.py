@@ -12,14 +12,17 @@ from qtmiddleware.ports import ReplyField
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records at *path*; raises `ConfigError` where they cannot be read."""
+    """The records at *path*; raises `ConfigError`, which names the line, where they cannot be read."""
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _read_record(line, f"{path}, line {number}")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the recording {path} cannot be read: it is not UTF-8", path="recording") from error
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"the recording {path} cannot be read: it is not UTF-8; save it as UTF-8, or record it again",
+            path="recording",
+        ) from None
     except OSError as error:
         raise ConfigError(
             f"the recording {path} cannot be read: {error.strerror or type(error).__name__}", path="recording"
@@ -32,7 +35,9 @@ def _read_record(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
-        raise ConfigError(f"{where} is not a JSON object", path="recording")
+        raise ConfigError(f"{where} is not a JSON object; mend that line or take it out", path="recording")
+    if not isinstance(record.get("history") or [], list):
+        raise ConfigError(f"{where} has a history that is no list; mend that line or take it out", path="recording")
     return record
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.files import append_line
 from qtmiddleware.llms.recorded.base import normal, read_lines, shaped
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
@@ -27,7 +27,8 @@ class RecordingModel:
 
     One line a query and mode, whole or not at all, from any number of threads; what is in the file already is not
     written again. A reply that is no JSON object is passed on and not recorded, and so is every reply where the file
-    cannot be written (both are logged, without any text). The file holds the queries and replies: that is its purpose.
+    cannot be written (both are logged, without any text). The file holds the queries and replies: that is its purpose;
+    it is made for its owner alone, and one that is there keeps its permissions.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:
@@ -66,8 +67,11 @@ class RecordingModel:
         try:
             with self._lock:
                 self._append(key, prompt.mode, record)
-        except (OSError, ConfigError) as error:
-            _log.warning("a reply could not be recorded: %s", type(error).__name__)
+        except ConfigError as error:
+            _log.warning("a reply could not be recorded: %s", error)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            _log.warning("a reply could not be recorded in %s: %s", self._path, why)
         return reply
 
     def _append(self, key: str, mode: str, record: Mapping[str, Any]) -> None:
@@ -76,22 +80,16 @@ class RecordingModel:
             self._written = {(str(line.get("_id")), str(line.get("mode"))) for line in lines}
         if (key, mode) in self._written:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Readable by its owner alone, since it holds what people asked; appended in one write, so lines never mix.
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(handle, _line(record))
-        finally:
-            os.close(handle)
+        append_line(self._path, _line(record))
         self._written.add((key, mode))
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
     try:
-        return (json.dumps(record, ensure_ascii=False) + "\n").encode()
+        return json.dumps(record, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         # Lone surrogates can be escaped but not encoded.
-        return (json.dumps(record) + "\n").encode()
+        return json.dumps(record).encode()
 
 
 def _first_object(text: str) -> dict[str, Any]:

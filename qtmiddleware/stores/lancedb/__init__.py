@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.errors import StoreError
+from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.filters import Condition
 from qtmiddleware.ports import Filter, Passage, Record
 from qtmiddleware.stores.checks import checked_query, checked_slices, normalised, paired, possible_ids
@@ -37,8 +37,8 @@ _KEPT: Final = timedelta(hours=1)
 class LanceDBStore:
     """Keeps passages in a folder, on disk, and finds them by vector or by word; for what is too much for `SQLiteStore`.
 
-    *path* is a folder, made if it is not there. *embedding_model* and *dimension* are kept in it; opening it with
-    others raises `StoreError`.
+    *path* is a folder, made if it is not there and open to its owner alone. *embedding_model* and *dimension* are kept
+    in it; opening it with others raises `StoreError`.
 
     Every search looks at every vector, by cosine: exact, and as long as there are vectors. What another process has
     written is seen by the next search. Safe to share among threads, not across a fork. A write is kept whole or not at
@@ -174,5 +174,11 @@ class LanceDBStore:
             raise StoreError(f"the store {self._path} could not be {doing}: it is closed")
         try:
             yield table
-        except (OSError, RuntimeError, ValueError) as error:
-            raise StoreError(f"the store {self._path} could not be {doing}: {error}") from error
+        except QtMiddlewareError:
+            raise
+        except Exception as error:
+            # Its words may quote what was asked or found; where it stumbles over damage it raises a class of its own.
+            raise StoreError(
+                f"the store {self._path} could not be {doing} ({type(error).__name__}); its own words stand in the "
+                "cause of this error. With room on the disk, the folder is damaged: move it away and ingest again"
+            ) from error

@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
+from qtmiddleware.files import PRIVATE_FOLDER, make_private_folders
 
 VERSION: Final = "2"
 _TABLE: Final = "passages"
@@ -33,7 +34,7 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
                 f"the store {path} cannot be opened: it is not a folder, as a store of the kind lancedb is; "
                 "name another path, or the kind it was made with (store.kind)"
             )
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folders(path)
         held = [it.name for it in path.iterdir() if not it.name.startswith(_MAKING)]
         if _FOLDER not in held:
             if held:
@@ -41,9 +42,13 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
             _make(path, embedding_model, dimension)
         # Looks at every read whether another process has written.
         table = lancedb.connect(path, read_consistency_interval=timedelta(0)).open_table(_TABLE)
-    except (OSError, RuntimeError, ValueError) as error:
+    except StoreError:
+        raise
+    except Exception as error:
+        # Where it stumbles over damage LanceDB raises a class of its own, and tells where in its sources.
+        why = getattr(error, "strerror", None) or type(error).__name__
         raise StoreError(
-            f"the store {path} cannot be opened or is damaged ({error}); "
+            f"the store {path} cannot be opened or is damaged ({why}); "
             "it was left as it is: name another path, or move it away and ingest again"
         ) from error
     _check(table.schema.metadata or {}, path, embedding_model, dimension)
@@ -78,6 +83,8 @@ def _make(path: Path, embedding_model: str, dimension: int) -> None:
             "words",
             config=FTS(base_tokenizer="whitespace", stem=False, remove_stop_words=False, max_token_length=None),
         )
+        # LanceDB makes its files as the umask has it; they hold the passages, and *path* may be open to others.
+        (Path(folder) / _FOLDER).chmod(PRIVATE_FOLDER)
         try:
             (Path(folder) / _FOLDER).rename(path / _FOLDER)
         except OSError:

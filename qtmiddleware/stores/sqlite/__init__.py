@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice, takewhile
@@ -13,9 +12,9 @@ from qtmiddleware.filters import Condition
 from qtmiddleware.ports import Filter, Passage, Record
 from qtmiddleware.stores.checks import checked_query, checked_slices, paired, possible_ids
 from qtmiddleware.stores.sqlite.connections import Connections
-from qtmiddleware.stores.sqlite.files import MEMORY
+from qtmiddleware.stores.sqlite.files import FAILURES, MEMORY
 from qtmiddleware.stores.sqlite.held import Held
-from qtmiddleware.stores.sqlite.rows import put, records, remove
+from qtmiddleware.stores.sqlite.rows import meta, put, records, remove
 from qtmiddleware.stores.words import query_words
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class SQLiteStore:
         self._held = Held(dimension)
         self._connections = Connections(self._path, embedding_model=embedding_model, dimension=dimension)
         with self._connections.reading() as run:
-            self._identity: str = run.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()[0]
+            self._identity = str(meta(run, "identity"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
@@ -85,7 +84,7 @@ class SQLiteStore:
 
     def _write(self, slices: Iterator[tuple[list[Row], Floats]], gone: Sequence[str]) -> None:
         with self._connections.writing() as run:
-            changes: int = run.execute("SELECT value FROM meta WHERE key = 'changes'").fetchone()[0]
+            changes = int(meta(run, "changes"))
             if remove(run, gone):
                 run.execute("UPDATE meta SET value = value + 1 WHERE key = 'deletions'")
             written = False
@@ -157,9 +156,9 @@ def _with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tuple[in
 
 
 class _OfThePassages(Exception):
-    """An error of SQLite that came with the passages and is none of the store's."""
+    """An error such as SQLite's that came with the passages and is none of the store's."""
 
-    def __init__(self, error: sqlite3.Error) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__()
         self.error = error
 
@@ -168,5 +167,5 @@ def _apart(passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[tupl
     """*passages*, whose own errors of SQLite (they may be read from another database) are told from the store's."""
     try:
         yield from passages
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise _OfThePassages(error) from error

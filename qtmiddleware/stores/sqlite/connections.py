@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.stores.sqlite.connection import Connection, connect
-from qtmiddleware.stores.sqlite.files import MEMORY, is_damage, kind_of
+from qtmiddleware.stores.sqlite.files import FAILURES, MEMORY, is_damage, kind_of, said
 from qtmiddleware.stores.sqlite.schema import open_database
 
 
@@ -73,8 +73,8 @@ class Connections:
                 return self._idle.pop()
         try:
             return connect(self._path)
-        except sqlite3.Error as error:
-            raise self._failed("read", error) from error
+        except FAILURES as error:
+            raise self._failed("read", said(error)) from None
 
     def _taken_back(self, connection: Connection) -> None:
         with self._lending:
@@ -95,15 +95,16 @@ class Connections:
             finally:
                 if run.in_transaction:
                     run.execute("ROLLBACK")
-        except sqlite3.Error as error:
+        except FAILURES as error:
             if run.interruption is not None:
                 interruption, run.interruption = run.interruption, None
                 raise interruption from None
             if kind_of(error) == sqlite3.SQLITE_BUSY:
                 raise self._failed(doing, "another process is writing to it; try again when that is done") from error
-            raise self._failed(
-                doing, f"{error}; move it away and ingest again" if is_damage(error) else error
-            ) from error
+            if is_damage(error):
+                # The cause may quote a text of the file.
+                raise self._failed(doing, f"it is damaged ({said(error)}); move it away and ingest again") from None
+            raise self._failed(doing, error) from error
 
     def _failed(self, doing: str, why: object) -> StoreError:
         return StoreError(f"the store {self._path} could not be {doing}: {why}")

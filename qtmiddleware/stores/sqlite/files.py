@@ -9,24 +9,30 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
 
+from qtmiddleware.files import PRIVATE, make_private_folders
+
 MEMORY: Final = ":memory:"
 BUSY_SECONDS: Final = 30.0
 """How long is waited for another process to finish writing."""
 LOG_BYTES: Final = 64 << 20
 """What is left of the write-ahead log after a long write."""
 _RETRY_SECONDS: Final = 0.01
+_UNDECODED: Final = "Could not decode to UTF-8"
+"""What Python's own error begins with where a text in a file is damaged."""
 
 
 def make_file(path: Path) -> None:
-    """Create an empty file, for its owner alone, where there is none; what SQLite puts beside it follows its mode.
+    """Create an empty file, with its folders, for its owner alone; what SQLite puts beside it follows its mode.
 
     One that is there is not opened, not even for a moment: a process that closes any descriptor of a file lets go of
     all its locks on it, those of SQLite too; another process would then remove the log this one writes to, and writes
     would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2). Raises `OSError`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # Where a link leads to nothing yet, SQLite would make that, as the umask has it.
+    target = Path(os.path.realpath(path))
+    make_private_folders(target.parent)
     with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(target, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
 
 
 def mark_of(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -56,17 +62,36 @@ def use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def kind_of(error: sqlite3.Error) -> int:
+def kind_of(error: Exception) -> int:
     """SQLite's primary result code of *error*, 0 where it has none, as one of Python's own."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+class Damage(sqlite3.DatabaseError):
+    """What stands in a file cannot be what was written there, though SQLite itself could read it."""
+
+
+FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite's module raises; the second for a damaged file whose names and texts are not UTF-8."""
+
+
+def is_damage(error: Exception) -> bool:
     """Whether *error* comes of what is in a file, and not of a place that cannot be read or written."""
-    return kind_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return (
+        isinstance(error, Damage | UnicodeDecodeError)
+        or kind_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        or _UNDECODED in str(error)
+    )
 
 
-def is_foreign(error: sqlite3.Error) -> bool:
+def is_foreign(error: Exception) -> bool:
     """Whether *error*, met while a file is opened, says that it is damaged or none of ours."""
     # A table that is not there is an error of no kind of its own.
     return is_damage(error) or kind_of(error) == sqlite3.SQLITE_ERROR
+
+
+def said(error: Exception) -> str:
+    """What *error* says, without any text of a file."""
+    # Python quotes the whole text where it is not UTF-8.
+    undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)
+    return "a text in it is not UTF-8" if undecoded else str(error)

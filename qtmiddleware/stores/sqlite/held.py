@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.filters import Condition
+from qtmiddleware.stores.sqlite.files import Damage
 from qtmiddleware.stores.sqlite.matrix import Matrix, empty_matrix
 
 if TYPE_CHECKING:
@@ -83,7 +84,10 @@ class Held:
             matrix = matrix.without_deleted(deletions, run.execute("SELECT row FROM passages").fetchall())
         if matrix.changes != changes:
             query = "SELECT row, id, vector FROM passages WHERE changed > ? ORDER BY row"
-            matrix = matrix.updated(changes, run.execute(query, (matrix.changes,)).fetchall())
+            try:
+                matrix = matrix.updated(changes, run.execute(query, (matrix.changes,)).fetchall())
+            except (TypeError, ValueError):
+                raise Damage("a vector is not of the length it was stored with") from None
         self._matrix = matrix
         return matrix
 
@@ -93,7 +97,12 @@ class Held:
         if self._metadata is None or self._metadata.version != version:
             found = run.execute("SELECT row, metadata FROM passages").fetchall()
             # Read as one text, in which equal keys become one object.
-            values = json.loads(f"[{','.join(metadata for _, metadata in found)}]")
+            try:
+                values = json.loads(f"[{','.join(metadata for _, metadata in found)}]")
+            except (TypeError, ValueError):
+                values = []
+            if len(values) != len(found) or not all(isinstance(value, dict) for value in values):
+                raise Damage("the metadata of a passage is no JSON object")
             rows = np.fromiter((row for row, _ in found), dtype=np.int64, count=len(found))
             self._metadata = _Metadata(version, rows, values)
         return self._metadata
@@ -102,4 +111,7 @@ class Held:
 def _version(run: sqlite3.Connection) -> tuple[int, int]:
     """The numbers of changes and deletions the view has seen."""
     held = dict(run.execute("SELECT key, value FROM meta WHERE key IN ('changes', 'deletions')"))
-    return held["changes"], held["deletions"]
+    changes, deletions = held.get("changes"), held.get("deletions")
+    if not isinstance(changes, int) or not isinstance(deletions, int):
+        raise Damage("its own account of changes is missing")
+    return changes, deletions

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.ports import Record
 from qtmiddleware.stores.checks import SLICE, Row
+from qtmiddleware.stores.sqlite.files import Damage
 
 if TYPE_CHECKING:
     from qtmiddleware.stores.checks import Floats
@@ -26,6 +27,14 @@ def put(run: sqlite3.Connection, rows: Sequence[Row], vectors: Floats, change: i
     run.executemany(_UPSERT, ((*row, blob, change) for row, blob in zip(rows, blobs, strict=True)))
 
 
+def meta(run: sqlite3.Connection, key: str) -> Any:
+    """What the store says of itself under *key*."""
+    found = run.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if found is None:
+        raise Damage("its own account of itself is missing")
+    return found[0]
+
+
 def remove(run: sqlite3.Connection, ids: Sequence[str]) -> int:
     """Remove the rows of these *ids*; answers how many there were."""
     return sum(run.execute(f"DELETE FROM passages WHERE id IN ({_marks(part)})", part).rowcount for part in _parts(ids))
@@ -37,10 +46,17 @@ def records(run: sqlite3.Connection, found: Sequence[tuple[int, float]]) -> list
     for part in _parts([row for row, _ in found]):
         rows = run.execute(f"SELECT row, id, text, metadata FROM passages WHERE row IN ({_marks(part)})", part)
         held.update({row: (id_, text, metadata) for row, id_, text, metadata in rows})
-    return [
-        {"id": held[row][0], "score": score, "text": held[row][1], "metadata": json.loads(held[row][2])}
-        for row, score in found
-    ]
+    if any(row not in held for row, _ in found):
+        raise Damage("an index of it names passages that are not there")
+    return [_record(*held[row], score) for row, score in found]
+
+
+def _record(id_: str, text: str, metadata: str, score: float) -> Record:
+    try:
+        facts = dict(json.loads(metadata))
+    except (TypeError, ValueError):
+        raise Damage("the metadata of a passage is no JSON object") from None
+    return {"id": id_, "score": score, "text": text, "metadata": facts}
 
 
 def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

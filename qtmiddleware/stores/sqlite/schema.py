@@ -9,7 +9,18 @@ from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.stores.sqlite.connection import Connection, connection_to, tune
-from qtmiddleware.stores.sqlite.files import MEMORY, is_empty, is_foreign, kind_of, make_file, mark_of, use_wal
+from qtmiddleware.stores.sqlite.files import (
+    FAILURES,
+    MEMORY,
+    is_damage,
+    is_empty,
+    is_foreign,
+    kind_of,
+    make_file,
+    mark_of,
+    said,
+    use_wal,
+)
 from qtmiddleware.stores.words import CATEGORIES
 
 APPLICATION_ID: Final = 0x71746D73
@@ -71,24 +82,25 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> Connect
         raise StoreError(
             f"the store {path} cannot be opened: {error.strerror}; name a file that can be written"
         ) from error
-    except sqlite3.Error as error:
-        raise _refused(path, error) from error
+    except FAILURES as error:
+        raise _refused(path, error) from None
     try:
         _prepare(connection, path, embedding_model, dimension)
         tune(connection)
-    except sqlite3.Error as error:
+    except FAILURES as error:
         connection.close()
-        raise _refused(path, error) from error
+        # The cause may quote a text of the file.
+        raise _refused(path, error) from (None if is_damage(error) else error)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _refused(path: str, error: sqlite3.Error) -> StoreError:
+def _refused(path: str, error: Exception) -> StoreError:
     if is_foreign(error):
         return StoreError(
-            f"{path} is not a store of this package or is damaged ({error}); "
+            f"{path} is not a store of this package or is damaged ({said(error)}); "
             "it was left as it is: name another path, or move it away and ingest again"
         )
     if kind_of(error) == sqlite3.SQLITE_BUSY:

@@ -1,0 +1,136 @@
+"""Files and folders of ours: made for their owner alone, written whole, and set aside where they are damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+PRIVATE: Final = 0o600
+PRIVATE_FOLDER: Final = 0o700
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a file and would mix up with another of the same name."""
+
+
+def make_private_folders(folder: Path) -> None:
+    """Make *folder*, and those above it that are missing, for their owner alone; what is there stays as it is.
+
+    Raises `OSError`, also where something else than a folder is in the way.
+    """
+    try:
+        folder.mkdir(PRIVATE_FOLDER)
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        # With `parents=True` those above would get what the umask leaves.
+        make_private_folders(folder.parent)
+        folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+    except OSError:
+        # It is there, or in a place that cannot be written and has it: systems differ in which of it they say.
+        if not folder.is_dir():
+            raise
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For ``open(..., opener=)``: a file that is made is its owner's alone."""
+    return os.open(path, flags, PRIVATE)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append *line* and a line break in one write, so that the lines of several threads and processes never mix.
+
+    The file and the folders that are missing are made for their owner alone; a file that is there keeps its
+    permissions, and a link is followed, as logs are often led elsewhere. After a line that was left unfinished a new
+    one is begun. Raises `OSError`, also where the disk was full in the middle.
+    """
+    make_private_folders(path.parent)
+    data = line + b"\n"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
+    try:
+        if os.lseek(descriptor, 0, os.SEEK_END):
+            os.lseek(descriptor, -1, os.SEEK_END)
+            if os.read(descriptor, 1) != b"\n":
+                # A full disk or a killed process left half a line; it must not spoil this one.
+                data = b"\n" + data
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, "the line was cut off", str(path))
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put *data* at *path* whole: readers see the old file or the new one, and a crash leaves the old one.
+
+    A new file is as readable as the umask has it, for what is written so is meant to be shared; one that is replaced
+    hands on its permissions. A link is followed to the file it names, which is what is replaced. What is no file is
+    never replaced. Raises `OSError`.
+    """
+    target = Path(os.path.realpath(path))
+    mode = _mode_of(target)
+    # A name nobody can guess, which must be new: a file or link that was planted there would be refused.
+    draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else PRIVATE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            # Else a power cut might leave the new name with none of the bytes.
+            os.fsync(file.fileno())
+        if mode is not None:
+            draft.chmod(mode)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def set_aside(path: Path, seen: os.stat_result) -> Path | None:
+    """Rename the damaged SQLite file *path* to ``NAME.corrupt-1``, or the next number that is free; where it is now.
+
+    What SQLite keeps beside it goes along. *seen* is what was found damaged: ``None`` is answered, and nothing done,
+    where another process has put something else in its place. Raises `OSError`.
+    """
+    copy = _reserved(path)
+    if not _is_same(path, seen):
+        copy.unlink()
+        return None
+    # The log first: left behind, it would be played into whatever is made in the file's place.
+    for end in _BESIDE:
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + end).replace(copy.with_name(copy.name + end))
+    path.replace(copy)
+    return copy
+
+
+def _reserved(path: Path) -> Path:
+    """A new, empty file in which the copy will come to lie; no copy of earlier is written over."""
+    number = 1
+    while True:
+        copy = path.with_name(f"{path.name}.corrupt-{number}")
+        try:
+            os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        except FileExistsError:
+            number += 1
+        else:
+            return copy
+
+
+def _is_same(path: Path, seen: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), seen)
+    except FileNotFoundError:
+        return False
+
+
+def _mode_of(target: Path) -> int | None:
+    """The permissions of the file at *target*, ``None`` where there is none."""
+    try:
+        found = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found):
+        raise OSError(errno.EEXIST, "it is there and no file", str(target))
+    return stat.S_IMODE(found)

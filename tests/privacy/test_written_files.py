@@ -1,0 +1,145 @@
+"""What is written holds texts, so it is its owner's alone; what is made to be shared is as readable as other files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emitted import PASSAGE, QUERY, listening
+
+import qtmiddleware as qtm
+from qtmiddleware.bench.cached_model import CachedModel
+from qtmiddleware.cli.bench_files import check_places, write_report
+from qtmiddleware.cli.tune import _write
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.llms.recorded import RecordingModel
+from qtmiddleware.stores import LanceDBStore, SQLiteStore
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.testsets.writing import write
+from tests.bench.bench_world import bridges_data
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel({"rewrite": "Which illness does the dog have?", "context": "It is about a dog."})
+
+
+def embedder(texts: list[str]) -> list[list[float]]:
+    return [[len(text) / 100, 1.0, 0.5] for text in texts]
+
+
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return [{"id": "a", "score": 1.0, "metadata": {"text": PASSAGE}}]
+
+
+@pytest.fixture(params=[0o000, 0o022], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, umask: int) -> Path:
+    """An open folder, as it was there before."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    return tmp_path / "open"
+
+
+def in_reach_of_others(folder: Path) -> list[str]:
+    """What is below *folder* that others than the owner can read, write or look into."""
+    found = []
+    for path in folder.iterdir():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            found.append(f"{path} {mode:o}")
+            found += in_reach_of_others(path) if path.is_dir() else []
+    return found
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+def test_an_index_and_its_ledger_are_their_owners_alone(tmp_path: Path, folder: Path, kind: str) -> None:
+    (tmp_path / "doc.txt").write_text(PASSAGE)
+    seen: list[str] = []
+    for index in (folder / "index", folder / "made" / "here" / "index"):
+        config = {"indexPath": str(index), "store": kind, "contextualChunks": True}
+        for _ in range(2):
+            qtm.ingest(
+                tmp_path / "doc.txt",
+                config=config,
+                embedder=embedder,
+                client=model(),
+                progress=lambda step: seen.extend(in_reach_of_others(folder)),
+            )
+        with qtm.QueryMiddleware(config, embedder=embedder) as middleware:
+            middleware.retriever.retrieve(QUERY)
+            # While it is open, there are the files that SQLite keeps beside it.
+            assert in_reach_of_others(folder) == seen == []
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o777
+
+
+def test_a_link_that_leads_to_nothing_yet_leads_to_a_file_of_the_owner_alone(folder: Path) -> None:
+    for name in ("index", "log"):
+        (folder / name).symlink_to(folder / f"real-{name}")
+    with SQLiteStore(folder / "index", embedding_model="m", dimension=3), listening():
+        assert qtm.QueryMiddleware({"log": str(folder / "log")}).wrap(search)(QUERY)
+    assert {it.name: oct(it.lstat().st_mode) for it in folder.glob("real-*")} == {
+        "real-index": "0o100600",
+        "real-log": "0o100600",
+    }
+
+
+def test_a_folder_for_lancedb_that_was_there_keeps_its_permissions_and_lets_nobody_at_the_table(folder: Path) -> None:
+    index = folder / "index"
+    index.mkdir()
+    index.chmod(0o755)
+    with LanceDBStore(index, embedding_model="m", dimension=3):
+        assert stat.S_IMODE(index.stat().st_mode) == 0o755
+        assert in_reach_of_others(index) == []
+
+
+def test_logs_recordings_and_caches_are_their_owners_alone(folder: Path) -> None:
+    recorded = RecordingModel(model(), folder / "made" / "recording.jsonl")
+    kept = CachedModel(recorded, folder / "bench" / "cache.sqlite")
+    config = {"transformationType": "rewrite", "log": {"path": str(folder / "logs" / "today" / "log.jsonl")}}
+    with qtm.QueryMiddleware(config, client=kept) as middleware:
+        assert middleware.wrap(search).retrieve(QUERY).status == "full"
+    assert in_reach_of_others(folder) == []
+    kept.close()
+    assert len([it for it in folder.rglob("*") if it.is_file()]) == 3
+
+
+def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
+    for place in ("set", "made/here/set", "ä" * 120):
+        write(bridges_data(), folder / place)
+    assert in_reach_of_others(folder) == []
+
+
+def test_a_report_and_a_tuned_config_are_as_readable_as_other_files(folder: Path, umask: int) -> None:
+    check_places(folder / "new", ("report.md",), "--report")
+    write_report(folder / "new", {"report.md": "text"})
+    _write(folder / "new" / "tuned.json", {"topK": 4})
+    modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder / "new").iterdir()}
+    assert modes == {"report.md": 0o666 & ~umask, "tuned.json": 0o666 & ~umask}
+
+
+def test_a_link_planted_where_a_config_is_drafted_is_not_written_through(folder: Path) -> None:
+    victim, target = folder / "victim", folder / "tuned.json"
+    victim.write_text("precious")
+    target.write_text("old")
+    (folder / f".tuned.json.{os.getpid()}").symlink_to(victim)
+    _write(target, {"topK": 4})
+    assert victim.read_text() == "precious"
+    assert qtm.Config.from_file(target).settings.top_k == 4
+
+
+def test_a_report_that_cannot_be_written_is_told_with_the_option_that_names_another_place(folder: Path) -> None:
+    (folder / "report.md").mkdir()
+    for place, named in ((folder, "report.md"), (folder / "report.md" / "file", "")):
+        (folder / "report.md" / "file").write_text("mine")
+        with pytest.raises(ConfigError, match=rf"{named}.*--report"):
+            check_places(place, ("report.md",), "--report")

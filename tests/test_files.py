@@ -1,0 +1,219 @@
+"""Files and folders of ours: private, written whole, set aside where they are damaged."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qtmiddleware.files import append_line, make_private_folders, private_opener, replace_file, set_aside
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+# --- private ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("umask")
+def test_folders_that_are_made_are_their_owners_alone_and_those_that_were_there_stay(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o755)
+    for _ in range(2):
+        make_private_folders(tmp_path / "there" / "a" / "b" / "c")
+    assert [mode(tmp_path / "there" / part) for part in ("a", "a/b", "a/b/c")] == [0o700] * 3
+    assert mode(tmp_path / "there") == 0o755
+
+
+@pytest.mark.parametrize("place", ["file", "file/inside"])
+def test_a_file_in_the_way_of_a_folder_is_an_os_error(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match="file"):
+        make_private_folders(tmp_path / place)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_many_threads_may_make_the_same_folders(tmp_path: Path) -> None:
+    failed: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            make_private_folders(tmp_path / "a" / "b" / "c" / "d")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_the_current_folder_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    append_line(Path("log"), b"one")
+    make_private_folders(Path("/"))
+    assert Path("log").read_bytes() == b"one\n"
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_line_is_appended_to_a_file_of_the_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "log"
+    append_line(path, b"one")
+    append_line(path, b"two")
+    assert (mode(path), mode(path.parent), path.read_bytes()) == (0o600, 0o700, b"one\ntwo\n")
+
+
+def test_an_appended_file_keeps_its_permissions(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    (tmp_path / "log").chmod(0o640)
+    append_line(tmp_path / "log", b"one")
+    assert mode(tmp_path / "log") == 0o640
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_file_that_is_opened_to_be_made_is_its_owners_alone(tmp_path: Path) -> None:
+    with open(tmp_path / "new", "xb", opener=private_opener):
+        pass
+    assert mode(tmp_path / "new") == 0o600
+
+
+# --- written whole ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_to_be_shared_is_as_readable_as_other_files(tmp_path: Path, umask: int) -> None:
+    replace_file(tmp_path / "report", b"new")
+    assert (mode(tmp_path / "report"), (tmp_path / "report").read_bytes()) == (0o666 & ~umask, b"new")
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("before", [0o600, 0o640, 0o666])
+def test_a_file_that_is_replaced_hands_on_its_permissions(tmp_path: Path, before: int) -> None:
+    path = tmp_path / "report"
+    path.write_text("old")
+    path.chmod(before)
+    replace_file(path, b"new")
+    assert (mode(path), path.read_bytes()) == (before, b"new")
+
+
+def test_a_link_is_followed_to_what_it_names(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "real")
+    for text in (b"first", b"second"):
+        replace_file(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "folder" / "real").read_bytes() == text
+
+
+@pytest.mark.parametrize("planted", ["link", "file"])
+def test_what_was_planted_at_the_name_of_the_draft_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    # Nobody can guess the name; were it known, nothing would come of it.
+    monkeypatch.setattr("qtmiddleware.files.secrets.token_hex", lambda _: "known")
+    victim, draft = tmp_path / "victim", tmp_path / ".known.tmp"
+    victim.write_text("precious")
+    if planted == "link":
+        draft.symlink_to(victim)
+    else:
+        draft.hardlink_to(victim)
+    (tmp_path / "report").write_text("old")
+    with pytest.raises(FileExistsError):
+        replace_file(tmp_path / "report", b"new")
+    assert (victim.read_text(), (tmp_path / "report").read_text()) == ("precious", "old")
+
+
+@pytest.mark.parametrize("place", ["folder", "pipe"])
+def test_what_is_no_file_is_never_replaced(tmp_path: Path, place: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no file"):
+        replace_file(tmp_path / place, b"new")
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["folder", "pipe"]
+
+
+def test_names_as_long_as_they_may_be_can_be_written(tmp_path: Path) -> None:
+    name = "ä" * 127
+    replace_file(tmp_path / name, b"new")
+    assert (tmp_path / name).read_bytes() == b"new"
+
+
+def test_readers_see_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    path, sizes, done = tmp_path / "report", set(), threading.Event()
+    big, small = b"a" * 3_000_000, b"b" * 2_000_000
+    replace_file(path, big)
+
+    def read() -> None:
+        while not done.is_set():
+            content = path.read_bytes()
+            sizes.add((len(content), content[:1], content[-1:]))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(10):
+        replace_file(path, (small, big)[number % 2])
+    done.set()
+    reader.join()
+    assert sizes <= {(3_000_000, b"a", b"a"), (2_000_000, b"b", b"b")}
+    assert [it.name for it in tmp_path.iterdir()] == ["report"]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from qtmiddleware import files
+
+# Killed when everything but the last step is done.
+files.Path.replace = lambda self, target: os._exit(9)
+files.replace_file(Path(sys.argv[1]), b"new")
+"""
+
+
+def test_a_crash_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("old")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "report")], check=False, timeout=50)
+    assert (done.returncode, (tmp_path / "report").read_text()) == (9, "old")
+
+
+# --- set aside ----------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_file_is_renamed_with_what_lies_beside_it_and_no_copy_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    for number in (1, 2, 3):
+        path.write_text(f"file {number}")
+        (tmp_path / "cache.sqlite-wal").write_text(f"log {number}")
+        copy = set_aside(path, path.stat())
+        assert copy == tmp_path / f"cache.sqlite.corrupt-{number}"
+    assert {it.name: it.read_text() for it in tmp_path.iterdir()} == {
+        f"cache.sqlite.corrupt-{number}{end}": f"{what} {number}"
+        for number in (1, 2, 3)
+        for what, end in (("file", ""), ("log", "-wal"))
+    }
+
+
+def test_what_another_process_has_put_in_its_place_stays(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    path.write_text("damaged")
+    seen = path.stat()
+    (tmp_path / "new").write_text("sound")
+    (tmp_path / "new").replace(path)
+    assert set_aside(path, seen) is None
+    path.unlink()
+    assert set_aside(path, seen) is None
+    assert list(tmp_path.iterdir()) == []
