@@ -29,6 +29,14 @@ class ForkLock:
         """A lock of our own."""
         self._lock = Lock()
 
+    def acquire(self, *, timeout: float = -1) -> bool:
+        """As that of `threading.Lock`."""
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        """As that of `threading.Lock`."""
+        self._lock.release()
+
     def __enter__(self) -> None:
         self._lock.acquire()
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import in_thread
-from qtmiddleware.errors import WrapError, is_outage
+from qtmiddleware.errors import QtMiddlewareError, WrapError, is_outage
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import Reranker
@@ -180,8 +180,9 @@ class Invocation:
             try:
                 log.write(retrieval)
             except Exception as error:
-                trouble = Degradation("log", "failed", type(error).__name__)
-                logger.warning("the query log could not be written: %s", type(error).__name__)
+                why = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
+                trouble = Degradation("log", "failed", why)
+                logger.warning("the query log could not be written: %s", why)
                 retrieval = replace(retrieval, status="degraded", degradations=(*retrieval.degradations, trouble))
         if logger.isEnabledFor(logging.DEBUG):
             shown = Writing(self._outfit.redact).shown

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.embedders.vectors import checked_vectors, readable
 from qtmiddleware.errors import EmbeddingError
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.loading import load
 
 CHARS_A_TOKEN: Final = 200
@@ -46,7 +46,7 @@ class SentenceTransformersEmbedder:
         self._trust = trust_remote_code
         self._dimensions = dimensions
         self._dimension = dimensions
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._model: Any = None
 
     def __repr__(self) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from importlib import import_module
 from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.loading import load
 from qtmiddleware.rerankers.scores import checked_scores
 
@@ -73,7 +73,7 @@ class CrossEncoderReranker:
         self._batch_size = max(1, batch_size)
         self._trust = trust_remote_code
         self._max_length = max_length
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._model: Any = None if named else model
         self._failure = ""
         self._again_at = 0.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
+from qtmiddleware.forking import ForkLock
 
 PREFIX: Final = "pinecone/"
 KEY_VARIABLE: Final = "PINECONE_API_KEY"
@@ -34,7 +34,7 @@ class PineconeReranker:
         self._name = model.removeprefix(PREFIX)
         self._given = client
         self._made: Any = None
-        self._lock = Lock()
+        self._lock = ForkLock()
 
     def __repr__(self) -> str:
         return f"PineconeReranker({self._name!r})"

@@ -107,8 +107,12 @@ def test_a_refusing_status_has_its_reason(ask, prompt, httpserver: HTTPServer, s
     with pytest.raises(ModelError) as caught:
         ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
     assert caught.value.reason == reason
-    assert caught.value.__cause__ is not None
     assert len(httpserver.log) == 1
+    # What the vendor said, who likes to quote, is there for a debugger and not in a traceback.
+    assert SECRET in str(caught.value.__context__)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert SECRET not in shown
+    assert QUERY not in shown
 
 
 CODES = [

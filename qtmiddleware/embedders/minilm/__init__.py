@@ -18,7 +18,6 @@ Source: Wang et al. 2020 (MiniLM); Reimers and Gurevych 2019 (Sentence-BERT).
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +37,7 @@ from qtmiddleware.embedders.minilm.files import (
 from qtmiddleware.embedders.minilm.forward import HIDDEN, Weights, encode, expected_shapes, weights_of
 from qtmiddleware.embedders.vectors import readable
 from qtmiddleware.errors import EmbeddingError, MissingExtra
+from qtmiddleware.forking import ForkLock
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -78,7 +78,7 @@ class MiniLMEmbedder:
     def __init__(self, model_dir: str | Path | None = None) -> None:
         given = model_dir or os.environ.get("QTM_MODEL_DIR") or None
         self._folder = Path(given).expanduser() if given else None
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._model: _Model | None = None
 
     def __repr__(self) -> str:

@@ -119,7 +119,7 @@ class OpenAIEmbedder:
                         break
                     pause = pause_after(error, tries)
                     if pause is None or tries > retries or pause >= deadline.remaining():
-                        raise as_embedding_error(error, f"{self._model} at {self._clients.host}") from error
+                        raise as_embedding_error(error, f"{self._model} at {self._clients.host}") from None
                     yield pause
                     continue
                 for at, vector in zip(batch, self._vectors(answer, len(batch)), strict=True):

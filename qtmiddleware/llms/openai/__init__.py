@@ -114,7 +114,7 @@ class OpenAIModel:
                     # Nothing is missing of an answer that had ended already.
                     if reader.is_whole:
                         break
-                    raise self._dialogue.failure(error) from error
+                    raise self._dialogue.failure(error) from None
                 if chunk is None:
                     break
                 yield from filter(None, reader.feed(chunk))
@@ -145,7 +145,7 @@ class OpenAIModel:
                         break
                     if isinstance(error, ModelError):
                         raise
-                    raise self._dialogue.failure(error) from error
+                    raise self._dialogue.failure(error) from None
                 if chunk is None:
                     break
                 for text in filter(None, reader.feed(chunk)):

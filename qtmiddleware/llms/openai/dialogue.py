@@ -70,7 +70,7 @@ class Dialogue:
             except Exception as error:
                 lower = self._step_down(error, dialect, request)
                 if lower is None or sent == MOST_REQUESTS:
-                    raise self.failure(error) from error
+                    raise self.failure(error) from None
                 guess = lower
                 continue
             return Heard(answer, sent + retries, dialect)

@@ -7,12 +7,12 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.files import append_line
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.llms.recorded.base import normal, read_lines, shaped
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
@@ -34,7 +34,7 @@ class RecordingModel:
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:
         self._inner = inner
         self._path = Path(path)
-        self._lock = Lock()
+        self._lock = ForkLock()
         self._written: set[tuple[str, str]] | None = None
         self.can_sync: bool = getattr(inner, "can_sync", True)
         self.can_async: bool = getattr(inner, "can_async", True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.filters import Condition
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.ports import Filter, Passage, Record
 from qtmiddleware.stores.checks import checked_query, checked_slices, normalised, paired, possible_ids
 from qtmiddleware.stores.lancedb.looking import Looking, by_id
@@ -54,7 +54,7 @@ class LanceDBStore:
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
         self._path = Path(path).expanduser()
         self._dimension = dimension
-        self._writing = threading.Lock()
+        self._writing = ForkLock()
         self._writes = 0
         self._looking = Looking()
         self._open: Any

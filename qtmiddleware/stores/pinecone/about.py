@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from threading import Lock
 from typing import Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.stores.pinecone.calls import Calls
 from qtmiddleware.stores.pinecone.records import DEFAULT_NAMESPACES, whole
 
@@ -52,7 +52,7 @@ class About:
         self._dimension = dimension
         self._patience = patience
         self._put = put
-        self._lock = Lock()
+        self._lock = ForkLock()
         self._looked = False
         self._token = ""
         self._foreign = 0

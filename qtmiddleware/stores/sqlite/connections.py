@@ -6,11 +6,16 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from qtmiddleware.errors import StoreError
+from qtmiddleware.forking import renew_after_fork
 from qtmiddleware.stores.sqlite.connection import Connection, connect
 from qtmiddleware.stores.sqlite.files import FAILURES, MEMORY, is_damage, kind_of, said
 from qtmiddleware.stores.sqlite.schema import open_database
+
+_LEFT: Final[list[Connection | None]] = []
+"""The connections of the parent of a forked process, kept so that nothing ever closes them here."""
 
 
 class Connections:
@@ -24,9 +29,21 @@ class Connections:
         self._writer: Connection | None = open_database(path, embedding_model=embedding_model, dimension=dimension)
         self._idle: list[Connection] = []
         self._closed = False
+        self._is_forked = False
+        self._new_locks()
+        renew_after_fork(self)
+
+    def _new_locks(self) -> None:
         # Re-entrant, so that a writer that is started by its own passages is refused by SQLite and does not hang.
         self._writing = threading.RLock()
         self._lending = threading.Lock()
+
+    def renew(self) -> None:
+        """Leave the connections of the parent process to themselves: SQLite's do not survive a fork, nor their end."""
+        self._new_locks()
+        if not self.in_memory:
+            _LEFT.extend((*self._idle, self._writer))
+            self._idle, self._is_forked = [], True
 
     @property
     def in_memory(self) -> bool:
@@ -50,8 +67,11 @@ class Connections:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """All that is written inside, or nothing."""
-        with self._writing, self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as run:
-            yield run
+        with self._writing:
+            if self._is_forked and self._writer is not None:
+                self._writer, self._is_forked = self._connected("written to"), False
+            with self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as run:
+                yield run
 
     def close(self) -> None:
         """Let go of the file; what is being read is read to its end, what is being written is written."""
@@ -61,9 +81,9 @@ class Connections:
         for connection in idle:
             connection.close()
         with self._writing:
-            if self._writer is not None:
+            if self._writer is not None and not self._is_forked:
                 self._writer.close()
-                self._writer = None
+            self._writer = None
 
     def _lent(self) -> Connection:
         with self._lending:
@@ -71,10 +91,13 @@ class Connections:
                 raise self._failed("read", "it is closed")
             if self._idle:
                 return self._idle.pop()
+        return self._connected("read")
+
+    def _connected(self, doing: str) -> Connection:
         try:
             return connect(self._path)
         except FAILURES as error:
-            raise self._failed("read", said(error)) from None
+            raise self._failed(doing, said(error)) from None
 
     def _taken_back(self, connection: Connection) -> None:
         with self._lending:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.filters import Condition
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.stores.sqlite.files import Damage
 from qtmiddleware.stores.sqlite.matrix import Matrix, empty_matrix
 
@@ -55,7 +55,7 @@ class Held:
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._matrix: Matrix | None = None
         self._metadata: _Metadata | None = None
 
