@@ -55,7 +55,7 @@ class _Kept(Generic[T]):
         self._made: dict[Hashable, T] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        with self._lock:
+        with self._lock.free:
             found = self._made.get(key)
             if found is None:
                 if len(self._made) >= MOST_KEPT:
@@ -66,7 +66,7 @@ class _Kept(Generic[T]):
 
     def all(self) -> list[T]:
         """Each once, though it may serve several keys."""
-        with self._lock:
+        with self._lock.free:
             return list({id(made): made for made in self._made.values()}.values())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from threading import Lock
-from types import TracebackType
 from typing import Final, Protocol
 from weakref import WeakSet
 
@@ -17,9 +16,13 @@ class Renewable(Protocol):
 
 
 class ForkLock:
-    """A lock that a forked process finds free, whoever held it in the parent."""
+    """Holds a lock that a forked process finds free, whoever held it in the parent: ``with self._lock.free:``.
 
-    __slots__ = ("__weakref__", "_lock")
+    The lock itself and no wrapper of it, because only that cannot be interrupted between being taken and being given
+    back.
+    """
+
+    __slots__ = ("__weakref__", "free")
 
     def __init__(self) -> None:
         self.renew()
@@ -27,21 +30,7 @@ class ForkLock:
 
     def renew(self) -> None:
         """A lock of our own."""
-        self._lock = Lock()
-
-    def acquire(self, *, timeout: float = -1) -> bool:
-        """As that of `threading.Lock`."""
-        return self._lock.acquire(timeout=timeout)
-
-    def release(self) -> None:
-        """As that of `threading.Lock`."""
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
-        self._lock.release()
+        self.free = Lock()
 
 
 _known: Final[WeakSet[Renewable]] = WeakSet()

@@ -34,7 +34,7 @@ class OwnSearch:
         # Those who wrap their own functions need no store; they do not wait for its modules.
         from qtmiddleware.kit import open_kit
 
-        with self._lock:
+        with self._lock.free:
             if self._wrapped is None:
                 self._kit = open_kit(self._settings, store=self._store, embedder=self._embedder, must_exist=True)
                 self._wrapped = wrap(self._kit)
@@ -42,7 +42,7 @@ class OwnSearch:
 
     def close(self) -> None:
         """Close the store where it was opened here; the next search opens it again."""
-        with self._lock:
+        with self._lock.free:
             kit, self._kit, self._wrapped = self._kit, None, None
         if kit is not None:
             kit.close()

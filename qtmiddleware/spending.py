@@ -58,12 +58,12 @@ class Meter:
 
     def lacks(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
         """What *budget* has no room for, as a sentence; ``""`` where one more call with so much may be made."""
-        with self._lock:
+        with self._lock.free:
             return self._lacks(budget, tokens, usd)
 
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Count one call that may come to so many *tokens* and US dollars; raises `ModelError` where it has no room."""
-        with self._lock:
+        with self._lock.free:
             lacking = self._lacks(budget, tokens, usd)
             if lacking:
                 raise ModelError("over_budget", lacking)
@@ -97,7 +97,7 @@ class Meter:
         return ""
 
     def _settle(self, spent: _Spent, tokens: int, usd: float, calls: int) -> None:
-        with self._lock:
+        with self._lock.free:
             spent.tokens += tokens
             spent.usd += usd
             self._calls.extend([self._clock()] * calls)

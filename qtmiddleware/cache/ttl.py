@@ -24,7 +24,7 @@ class TTLCache(Generic[V]):
 
     def get(self, key: Hashable) -> V | None:
         """The value kept under *key*, or ``None``."""
-        with self._lock:
+        with self._lock.free:
             entry = self._entries.get(key)
             if entry is None:
                 return None
@@ -36,7 +36,7 @@ class TTLCache(Generic[V]):
 
     def put(self, key: Hashable, value: V) -> None:
         """Keep *value* under *key*."""
-        with self._lock:
+        with self._lock.free:
             self._entries[key] = (self._clock() + self._ttl, value)
             self._entries.move_to_end(key)
             while len(self._entries) > self._max_entries:

@@ -68,7 +68,7 @@ class SentenceTransformersEmbedder:
         """One vector a text, in the texts' order; an empty text has one too."""
         if not texts:
             return []
-        with self._lock:
+        with self._lock.free:
             model = self._loaded()
             longest = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
             try:

@@ -42,7 +42,7 @@ class Gate:
 
     def spend(self, target_call_rate: float) -> None:
         """Count a call that was not decided here, so that the others leave room for it."""
-        with self._lock:
+        with self._lock.free:
             self._unused = min(self._unused, max(self._unused + target_call_rate - 1.0, -LENT))
 
     def decide(
@@ -60,7 +60,7 @@ class Gate:
         if not signals:
             self.spend(target_call_rate)
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
-        with self._lock:
+        with self._lock.free:
             scales = [self._scales[name] for name in signals]
             observed = max(map(len, scales))
             places = [scale.place(signal) for scale, signal in zip(scales, signals.values(), strict=True)]

@@ -93,14 +93,14 @@ class CrossEncoderReranker:
 
     def load(self) -> None:
         """Read the model now, unless it is there already; raises what a use would."""
-        with self._lock:
+        with self._lock.free:
             self._loaded()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """One score a text, in the texts' order; greater is better."""
         if not texts:
             return []
-        with self._lock:
+        with self._lock.free:
             model = self._loaded()
             longest = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
             question = _readable(query[:longest])

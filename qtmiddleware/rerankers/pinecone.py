@@ -57,7 +57,7 @@ class PineconeReranker:
 
     def close(self) -> None:
         """Close the client that was made here; one that was given stays open, and the next use makes another."""
-        with self._lock:
+        with self._lock.free:
             made, self._made = self._made, None
         if callable(close := getattr(made, "close", None)):
             close()
@@ -81,7 +81,7 @@ class PineconeReranker:
     def _client(self) -> Any:
         if self._given is not None:
             return self._given
-        with self._lock:
+        with self._lock.free:
             if self._made is None:
                 self._made = _made()
             return self._made

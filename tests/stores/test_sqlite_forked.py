@@ -55,7 +55,7 @@ def test_a_child_is_not_kept_waiting_by_what_the_parent_was_doing(tmp_path: Path
         store.upsert([Passage("parent", "one")], [[1.0, 0.0]])
         connections, held = store._connections, store._held
         # As other threads of the parent may hold them at that moment.
-        with connections._lending, held._lock, connections._writing:
+        with connections._lending, held._lock.free, connections._writing:
             assert in_child(lambda: ids(store) == {"parent"} and store.count() == 1)
         assert ids(store) == {"parent"}
 

@@ -112,7 +112,7 @@ class MiniLMEmbedder:
     def _loaded(self) -> _Model:
         """The model, read on the first call while other threads wait."""
         if self._model is None:
-            with self._lock:
+            with self._lock.free:
                 if self._model is None:
                     self._model = _load(self._folder)
         return self._model

@@ -79,7 +79,7 @@ class Memory:
 
     def learn(self, dialect: Dialect) -> None:
         """Keep *dialect* beside what is known already."""
-        with self._lock:
+        with self._lock.free:
             self.dialect = self.dialect.joined(dialect)
 
 

@@ -65,7 +65,7 @@ class RecordingModel:
         key = _identity(prompt)
         record = {"_id": key, "query": prompt.query, "history": history, "mode": prompt.mode, **answer}
         try:
-            with self._lock:
+            with self._lock.free:
                 self._append(key, prompt.mode, record)
         except ConfigError as error:
             _log.warning("a reply could not be recorded: %s", error)

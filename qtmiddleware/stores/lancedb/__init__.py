@@ -88,7 +88,7 @@ class LanceDBStore:
             gone = possible_ids(delete)
             if not count and not gone:
                 return
-            with self._writing, self._table("written to") as table:
+            with self._writing.free, self._table("written to") as table:
                 merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
                 if gone:
                     merge = merge.when_not_matched_by_source_delete(by_id(gone))

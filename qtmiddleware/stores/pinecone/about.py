@@ -88,13 +88,14 @@ class About:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One thread at a time asks; the others do not queue behind one that waits in vain."""
-        if not self._lock.acquire(timeout=self._patience):
+        lock = self._lock.free
+        if not lock.acquire(timeout=self._patience):
             late = f"Pinecone did not answer within {self._patience:g} seconds; try again later"
             raise StoreError(f"{self._calls.subject} could not be opened: {late}")
         try:
             yield
         finally:
-            self._lock.release()
+            lock.release()
 
     @property
     def _id(self) -> str:

@@ -61,12 +61,12 @@ class Held:
 
     def forget(self) -> None:
         """Let go of all of it."""
-        with self._lock:
+        with self._lock.free:
             self._matrix = self._metadata = None
 
     def vectors(self, run: sqlite3.Connection, condition: Condition | None) -> tuple[Matrix, Rows | None]:
         """All vectors and, if there is a *condition*, the rows whose metadata meets it."""
-        with self._lock:
+        with self._lock.free:
             changes, deletions = _version(run)
             matrix = self._current_matrix(run, changes, deletions)
             metadata = self._current_metadata(run, (changes, deletions)) if condition else None
@@ -74,7 +74,7 @@ class Held:
 
     def rows(self, run: sqlite3.Connection, condition: Condition) -> Rows:
         """The rows whose metadata meets *condition*."""
-        with self._lock:
+        with self._lock.free:
             metadata = self._current_metadata(run, _version(run))
         return metadata.meeting(condition)
 
