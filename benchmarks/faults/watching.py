@@ -1,0 +1,111 @@
+"""What is left behind: warnings, errors nobody took, tasks, threads and open files."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, Final
+
+DRAIN_SECONDS: Final = 1.0
+"""How long threads may go on: a variant's search or a read that nobody waits for any more ends by itself."""
+TASK_SECONDS: Final = 0.1
+_FILES: Final = Path("/proc/self/fd")
+_STEP: Final = 0.002
+
+
+class Watch(logging.Handler):
+    """Collects, while it is entered, every complaint there is a way to hear of, and what still runs at the end."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.complaints: list[str] = []
+        self.drained = 0.0
+        self._warned = warnings.catch_warnings()
+        self._hooks: tuple[Any, Any] = (None, None)
+        self._threads: set[threading.Thread] = set()
+        self._files = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.complaints.append(f"asyncio logged: {record.getMessage()}")
+
+    def __enter__(self) -> Watch:
+        gc.collect()
+        self._threads, self._files = set(threading.enumerate()), open_files()
+        self._hooks = sys.unraisablehook, threading.excepthook
+        sys.unraisablehook = lambda it: self.complaints.append(f"unraisable: {it.exc_value!r} in {it.object!r}")
+        threading.excepthook = lambda it: self.complaints.append(f"a thread died: {it.exc_value!r}")
+        self._warned.__enter__()
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: self.complaints.append(f"warning: {message!r}")
+        logging.getLogger("asyncio").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.collect()
+        self._warned.__exit__(None, None, None)
+        sys.unraisablehook, threading.excepthook = self._hooks
+        logging.getLogger("asyncio").removeHandler(self)
+
+    def listens_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hear what *loop* would only log."""
+        loop.set_exception_handler(
+            lambda _, it: self.complaints.append(f"loop: {it['message']} {it.get('exception')!r}")
+        )
+
+    async def tasks_left(self) -> None:
+        """Complain of tasks that outlive the call."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            _, left = await asyncio.wait(left, timeout=TASK_SECONDS)
+        self.complaints.extend(f"a task is left: {task.get_coro()!r}" for task in left)
+
+    def drain(self) -> None:
+        """Wait for the threads that nobody waits for any more, and complain of those that do not end."""
+        began = perf_counter()
+        while (busy := self._busy()) and perf_counter() - began < DRAIN_SECONDS:
+            sleep(_STEP)
+        self.drained = max(self.drained, perf_counter() - began)
+        self.complaints.extend(f"thread {thread.name} is at work" for thread in busy)
+
+    def _busy(self) -> list[threading.Thread]:
+        frames = sys._current_frames()
+        return [it for it in threading.enumerate() if it not in self._threads and not _is_idle(it, frames)] + [
+            it for it in self._threads if it.name == "qtmiddleware" and it.is_alive() and not _is_idle(it, frames)
+        ]
+
+    def files_left(self) -> None:
+        """Complain of open files that were not open when this was entered; all clients must be closed by now."""
+        began = perf_counter()
+        gc.collect()
+        while (more := open_files() - self._files) > 0 and perf_counter() - began < TASK_SECONDS:
+            sleep(_STEP)
+        if more > 0:
+            self.complaints.append(f"{more} more open files: {_new_files()}")
+
+
+def _is_idle(thread: threading.Thread, frames: dict[int, Any]) -> bool:
+    """Whether *thread* is one of the pool's that waits for its next task: that has no frame above the pool's own."""
+    frame = frames.get(thread.ident or 0)
+    return thread.name == "qtmiddleware" and frame is not None and frame.f_code.co_qualname == "Threads._work"
+
+
+def open_files() -> int:
+    """How many files and sockets this process has open; 0 where the system does not say."""
+    return len(os.listdir(_FILES)) if _FILES.exists() else 0  # noqa: PTH208
+
+
+def _new_files() -> str:
+    found = []
+    for one in _FILES.iterdir():
+        try:
+            found.append(os.readlink(one).partition(":")[0])  # noqa: PTH115
+        except OSError:
+            continue
+    return ", ".join(f"{found.count(kind)} {kind}" for kind in sorted(set(found)) if not kind.startswith("/"))

@@ -1,0 +1,126 @@
+"""A search function, a model and a service that behave, and what is made of them by many callers at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from threading import Event
+from typing import Any, Final
+
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from qtmiddleware.ports import Prompt
+
+QUERY: Final = "Does Jaco have any health concerns?"
+SUBS: Final = ("What did the vet say about Jaco?", "Which illness does Jaco have?", "How old is the dog Jaco?")
+REWRITE: Final = "Does the dog Jaco have medical conditions?"
+ANSWER: Final = "Jaco is healthy [1]. The vet saw him in May [2]."
+
+
+def reply(wanted: Mapping[str, str]) -> dict[str, Any]:
+    """A reply with the fields that are *wanted*, each a ``line`` or a ``list``."""
+    said = {"rewrite": REWRITE, "sub_queries": list(SUBS), "paraphrases": list(SUBS), "hyde": "Jaco is a healthy dog."}
+    said |= {"step_back": "What conditions do older dogs have?", "standalone": QUERY, "keywords": ["vet"]}
+    return {name: said[name] for name in wanted}
+
+
+def scripted(prompt: Prompt) -> dict[str, Any] | str:
+    """The reply to any prompt."""
+    return reply({field.name: field.shape for field in prompt.fields}) if prompt.fields else ANSWER
+
+
+def found(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    """Passages whose ids say what was asked for."""
+    rows = [("shared", "Jaco is healthy and was seen by the vet"), (query, f"About {query}")]
+    return [
+        {"id": name, "score": 0.9 - place / 10, "metadata": {"text": text}} for place, (name, text) in enumerate(rows)
+    ][:top_k]
+
+
+def config(kind: str = "decompose", **more: Any) -> dict[str, Any]:
+    """Settings that ask the model for *kind*, patiently, and remember nothing."""
+    limits = {"llmTimeoutMs": 20_000, "deadlineMs": 30_000, **more.pop("limits", {})}
+    return {"transformationType": kind, "limits": limits, "cache": {"enabled": False}, **more}
+
+
+class ChatHouse:
+    """Answers every completion as it is asked to: as JSON with the fields of the schema, or as text, or streamed.
+
+    While it *hangs* nothing is answered before it is *released*.
+    """
+
+    def __init__(self, server: HTTPServer) -> None:
+        self.url = server.url_for("/v1")
+        self.released = Event()
+        self.asked = Event()
+        self.hangs = False
+        self.calls = 0
+        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._handle)
+
+    def _handle(self, request: Request) -> Response:
+        self.calls += 1
+        self.asked.set()
+        if self.hangs:
+            self.released.wait(20)
+        asked = json.loads(request.data)
+        if asked.get("stream"):
+            return Response("".join(_events(ANSWER)), content_type="text/event-stream")
+        schema = asked.get("response_format", {}).get("json_schema", {}).get("schema")
+        said = ANSWER if schema is None else json.dumps(reply(schema["properties"]))
+        return Response(
+            json.dumps(_completion(message={"role": "assistant", "content": said})), mimetype="application/json"
+        )
+
+
+def _completion(**choice: Any) -> dict[str, Any]:
+    choices = [{"index": 0, "finish_reason": "stop", **choice}]
+    return {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4o-mini", "choices": choices}
+
+
+def _events(text: str) -> list[str]:
+    words = text.split(" ")
+    chunks = [_completion(delta={"content": f"{word} "}, finish_reason=None) for word in words]
+    chunks.append(_completion(delta={}))
+    return [*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks), "data: [DONE]\n\n"]
+
+
+PROLOGUE: Final = """
+import asyncio, atexit, os, signal, sys, threading, time, warnings
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+
+SUBS = ["What did the vet say about Jaco?", "Which illness does Jaco have?", "How old is the dog Jaco?"]
+QUERY = "Does Jaco have any health concerns?"
+CONFIG = {"transformationType": "decompose", "cache": {"enabled": False}}
+
+def search(query, top_k=3):
+    return [{"id": query, "score": 0.9, "metadata": {"text": query}}]
+
+async def asearch(query, top_k=3):
+    await asyncio.sleep(0)
+    return search(query, top_k)
+
+def model(seconds=0.0):
+    return ScriptedModel({"sub_queries": SUBS}, seconds=seconds)
+
+def fine(retrieval):
+    return retrieval.status == "full" and [it.text for it in retrieval.variants] == [QUERY, *SUBS]
+"""
+
+
+def python(body: str, *, seconds: float = 20.0, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+    """What a process prints that runs *body*; fails where it complains, ends otherwise or takes longer."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROLOGUE + textwrap.dedent(body)],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        env=env,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+    return done.stdout
