@@ -33,9 +33,6 @@ REASONS: Final = {
     "length": "truncated",
     "reasoning": "truncated",
 }
-RETRIED: Final = frozenset({"429-retry-after", "429", "500", "503", "dns", "tls"})
-"""What the SDK's asynchronous client tries again by itself, so that the time may be over before it says why."""
-
 MODES: Final = {
     "rewrite": ("rewrite",),
     "decompose": ("decompose",),
@@ -104,9 +101,7 @@ def expected(case: Case, draw: Draw) -> Expected:
     if len(came) < min(MIN_SUCCESSES, len(variants)):
         troubles["search", "too_few_successes"] += 1
         came = ()
-    excused = set()
-    if case.way == "async" and draw.client == "own" and model in RETRIED:
-        excused.add("timeout")
+    excused: set[str] = set()
     if model == "429-retry-after" and len(MODES[case.kind]) > 1:
         # The first prompt that is told when to come back opens the breaker for those not sent yet.
         excused.add("circuit_open")

@@ -20,9 +20,8 @@ LATE: Final = "late"
 class Verdict(list[tuple[str, str]]):
     """The laws that were broken, each with what was seen; *overrun* in seconds, negative where time was left.
 
-    *excused* says that the SDK's own retries took all the time or the breaker had opened, which was told in place of
-    the provider's last word. *unclosed* says that asyncio left a socket to the garbage collector, cancelled in a TLS
-    handshake.
+    *excused* says that the breaker had opened, which was told in place of the provider's own word. *unclosed* says that
+    asyncio left a socket to the garbage collector, cancelled in a TLS handshake.
     """
 
     overrun = 0.0

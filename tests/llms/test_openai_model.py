@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import traceback
 from typing import Any
 
+import httpx2
+import openai
 import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
@@ -13,6 +16,8 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.openai import OpenAIModel
 from qtmiddleware.llms.openai.body import MOST_BYTES
+from qtmiddleware.llms.openai.failures import as_model_error
+from qtmiddleware.ports import Reply
 
 PATH = "/v1/chat/completions"
 SECRET = "sk-verysecret0123456789"
@@ -134,18 +139,44 @@ def test_a_400_with_another_cause_is_not_taken_for_a_refused_format(
     assert len(httpserver.log) == 1
 
 
-def test_a_rate_limit_is_retried_by_the_sdk_only_where_it_can_be_cancelled(prompt, httpserver: HTTPServer) -> None:
-    import asyncio
+def test_a_busy_service_is_not_asked_again_and_says_when_to_come_back(ask, prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_request(PATH).respond_with_data("", status=429, headers={"Retry-After": "7"})
+    with pytest.raises(ModelError, match="429") as caught:
+        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+    assert caught.value.retry_after == 7
+    assert len(httpserver.log) == 1
 
-    headers = {"Retry-After-Ms": "1"}
-    httpserver.expect_ordered_request(PATH).respond_with_data("", status=429, headers=headers)
+
+SAID: list[tuple[str, float | None]] = [
+    ("0", 0.0),
+    ("86400", 600.0),
+    ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+    ("Fri, 21 Oct 2450 07:28:00 GMT", 600.0),
+    ("soon", None),
+    ("-5", None),
+    ("1e400", None),
+    ("٣", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("said", "seconds"), SAID)
+def test_a_service_is_believed_when_to_come_back_for_ten_minutes_at_most(said: str, seconds: float | None) -> None:
+    request = httpx2.Request("POST", "http://host")
+    response = httpx2.Response(503, headers={"Retry-After": said.encode()}, request=request)
+    error = openai.InternalServerError("busy", response=response, body=None)
+    assert as_model_error(error, "the service").retry_after == seconds
+
+
+def test_a_given_async_client_retries_as_it_was_told_to(prompt, httpserver: HTTPServer) -> None:
+    httpserver.expect_ordered_request(PATH).respond_with_data("", status=429, headers={"Retry-After-Ms": "1"})
     httpserver.expect_ordered_request(PATH).respond_with_json(completion())
-    httpserver.expect_ordered_request(PATH).respond_with_data("", status=429, headers=headers)
-    model = OpenAIModel("m", base_url=httpserver.url_for("/v1"))
-    assert asyncio.run(model.acomplete(prompt, Deadline.after(30))).calls == 2
-    with pytest.raises(ModelError, match="429"):
-        model.complete(prompt, Deadline.after(30))
-    assert len(httpserver.log) == 3
+
+    async def ask() -> Reply:
+        async with openai.AsyncOpenAI(api_key=SECRET, base_url=httpserver.url_for("/v1")) as client:
+            return await OpenAIModel("m", client=client).acomplete(prompt, Deadline.after(30))
+
+    assert asyncio.run(ask()).calls == 2
 
 
 BODIES: list[tuple[str, Any, str]] = [

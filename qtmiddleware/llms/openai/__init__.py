@@ -36,11 +36,11 @@ class OpenAIModel:
     left out likewise. What was refused is remembered as long as this object lives, and one prompt costs at most four
     requests. *input_price* and *output_price* are US dollars for a million tokens, for models the table does not know.
 
-    Every request has the rest of the deadline as its timeout. Asynchronous calls are cancelled at the deadline, so the
-    SDK may retry as it likes. In synchronous calls its retries are turned off, because they repeat timeouts and sleep
-    as long as the server says without knowing of a deadline. A synchronous call ends at the deadline plus at most one
-    read; only a server that trickles headers or the body of an error can hold it longer. `Reply.calls` counts the
-    requests of the stepping down and the retries of the one that succeeded.
+    Every request has the rest of the deadline as its timeout. The SDK's retries are turned off, because they sleep as
+    long as the server says, without knowing of a deadline; a given async client retries as it was told to, since it is
+    cancelled at the deadline. A synchronous call ends there plus at most one read; only a server that trickles headers
+    or the body of an error can hold it longer. `Reply.calls` counts the requests of the stepping down and the retries
+    of the one that succeeded.
 
     Streams are read as the server sends them; one that does not stream, or refuses to, is asked for the whole, which
     then is the only piece. A `Reply` that is not the last thing to come says that the answer has ended and what it cost

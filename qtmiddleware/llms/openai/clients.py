@@ -73,7 +73,7 @@ class Clients:
         process = os.getpid()
         client = self._by_process.get(process)
         if client is None:
-            made = self._make("OpenAI", max_retries=0) if self._own else without_retries(moved(self._given_sync))
+            made = self._make("OpenAI") if self._own else without_retries(moved(self._given_sync))
             client = self._by_process.setdefault(process, made)
             if client is not made:
                 made.close()
@@ -122,7 +122,7 @@ class Clients:
         if lifetime is not None:
             await lifetime.aclose()
 
-    def _make(self, kind: str, **options: Any) -> Any:
+    def _make(self, kind: str) -> Any:
         address = _address(self._base_url)
         key = os.environ.get(KEY_VARIABLE, "").strip()
         if not is_reachable(self._base_url):
@@ -133,7 +133,8 @@ class Clients:
             )
         import openai
 
-        return getattr(openai, kind)(api_key=key or NO_KEY, base_url=address, **options)
+        # A retry would sleep for as long as a busy service says, and nobody would hear what it said.
+        return getattr(openai, kind)(api_key=key or NO_KEY, base_url=address, max_retries=0)
 
 
 def is_reachable(base_url: str | None) -> bool:
