@@ -33,7 +33,6 @@ _MARK: Final = re.compile(
 _BEGUN: Final = re.compile(rf"[\[【［][0-9A-Za-z#.,;，、&–—\u00a0 -]{{0,{MOST_CHARS}}}(?:†[^\]】］\n]{{0,40}})?\Z")
 _RANGE: Final = re.compile(rf"({_NUMBER})(?:[ \u00a0]?[-–—][ \u00a0]?({_NUMBER}))?")
 _TOKEN: Final = re.compile(r"(?P<space>\s+)|(?P<ticks>`+)|(?P<bracket>[\[【［])|[^\s`\[【［]+")
-_AFTER_SPACE: Final = re.compile(r"[^\S\n]*\Z")
 # An index: after a one-letter variable or a name with an underscore, as in a[1] and my_list[1].
 _INDEXED: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
 _LIST_SIGNS: Final = " \t>*-+.0123456789"
@@ -62,7 +61,9 @@ class Citing:
         self.marks: list[tuple[int, int, int]] = []
         self.invented = 0
         self._count = count
-        self._bracketed = [text for text in texts if _MARK.search(text)]
+        self._copies = {
+            text[max(0, mark.start() - COPIED_CHARS) : mark.end()] for text in texts for mark in _MARK.finditer(text)
+        }
         self._tail = ""  # not understood yet
         self._line = ""  # what stands before it on its line, as it came
         self._out: list[str] = []
@@ -143,8 +144,7 @@ class Citing:
         if named:
             self._cite(list(named))
         else:
-            cut = _AFTER_SPACE.search(self._gap)
-            kept = cut.start() if cut else len(self._gap)
+            kept = self._gap.rfind("\n") + 1
             self._dropped = self._dropped or self._gap[kept:]
             self._gap = self._gap[:kept]
         self._follows_mark = True
@@ -160,8 +160,7 @@ class Citing:
             return False
         if mark["items"].isdigit() and _INDEXED.search(before):
             return False
-        copied = before[-COPIED_CHARS:] + mark[0]
-        return len(before) < COPIED_CHARS or not any(copied in text for text in self._bracketed)
+        return len(before) < COPIED_CHARS or before[-COPIED_CHARS:] + mark[0] not in self._copies
 
     def _cite(self, numbers: Sequence[int]) -> None:
         self._give(self._gap or self._dropped, "")

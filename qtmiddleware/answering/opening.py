@@ -13,13 +13,13 @@ _THOUGHTS: Final = (*(f"<{tag}>" for tag in _TAGS), "[think]", "◁think▷")
 _THOUGHT_ENDS: Final = re.compile(rf"</(?:{'|'.join(_TAGS)})>|\[/think\]|◁/think▷", re.IGNORECASE)
 _ENDING_CHARS: Final = 16
 _ADORNED: Final = re.compile(r"[\s*_`\"'>#~(\[“«-]{0,8}")
-_CLOSING: Final = r"[*_~`\"'”»\])]*"
-# Other spellings may be words of an answer; they count where the sentence ends with them. Blanks are bounded, so that a
-# model that says them without end is not read over and over.
+_CLOSING: Final = r"[*_~`\"'”»\])]{0,16}"
+# Other spellings may be words of an answer; they count where the sentence ends with them. Blanks and marks are bounded,
+# so that a model that says them without end is not read over and over.
 _MARKED: Final = re.compile(
     _ADORNED.pattern
     + rf"(?:NO\\?_ANSWER(?![A-Za-z0-9]|_[A-Za-z0-9])|(?i:NO\\?_ANSWER|(?-i:NO[ -]ANSWER))(?!{_CLOSING} {{0,64}}[^\W_]))"
-    + rf"{_CLOSING}(?:\s?[:.,;!?–—-]+{_CLOSING})?\s{{0,64}}"
+    + rf"{_CLOSING}(?:\s?[:.,;!?–—-]{{1,16}}{_CLOSING})?\s{{0,64}}"
 )
 _SPELLINGS: Final = tuple(MARKER.replace("_", sign).lower() for sign in ("_", "\\_", " ", "-"))
 
@@ -47,14 +47,17 @@ class Opening:
 
     def _decided(self, *, is_last: bool) -> str:
         text = (self._held or "").lstrip()
-        while thought := next((it for it in _THOUGHTS if text[: len(it)].lower() == it), None):
-            end = _THOUGHT_ENDS.search(text, len(thought))
+        place = 0
+        while thought := next((it for it in _THOUGHTS if text[place : place + len(it)].lower() == it), None):
+            end = _THOUGHT_ENDS.search(text, place + len(thought))
             if end is None:
                 # Of what is thought only as much is kept as the end of it may be cut into.
-                self._held = "" if is_last else thought + text[len(thought) :][-_ENDING_CHARS:]
+                self._held = "" if is_last else thought + text[place + len(thought) :][-_ENDING_CHARS:]
                 return ""
-            text = text[end.end() :].lstrip()
-        self._held = text
+            place = end.end()
+            while text[place : place + 1].isspace():
+                place += 1
+        self._held = text = text[place:]
         marked = _MARKED.match(text)
         if not is_last and self._may_go_on(text, marked):
             return ""

@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from qtmiddleware.cli.exits import FAILED, INTERRUPTED, USAGE
+from qtmiddleware.cli.harmless import harmless
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
 
 
@@ -81,5 +82,5 @@ def _drop_output() -> None:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    print(f"qtm: {message}", file=sys.stderr)
+    print(harmless(f"qtm: {message}"), file=sys.stderr)
     sys.exit(code)

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from qtmiddleware.cli.console import notes, out
+from qtmiddleware.cli.console import PlainConsole, notes, out
 from qtmiddleware.evaluation import Comparison
 from qtmiddleware.evaluation import Progress as Told
 
@@ -40,7 +39,7 @@ def show(comparison: Comparison) -> None:
     for row in rows:
         table.add_row(*(row[at] for at in shown))
     # A file or a pipe has no width.
-    console = out if out.is_terminal else Console(width=_width(headings, rows, shown))
+    console = out if out.is_terminal else PlainConsole(width=_width(headings, rows, shown))
     console.print(table, soft_wrap=False)
     line(reporting.verdict(comparison))
 
@@ -51,14 +50,14 @@ def _width(headings: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequen
 
 
 def line(text: str) -> None:
-    """Write *text* to stdout as it is."""
-    out.print(text, markup=False, highlight=False)
+    """Write *text* to stdout."""
+    out.print(text)
 
 
 @contextmanager
 def progress() -> Iterator[Told]:
     """A bar on stderr that shows what is done just now; none where that is no terminal."""
-    columns = TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = TextColumn("{task.description:<32}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
         task = bars.add_task("reading", total=None)
         shown = ""
@@ -99,5 +98,5 @@ class _Notes(logging.Handler):
 
 
 def note(text: str) -> None:
-    """Write *text* to stderr as it is."""
-    notes.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Write *text* to stderr."""
+    notes.print(text, soft_wrap=True)

@@ -25,7 +25,7 @@ def show(file: _File = None, json_output: AsJson = False) -> None:
     rows = [(key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in config.rows()]
     wide = max(len(key) for key, _, _ in rows)
     for key, value, origin in rows:
-        out.print(f"{key:<{wide}}  {value}  ({origin})", markup=False, highlight=False)
+        out.print(f"{key:<{wide}}  {value}  ({origin})")
 
 
 @app.command()

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-out = Console(soft_wrap=True)
-notes = Console(stderr=True)
+from qtmiddleware.cli.harmless import harmless, harmless_json
 
-# JSON leaves these as they are, and a terminal may obey them.
-_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
+class PlainConsole(Console):
+    """A console that reads nothing into texts, which may be anybody's, and lets no control character of theirs by."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The parts of what is written; those that control the terminal are the console's own."""
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(harmless(part.text), part.style)
+
+
+out = PlainConsole(soft_wrap=True)
+notes = PlainConsole(stderr=True)
 
 Queries = Annotated[list[str] | None, typer.Argument(help="Questions; without any, the lines of standard input.")]
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="Config file.")]
@@ -24,7 +37,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 def as_json(value: Any) -> None:
     """Write *value* to stdout as one JSON document."""
     written = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", indent=2)
-    sys.stdout.write(written.translate(_CONTROLS) + "\n")
+    sys.stdout.write(harmless_json(written) + "\n")
 
 
 def lines(given: list[str] | None) -> Iterator[str]:

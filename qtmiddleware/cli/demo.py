@@ -41,7 +41,7 @@ def demo(
     asked = data.first(questions) if questions else data
     example = _chosen(data, question)
     answers, note = _model(model, recorded=recorded, record=record)
-    notes.print(note, highlight=False)
+    notes.print(note)
     embedder = embedder_named("all-MiniLM-L6-v2")
     with ExitStack() as until_walked:
         with _progress() as progress:
@@ -91,7 +91,11 @@ def _chosen(data: Dataset, wanted: str | None) -> Question:
 
 def _progress() -> Progress:
     return Progress(
-        TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=notes
+        TextColumn("{task.description:<32}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=notes,
     )
 
 
@@ -143,7 +147,7 @@ def _short(text: str, length: int = 90) -> str:
 
 
 def _say(text: str) -> None:
-    out.print(text, markup=False, highlight=False)
+    out.print(text)
 
 
 def _example_json(question: Question, found: Retrieval) -> dict[str, Any]:

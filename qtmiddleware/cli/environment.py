@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from qtmiddleware.cli.harmless import harmless
 from qtmiddleware.errors import MissingExtra
 
 NO_MODEL: Final = (
@@ -37,4 +38,4 @@ def load_dotenv_file() -> None:
 
 
 def _note(path: str, why: str) -> None:
-    print(f"qtm: note: {path} was not read: {why}", file=sys.stderr)
+    print(harmless(f"qtm: note: {path} was not read: {why}"), file=sys.stderr)

@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 
 from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out
 from qtmiddleware.cli.exits import FAILED
+from qtmiddleware.cli.harmless import harmless_json
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.ingestion import IngestReport, Progress, Stage, ingest
@@ -52,11 +53,11 @@ def ingest_command(
     with _bars() if notes.is_terminal and not log_json else _log_lines() as listener:
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:
-        notes.print(f"skipped: {one.path}: {one.reason}", markup=False, highlight=False, soft_wrap=True)
+        notes.print(f"skipped: {one.path}: {one.reason}", soft_wrap=True)
     if json_output:
         as_json(report.to_dict())
     else:
-        out.print(_summary(report), markup=False, highlight=False)
+        out.print(_summary(report))
     if report.all_skipped:
         raise typer.Exit(FAILED)
 
@@ -103,7 +104,7 @@ class _Notes(logging.Handler):
     """Log records as notes."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        notes.print(f"{record.levelname.lower()}: {record.getMessage()}", markup=False, highlight=False)
+        notes.print(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 class _JsonLine(logging.Formatter):
@@ -113,7 +114,7 @@ class _JsonLine(logging.Formatter):
         line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
         if hasattr(record, "event"):
             line |= {"message": record.event, "meta": record.meta}  # type: ignore[attr-defined]
-        return json.dumps(line)
+        return harmless_json(json.dumps(line))
 
 
 def _summary(report: IngestReport) -> str:

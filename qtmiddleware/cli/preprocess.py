@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines
+from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines, out
 from qtmiddleware.config import Config
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.request import validated
@@ -32,6 +32,6 @@ def preprocess_command(
         if json_output:
             rows.append({"query": text, "keywords": made.keywords, "language": made.language})
         else:
-            typer.echo(made.keywords)
+            out.print(made.keywords)
     if json_output:
         as_json(rows)

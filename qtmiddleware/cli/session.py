@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from qtmiddleware.cli.asked import Asked, Asker
 from qtmiddleware.cli.explain import explained
+from qtmiddleware.cli.harmless import harmless_json
 from qtmiddleware.cli.kinds import NAMES, kind_named
 from qtmiddleware.cli.records import record
 from qtmiddleware.cli.show import Pieces, note, present, say
@@ -89,7 +90,7 @@ class Session:
         if asked.answer is not None:
             self._turns.append({"role": "assistant", "content": asked.answer.text})
         if self._as_json:
-            say(json.dumps(record(asked)))
+            say(harmless_json(json.dumps(record(asked))))
         else:
             present(asked)
             say()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from qtmiddleware.cli.asked import Asked
 from qtmiddleware.cli.console import notes
+from qtmiddleware.cli.harmless import harmless
 from qtmiddleware.trace import Trace
 from qtmiddleware.types import Match, Retrieval
 
@@ -30,22 +30,19 @@ LABELS: Final = {
 # What these modules warn of is part of what is shown of a question.
 _SHOWN_ANYWAY: Final = frozenset({"pipeline", "flow"})
 
-# A document or a model may hold what a terminal would obey: escape sequences and other control characters.
-_OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
 
 def say(text: str = "", *, end: str = "\n") -> None:
-    """Write *text* to stdout at once, without control characters."""
+    """Write *text* to stdout at once, as it is harmless to a terminal."""
     _write(sys.stdout, text + end)
 
 
 def note(text: str = "") -> None:
-    """Write a line to stderr at once, without control characters."""
+    """Write a line to stderr at once, as it is harmless to a terminal."""
     _write(sys.stderr, text + "\n")
 
 
 def _write(stream: Any, text: str) -> None:
-    print(_OBEYED.sub("", text), end="", file=stream, flush=True)
+    print(harmless(text), end="", file=stream, flush=True)
 
 
 class _Notes(logging.Handler):

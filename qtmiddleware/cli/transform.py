@@ -71,6 +71,6 @@ def _show(made: Transformation) -> None:
     for name, label in _LABELS.items():
         value = getattr(made, name)
         for text in (value,) if isinstance(value, str) else value or ():
-            out.print(f"{label}: {text}", markup=False, highlight=False)
+            out.print(f"{label}: {text}")
     for stage, what in made.notes:
-        notes.print(f"{stage}: {what}", markup=False, highlight=False)
+        notes.print(f"{stage}: {what}")

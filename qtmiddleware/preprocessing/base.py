@@ -175,4 +175,7 @@ def _shape_table() -> bytes:
 SHAPE = _shape_table()
 SMALL = b"abcdefghijklmnopqrstuvwxyz \t\n"
 SIMPLE = SMALL + SMALL.upper() + PUNCTUATION
-BLANKED = bytes(ord(" ") if code in PUNCTUATION + b"()" else code for code in range(256))
+# White space is any of ASCII's, as it is where a text is split: separators that nobody types are among it.
+BLANKED = bytes(
+    ord(" ") if code in PUNCTUATION + b"()" or (code < 128 and chr(code).isspace()) else code for code in range(256)
+)

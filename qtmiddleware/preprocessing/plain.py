@@ -35,7 +35,7 @@ def words_of(text: str) -> tuple[list[str], bool, bool] | None:
     if raw.translate(None, SIMPLE):
         if not _is_plain(text, shape):
             return None
-        raw = raw.replace(b"' ", b"  ")
+        raw = raw.translate(BLANKED).replace(b"' ", b"  ")
     if -1 < shape.find(".") < len(shape) - 1 and (".a" in shape or ".A" in shape or ".0" in shape):
         return None
     words = raw.translate(BLANKED).decode().split()

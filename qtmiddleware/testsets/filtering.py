@@ -46,7 +46,8 @@ _REFERS: Final = re.compile(
 _ASKS: Final = re.compile(r"[?？؟;՞፧]\s*[)\"'»”’」]*$")
 _YES: Final = re.compile(r"\W*(?:yes|true|ja|oui|s[iíì]|sim)\b", re.IGNORECASE)
 _WORDS: Final = re.compile(r"[\w'’]+")
-_GAP: Final = re.compile(r"\s*(?:\[\s*)?(?:\.{3,}|…)(?:\s*\])?\s*")
+# In a text with single spaces.
+_GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 
 
 @dataclass(frozen=True, slots=True)

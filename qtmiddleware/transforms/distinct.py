@@ -19,8 +19,9 @@ _LIGHT: Final = listed(
     der die das ein eine ist sind le la les un une des du est sont el los las una es son de en il lo gli o os as um uma
     """
 )
+# Looked for from the beginning of a word alone, or a long word would be read from each of its letters.
 _MARKED: Final = re.compile(
-    r"[^\s\"“”«»„?!,;]*(?:[\d_@#/\\+$]|::|\w\.\w|[a-z][A-Z]|\w-\w)[^\s\"“”«»„?!,;]*|\b[A-Z]{2,}\b"
+    r"(?<![^\s\"“”«»„?!,;])[^\s\"“”«»„?!,;]*(?:[\d_@#/\\+$]|::|\w\.\w|[a-z][A-Z]|\w-\w)[^\s\"“”«»„?!,;]*|\b[A-Z]{2,}\b"
 )
 
 

@@ -41,7 +41,8 @@ _ONLY_LABEL_WORDS: Final = re.compile(
     r"thought|thoughts|contextuali[sz]ed|self-contained|reecrite?|requete|consulta|reescrita|umformulierte|anfrage|frage|"
     r"umformulierung|pregunta|domanda|riscritta|pergunta|reformulee?|\d{1,2})"
 )
-_LABEL: Final = re.compile(r"^([^\W\d_][^:：?？!.\n]{0,50}?)\s*#?\s*(\d{0,2})\s*[:：]\s*(.*)$", re.DOTALL)
+# Possessive, for there is one way alone to share out the spaces, and trying others takes minutes.
+_LABEL: Final = re.compile(r"^([^\W\d_][^:：?？!.\n]{0,50}?)\s*+(?:#\s*+)?(\d{0,2})\s*+[:：]\s*+(.*)$", re.DOTALL)
 _OTHER_LABEL: Final = re.compile(
     "改写|重写|改寫|重寫|查询|查詢|问题|問題|子问题|子查询|クエリ|質問|書き換え|重述|释义|段落|关键词|キーワード|질문|쿼리|запрос|вопрос|السؤال|الاستعلام"
 )

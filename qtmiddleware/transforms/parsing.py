@@ -30,6 +30,8 @@ _JSON_OPENING: Final = re.compile(
 )
 # The inside of an object whose braces are missing.
 _JSON_MEMBER: Final = re.compile(r"\s*\"\w{3,40}\"\s*:\s*[\"\[]")
+# White space is looked through from its beginning alone: each of its line ends would read it again.
+_ITEM_BELOW: Final = re.compile(r"(?<!\s)[^\S\n]*+\n\s*+(?:\d|[-*•])")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _MESSAGES: Final = {
     "refused": "the model refused to transform the query",
@@ -226,7 +228,7 @@ def _apart(field: ReplyField, texts: Sequence[str]) -> list[str]:
         return [part for line in lines for part in re.split(r"[,;|、，；\n]", line)]
     if field.shape == "list" and len(texts) == 1:
         return items(texts[0])
-    return [part for text in texts for part in (items(text) if re.search(r"\n\s*(?:\d|[-*•])", text) else [text])]
+    return [part for text in texts for part in (items(text) if _ITEM_BELOW.search(text) else [text])]
 
 
 def _whole_sentences(text: str) -> str:

@@ -16,20 +16,23 @@ MAX_DEPTH: Final = 16
 """Deeper nesting is not read."""
 
 _START: Final = re.compile(r"[\[{]")
-_SPACE: Final = re.compile(r"(?:\s|//[^\n]*)*")
+_SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _CLOSERS: Final = {'"': '"', "'": "'", "“": "”", "”": "”", "‘": "’"}
 _OPENERS: Final = "".join(_CLOSERS)
 _BARE_KEY: Final = re.compile(r"[^\W\d][\w-]{0,60}(?=\s*:)")
 _LITERAL: Final = re.compile(r"(-?\d[\d.eE+-]*|null|true|false|None|True|False|undefined|NaN)(?![\w])")
 _LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
+# A string on another line.
+_BELOW: Final = rf"[^\S\n]*+\n\s*+[{_OPENERS}]"
 # What may follow the quote that ends a key, a member's value, an item and a text that is nothing but a string.
+# Possessive throughout: white space without end is read once.
 _AFTER: Final = {
-    "key": r"(?=\s*:)",
-    "member": rf"(?=\s*(?:,\s*(?:[{_OPENERS}}}\]]|//|[\w-]+\s*:|\Z)|[}}\]]|//|\n\s*[{_OPENERS}]"
-    rf"|\s[{_OPENERS}]\w+[{_OPENERS}]\s*:|\Z))",
-    "item": rf"(?=\s*(?:,\s*(?:[{_OPENERS}\[{{}}\]\d-]|//|null|true|false|None|True|False|\Z)|[}}\]]|//"
-    rf"|\n\s*[{_OPENERS}]|\Z))",
-    "alone": r"(?=\s*\Z)",
+    "key": r"(?=\s*+:)",
+    "member": rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}}}\]]|//|[\w-]++\s*+:|\Z)|[}}\]]|//|\Z)|{_BELOW}"
+    rf"|\s++[{_OPENERS}]\w++[{_OPENERS}]\s*+:)",
+    "item": rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}\[{{}}\]\d-]|//|null|true|false|None|True|False|\Z)|[}}\]]|//|\Z)"
+    rf"|{_BELOW})",
+    "alone": r"(?=\s*+\Z)",
 }
 _ENDS: Final = {
     (place, closer): re.compile(rf"\\.|{closer}{after}", re.DOTALL)

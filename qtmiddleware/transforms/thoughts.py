@@ -15,7 +15,8 @@ _CLOSE: Final = re.compile(
     r"|<\|channel\|>\s*final\s*<\|message\|>",
     re.IGNORECASE,
 )
-_EDGE: Final = re.compile(r"^(?:\s|<\|\w+\|>|<s>)+|(?:\s|<\|\w+\|>|</s>){1,50}$")
+# White space is looked through from its beginning alone, or a run of it would be read from each of its places.
+_EDGE: Final = re.compile(r"^(?:\s|<\|\w+\|>|<s>)+|(?<!\s)\s*+(?:(?:<\|\w+\|>|</s>)\s*+){0,16}$")
 
 
 def without_thoughts(text: str) -> tuple[str, bool]:
@@ -24,12 +25,14 @@ def without_thoughts(text: str) -> tuple[str, bool]:
     Some models leave out the opening mark; a reply that begins as JSON is taken as the answer even so, for the mark may
     stand in one of its texts. Of an enormous reply only the beginning is looked at.
     """
+    place = 0
     text = text[:_LOOKED_AT]
-    while _OPEN.match(text):
-        end = _CLOSE.search(text)
+    while _OPEN.match(text, place):
+        end = _CLOSE.search(text, place)
         if not end:
             return "", True
-        text = text[end.end() :]
+        place = end.end()
+    text = text[place:]
     if not text.lstrip().startswith(("{", "[", '"', "```")):
         end = _CLOSE.search(text)
         text = text[end.end() :] if end else text

@@ -1,0 +1,142 @@
+"""The functions of the package that read texts of others, each as a function of one text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
+
+from qtmiddleware.answering.reading import Reading
+from qtmiddleware.chunking import chunks
+from qtmiddleware.cli.harmless import harmless, harmless_json
+from qtmiddleware.errors import QtMiddlewareError
+from qtmiddleware.inquiring import members
+from qtmiddleware.judging.prompts import opinion
+from qtmiddleware.keywords import keyword_scores
+from qtmiddleware.llms.openai.streaming import StreamReader
+from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
+from qtmiddleware.reporting.markdown import plain
+from qtmiddleware.reporting.wording import ending, fitted, shown
+from qtmiddleware.settings import Settings
+from qtmiddleware.stores.words import index_text, query_words
+from qtmiddleware.testsets.filtering import Written, fault_of, fault_of_check
+from qtmiddleware.testsets.sampling import is_prose
+from qtmiddleware.transforms import TRANSFORMS, distinct, guard, parse
+from qtmiddleware.transforms.salvage import json_values
+from qtmiddleware.transforms.thoughts import without_thoughts
+from qtmiddleware.transforms.wording import clean, normal, tokens
+from qtmiddleware.types import Match, Transformation
+
+QUESTION: Final = "Does Jaco have any health concerns in May 2024, and not before?"
+
+PUMPS: Final = tuple(
+    (start, pump, end)
+    for start in ("", "a")
+    for end in ("", "x:", "\x00")
+    for pump in (
+        *" \naA0.'\"[{(<`_-/\\\u3000\u0301\u200d中あ。\ud800",
+        *("a ", "Ab ", "AB ", "a.", ". ", "1,", "9 ", "[1]", "[1,"),
+        *('",', '{"a":', "a: ", "1. a ", "- a\n", "`a", "a'", "“a", "l'"),
+        *("<think></think>", "<a>", "</a>", "not ", "who "),
+        *("can you tell me ", "a@b.", "a://b ", " \n", "\n\n", "\u0627\u200d"),
+        *("...", "?!", "\x1b[", "\\u0041", '\\"', "ab-", "a_b ", "**a** ", "NO_ANSWER", "\u202e", "é ", "ß", "\ufdfa"),
+    )
+)  # fmt: skip
+"""Beginnings, parts that are repeated and ends of the texts."""
+
+
+def _quietly(function: Callable[[str], Any]) -> Callable[[str], None]:
+    def run(text: str) -> None:
+        with suppress(QtMiddlewareError):
+            function(text)
+
+    return run
+
+
+@cache
+def _prompt(mode: str) -> Prompt:
+    return TRANSFORMS[mode].prompt(Settings(), QUESTION)
+
+
+def _parsed(mode: str) -> Callable[[str], None]:
+    def run(text: str) -> None:
+        for said in (text, f'{{"rewrite": "{text}', f'["{text}', f'"{text}"'):
+            with suppress(QtMiddlewareError):
+                parse(_prompt(mode), Reply(said))
+
+    return _quietly(run)
+
+
+def _read(text: str) -> None:
+    reading = Reading([Match("a", "", 1.0, text=text[:100_000])] * 3)
+    for at in range(0, len(text), 4_096):
+        reading.feed(text[at : at + 4_096])
+    reading.end()
+
+
+def _guarded(text: str) -> None:
+    spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
+    made = Transformation(rewrite=text, sub_queries=(text, "a"), hyde=text, keywords=(text,))
+    guard(made, query=QUESTION, must_keep=spans, script_of=dominant_script)
+
+
+def _guarded_query(text: str) -> None:
+    # Longer queries are refused.
+    query = text[:8_000]
+    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    guard(Transformation(rewrite=query[:1_000]), query=query, must_keep=spans, script_of=dominant_script)
+
+
+def _streamed(text: str) -> None:
+    reader = StreamReader()
+    data = b"data: " + text.encode("utf-8", "replace")
+    for at in range(0, len(data), 4_096):
+        for _ in reader.feed(data[at : at + 4_096]):
+            pass
+    reader.end()
+
+
+def _chunked(text: str) -> None:
+    for _ in chunks([text], size=800, overlap=120):
+        pass
+
+
+FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
+    "preprocess": _quietly(preprocess),
+    "preprocess, German": _quietly(lambda text: preprocess(text, language="de")),
+    "detect_language": _quietly(detect_language),
+    "dominant_script": _quietly(dominant_script),
+    "protected_spans": _quietly(protected_spans),
+    **{f"parse, {mode}": _parsed(mode) for mode in ("rewrite", "combined", "hyde", "keywords")},
+    "json_values": _quietly(json_values),
+    "without_thoughts": _quietly(without_thoughts),
+    "clean": _quietly(clean),
+    "normal": _quietly(normal),
+    "tokens": _quietly(tokens),
+    "guard, the text": _quietly(_guarded),
+    "guard, the query": _quietly(_guarded_query),
+    "distinct": _quietly(lambda text: distinct([text, text + "b"], original=text)),
+    "an answer with citations": _quietly(_read),
+    "a streamed body": _quietly(_streamed),
+    "opinion of a judge": _quietly(lambda text: opinion(Reply(text))),
+    "members of a reply": _quietly(lambda text: members(Reply(text), ("a",))),
+    "faults of a question": _quietly(lambda text: fault_of(Written(question=text[:300], answer=text[:2_000]), text)),
+    "faults of a check": _quietly(lambda text: fault_of_check({"quote": text, "answers": "yes"}, text)),
+    "is_prose": _quietly(is_prose),
+    "keyword_scores": _quietly(lambda text: keyword_scores(text, [text, "a"])),
+    "query_words": _quietly(query_words),
+    "index_text": _quietly(lambda text: index_text(text, "{}")),
+    "chunks": _quietly(_chunked),
+    "a report's text": _quietly(lambda text: (shown(text), ending(text, 60), fitted(text, 12.0))),
+    "a report's Markdown": _quietly(lambda text: plain(text, len(text))),
+    "a terminal's text": _quietly(harmless),
+    "a terminal's JSON": _quietly(harmless_json),
+}
+
+
+def exercise() -> None:
+    """Run every function once, so that the patterns they make while they run are made."""
+    for function in FUNCTIONS.values():
+        function('“A quote” of E-40 by Dr. Smith, not 5,000 é: [1] {"a": ["b"]}\n1. x?')
