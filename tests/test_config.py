@@ -238,6 +238,7 @@ def test_a_key_in_a_config_is_refused_and_never_repeated(key: str, group: str | 
         {"fusion": SECRET},
         {"preprocess": {"language": 3, "keepWords": [SECRET, 3]}},
         {"llm": {"baseUrl": f"https://me:{SECRET}@host/v1"}},
+        {"cache": {"redisUrl": f"redis://:{SECRET}@host/0"}},
         {"llm": {"baseUrl": SECRET}},
         {"topK": "Bearer abc"},
         {"topK": "0123456789abcdef0123456789abcdef"},
@@ -482,6 +483,14 @@ def test_snake_case_means_the_same_as_camel_case() -> None:
 # Any settings, any junk
 
 
+ADDRESSES = {
+    "llm.baseUrl": "https://host/v1",
+    "cache.redisUrl": "redis://host:6379/0",
+    "store.host": "index.host",
+    "store.sparseHost": "words.host",
+}
+
+
 def value_of(key: Key) -> st.SearchStrategy[Any]:
     low, high = key.limits.get("ge"), key.limits.get("le")
     text = st.text(min_size=key.limits.get("min_length", 0), max_size=20)
@@ -494,7 +503,7 @@ def value_of(key: Key) -> st.SearchStrategy[Any]:
         "list": st.lists(text, max_size=3).map(tuple),
         "object": st.dictionaries(st.sampled_from(PROMPT_NAMES), text, max_size=3),
     }
-    strategy = st.just("https://host/v1") if key.name == "llm.baseUrl" else by_kind[key.kind]
+    strategy = st.just(ADDRESSES[key.name]) if key.name in ADDRESSES else by_kind[key.kind]
     return st.none() | strategy if key.nullable else strategy
 
 

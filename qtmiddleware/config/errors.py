@@ -27,7 +27,7 @@ _SECRET_VALUE: Final = re.compile(
     r"""\b(?:sk|pk|pcsk|hf|gsk|xai|ghp)[-_][\w-]{8,}        # what the vendors' keys begin with
     |\bBearer\s
     |//[^/\s]*@                                            # a name and password in an address
-    |[?&#][^\s=]*=                                         # the query of an address
+    |[?&#][^\s=?&#]*=                                      # the query of an address
     |\b(?=\w*\d)(?=\w*[a-z])\w{32,}                       # a long run of letters and digits
     |\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b""",
     re.IGNORECASE | re.VERBOSE,

@@ -23,7 +23,7 @@ SLOW_PAGES: Final = 3
 _LIGATURES: Final = {0xFB00 + at: text for at, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))}
 # A soft hyphen is no letter: at a line's end it joins two halves of a word, elsewhere it is not seen.
 _SOFT_HYPHEN: Final = re.compile(r"\xad(?:[ \t]*\n)?")
-_LINE_END: Final = re.compile(r"[ \t]+(?=\n)")
+_LINE_END: Final = re.compile(r"(?<![ \t])[ \t]++(?=\n)")
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _LONE: Final = re.compile(r"[\ud800-\udfff]")
 

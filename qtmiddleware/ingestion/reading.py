@@ -24,7 +24,7 @@ READER: Final = 2
 """Raised whenever documents are read or cut in another way, so that all are read again."""
 BATCH: Final = 256
 """Chunks that are kept in one step."""
-_HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]+(\S.*?)[ \t#]*$", re.MULTILINE)
+_HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
 # Front matter, and blocks of code: a line of either may begin like a heading.
 _NO_PROSE: Final = re.compile(
     r"\A---\n(?!\n).*?^---$|^ {0,3}(?P<fence>`{3,}|~{3,}).*?(?:^ {0,3}(?P=fence)|\Z)", re.DOTALL | re.MULTILINE
@@ -162,4 +162,7 @@ def _title(path: Path, opening: str) -> str:
     """The first heading in the *opening* of a Markdown document, else the file's name."""
     is_markdown = path.suffix.lower() in (".md", ".markdown")
     heading = _HEADING.search(_NO_PROSE.sub("", opening)) if is_markdown else None
-    return heading.group(1)[:_TITLE_CHARS] if heading else readable(path.stem)
+    if heading is None:
+        return readable(path.stem)
+    # Marks may stand behind it too.
+    return (heading.group(1).rstrip(" \t#") or "#")[:_TITLE_CHARS]
