@@ -161,7 +161,9 @@ class BreakerSettings:
 
     enabled: bool = option(True, "Whether it is left alone at all.")
     failures: int = option(5, "How many calls in a row must fail or be late.", ge=1, le=1_000)
-    seconds: float = option(30.0, "For how long it is left alone before one call tries it again.", ge=0.001, le=86_400.0)
+    seconds: float = option(
+        30.0, "For how long it is left alone before one call tries it again.", ge=0.001, le=86_400.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,8 @@ class SQLiteStore:
 
     Vectors are searched exactly, by cosine, in memory; metadata is held there too once a filter was used. What another
     process has written is seen by the next search. Safe to share among threads, and a search waits for no write where
-    there is a file; a forked process has connections of its own. A write is kept whole or not at all, also when the process is
-    killed; a power cut may take back the last writes, each whole.
+    there is a file; a forked process has connections of its own. A write is kept whole or not at all, also when the
+    process is killed; a power cut may take back the last writes, each whole.
 
     Raises `StoreError` whenever the file cannot be opened, read or written, `InvalidQuery` for an impossible filter and
     `MissingExtra` without numpy.
