@@ -30,6 +30,7 @@ class Watch(logging.Handler):
         self._warned = warnings.catch_warnings()
         self._hooks: tuple[Any, Any] = (None, None)
         self._threads: set[threading.Thread] = set()
+        self._foreign: set[threading.Thread] = set()
         self._files = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -38,6 +39,10 @@ class Watch(logging.Handler):
     def __enter__(self) -> Watch:
         gc.collect()
         self._threads, self._files = set(threading.enumerate()), open_files()
+        # What was asked before and nobody waits for any more is no business of this case.
+        frames = sys._current_frames()
+        self._threads -= {it for it in self._threads if it.name == "qtmiddleware" and not _is_idle(it, frames)}
+        self._foreign = {it for it in threading.enumerate() if it not in self._threads}
         self._hooks = sys.unraisablehook, threading.excepthook
         sys.unraisablehook = lambda it: self.complaints.append(f"unraisable: {it.exc_value!r} in {it.object!r}")
         threading.excepthook = lambda it: self.complaints.append(f"a thread died: {it.exc_value!r}")
@@ -76,9 +81,9 @@ class Watch(logging.Handler):
 
     def _busy(self) -> list[threading.Thread]:
         frames = sys._current_frames()
-        return [it for it in threading.enumerate() if it not in self._threads and not _is_idle(it, frames)] + [
-            it for it in self._threads if it.name == "qtmiddleware" and it.is_alive() and not _is_idle(it, frames)
-        ]
+        ours = [it for it in self._threads if it.name == "qtmiddleware" and it.is_alive()]
+        new = [it for it in threading.enumerate() if it not in self._threads | self._foreign]
+        return [it for it in (*new, *ours) if not _is_idle(it, frames)]
 
     def files_left(self) -> None:
         """Complain of open files that were not open when this was entered; all clients must be closed by now."""
