@@ -35,7 +35,7 @@ class Question:
         self.prompts = self._first_round()
 
     def _first_round(self) -> tuple[Prompt, ...]:
-        if self._history and self._settings.transformation_type == "all":
+        if not self.is_last_round:
             return (standalone_prompt(self._settings, self.query, self._history),)
         return self._within_budget(prompts_for(self._settings, self.query, self._history))
 
@@ -61,11 +61,18 @@ class Question:
             settings.llm.structured_output,
             settings.llm.base_url,
             settings.llm.guard,
+            # Without the rules no language is detected, and the guard looks at it.
+            settings.preprocess.enabled,
             settings.preprocess.language,
             settings.escalation.max_llm_calls_per_query,
             self.query,
             tuple((message.role, message.content) for message in self._history),
         )
+
+    @property
+    def is_last_round(self) -> bool:
+        """Whether nothing is asked after these prompts."""
+        return not (self._history and self._settings.transformation_type == "all")
 
     def asks(self, deadline: Deadline) -> list[Ask]:
         """The steps of this round; each has its own deadline, since each may be cancelled alone."""
@@ -84,12 +91,12 @@ class Question:
         # What parse returns is free of repetition already.
         alone = len(parts) == 1 and self._made is NOTHING
         self._made = parts[0] if alone else merge([self._made, *parts])
-        if self._history and self._settings.transformation_type == "all":
-            self._history = ()
-            self.query = self._made.standalone or self.query
-            self.prompts = self._within_budget(prompts_for(self._settings, self.query), spent=1)
-            return bool(self.prompts)
-        return False
+        if self.is_last_round:
+            return False
+        self._history = ()
+        self.query = self._made.standalone or self.query
+        self.prompts = self._within_budget(prompts_for(self._settings, self.query), spent=1)
+        return bool(self.prompts)
 
     def _part(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
         reason, detail = "", ""

@@ -15,11 +15,12 @@ from qtmiddleware.forking import renew_after_fork
 class Attempt:
     """One call that a `Breaker` let through; whoever made it says how it ended, once."""
 
-    __slots__ = ("_breaker", "is_over", "is_probe")
+    __slots__ = ("_breaker", "has_time", "is_over", "is_probe")
 
-    def __init__(self, breaker: Breaker, *, is_probe: bool) -> None:
+    def __init__(self, breaker: Breaker, *, is_probe: bool, has_time: bool) -> None:
         self._breaker = breaker
         self.is_probe = is_probe
+        self.has_time = has_time
         self.is_over = False
 
     def succeeded(self) -> None:
@@ -30,6 +31,10 @@ class Attempt:
         """It did not answer as it should; *rest* is for how many seconds it asked to be left alone."""
         self._breaker._ended(self, failed=True, rest=rest)
 
+    def late(self) -> None:
+        """It did not answer in time, which is a failure where it had enough of it."""
+        self._breaker._ended(self, failed=self.has_time or None)
+
     def abandoned(self) -> None:
         """Nobody knows: it was given up for reasons of the caller's."""
         self._breaker._ended(self, failed=None)
@@ -39,7 +44,7 @@ class Breaker:
     """Lets calls through until *failures* of them failed in a row, then none for *seconds*, then one that tries.
 
     If that one succeeds all may call again, otherwise the wait begins anew. A call that is still under way when its
-    time is over has failed then and there, so one that hangs for ever counts too. 0 *failures* never stop anything.
+    time is over is late then and there, so one that hangs for ever counts too. 0 *failures* never stop anything.
     Safe with many threads; a forked process begins with nothing under way.
     """
 
@@ -65,12 +70,16 @@ class Breaker:
         with self._lock:
             return self._rest()
 
-    def attempt(self, until: float = NEVER) -> Attempt | None:
-        """Leave to call, ``None`` where it is to be left alone; *until* is when the call is late (monotonic clock)."""
+    def attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
+        """Leave to call, ``None`` where it is to be left alone.
+
+        *until* is when the call is late (monotonic clock). Where it never *has_time* enough, that it is late says
+        nothing; it may still fail.
+        """
         with self._lock:
             if self._rest() > 0:
                 return None
-            attempt = Attempt(self, is_probe=self._open_until is not None)
+            attempt = Attempt(self, is_probe=self._open_until is not None, has_time=has_time)
             if attempt.is_probe:
                 self._probe = attempt
             if until != NEVER:
@@ -80,7 +89,8 @@ class Breaker:
     def _rest(self) -> float:
         now = self._clock()
         while self._under_way and (self._under_way[0][0] <= now or self._under_way[0][2].is_over):
-            self._end(heappop(self._under_way)[2], failed=True)
+            attempt = heappop(self._under_way)[2]
+            self._end(attempt, failed=attempt.has_time or None)
         if self._open_until is None:
             return 0.0
         if self._probe is not None:

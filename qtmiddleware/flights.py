@@ -71,19 +71,20 @@ class Flights:
     def board(self, key: Hashable, until: float) -> tuple[Flight | None, bool]:
         """The flight of *key* and whether the caller leads it, who must let it land by *until* (monotonic clock).
 
-        One whose leader is late counts no more: a loop that was stopped never ends what ran in it. There is no flight
-        for one who is at work for its leader (a wrapped function that calls another): they would wait for each other.
+        One that has landed is there until its leader lets it go (`landed`). One whose leader is late counts no more: a
+        loop that was stopped never ends what ran in it. There is no flight for one who is at work for its leader (a
+        wrapped function that calls another): they would wait for each other.
         """
         with self._lock:
             flight = self._by_key.get(key)
-            if flight is not None and flight.value is None and monotonic() < flight.until:
+            if flight is not None and monotonic() < flight.until:
                 return (None if flight in _led.get() else flight), False
             flight = self._by_key[key] = Flight(until)
         _led.set((*_led.get(), flight))
         return flight, True
 
     def landed(self, key: Hashable, flight: Flight, value: Any) -> None:
-        """Let *flight* land with *value*; the next one who asks for *key* leads a new one."""
+        """Let *flight* land with *value*, if it has not yet; the next one who asks for *key* leads a new one."""
         with self._lock:
             if self._by_key.get(key) is flight:
                 del self._by_key[key]

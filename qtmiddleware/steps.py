@@ -46,15 +46,17 @@ class Embed:
 class Ask:
     """Put *prompt* to *model* and wait no longer than *deadline*; answers a `Reply`.
 
-    Without a *model* the one of the transformations is asked.
+    Without a *model* the one of the transformations is asked. *heard* is called with the `Outcome` as soon as it is
+    there, from whichever thread that happens in, where this is one of several steps.
     """
 
-    __slots__ = ("deadline", "model", "prompt")
+    __slots__ = ("deadline", "heard", "model", "prompt")
 
     def __init__(self, prompt: Prompt, deadline: Deadline, model: LanguageModel | None = None) -> None:
         self.prompt = prompt
         self.deadline = deadline
         self.model = model
+        self.heard: Callable[[Outcome], None] | None = None
 
 
 class Rerank:

@@ -21,7 +21,26 @@ from qtmiddleware.types import Degradation, Query, Transformation
 # A leader that is this much later than it may be has been stopped without a word.
 _GRACE: Final = 1.0
 
+# What says nothing about equal questions.
+_OWN_TROUBLE: Final = frozenset({"timeout", "cancelled"})
+
 _Made = tuple[Transformation, tuple[Degradation, ...]]
+
+
+class _Early:
+    """Lets *flight* land with all *count* replies once they are there: its leader may search much longer."""
+
+    def __init__(self, flight: Flight, count: int) -> None:
+        self._flight = flight
+        self._outcomes: list[Outcome | None] = [None] * count
+
+    def heard(self, position: int, outcome: Outcome) -> None:
+        """Take one reply in; where its leader gave one up, that is no reply for others."""
+        if getattr(outcome.error, "reason", "") in _OWN_TROUBLE or not isinstance(outcome.error, Exception | None):
+            return
+        self._outcomes[position] = outcome
+        if all(self._outcomes):
+            self._flight.land(tuple(self._outcomes))
 
 
 class Turn:
@@ -52,6 +71,8 @@ class Turn:
         self._spans = spans
         self._key = question.cache_key(request.model) if request.settings.cache.enabled else None
         self._shares = request.shares
+        # Others who hear the replies know the first prompts alone.
+        self._lands_early = question.is_last_round
         self._known: _Made | None = None
         self._led: Flight | None = None
         self._joined: Flight | None = None
@@ -77,16 +98,19 @@ class Turn:
         self.patience = patience
         self._joined, self._elsewhere = None, False
         if self._key is not None and self._shares:
-            flight, leads = self._cache.flights.board(self._key, self.patience.at + _GRACE)
-            if flight is not None and not leads:
+            flight, leads = self._cache.flights.board(self._key, patience.at + _GRACE)
+            if flight is None:
+                # We are at work for the one who asks, in whichever process.
+                self._shares = False
+            elif not leads:
                 self._joined = flight
-                self._not_asked("shared")
                 return
-            self._led = flight
-            # It may have landed between our look and now.
-            if (found := self.remembered()) is not None:
-                self._found(found)
-                return
+            else:
+                self._led = flight
+                # It may have landed between our look and now.
+                if (found := self.remembered()) is not None:
+                    self._found(found)
+                    return
         yield from self._recall()
         if self._known is None and not self._elsewhere and (reason := self._request.reason_to_wait()) is not None:
             self._not_asked(reason.reason)
@@ -102,7 +126,12 @@ class Turn:
             return [Join(self._joined)]
         if self._elsewhere and self._key is not None and self._cache.shared is not None:
             return [Recall(partial(self._cache.shared.wait, digest(self._key), self.patience))]
-        return list(self._question.asks(self.patience))
+        asks = self._question.asks(self.patience)
+        if self._led is not None and self._lands_early:
+            early = _Early(self._led, len(asks))
+            for position, ask in enumerate(asks):
+                ask.heard = partial(early.heard, position)
+        return list(asks)
 
     def end(self, outcomes: Sequence[Outcome]) -> Flow[Transformation]:
         """What came of it; what went wrong is added to the trouble."""
@@ -113,44 +142,57 @@ class Turn:
 
     def _ended(self, outcomes: Sequence[Outcome]) -> Flow[_Made]:
         while self._known is None and (self._joined is not None or self._elsewhere):
-            (outcome,) = outcomes
-            if self._joined is None:
+            value = outcomes[0].value
+            if self._elsewhere:
                 self._elsewhere = False
-                if isinstance(outcome.value, Transformation):
-                    self._found(outcome.value)
+                if isinstance(value, Transformation):
+                    self._trace.cache_hits += 1
+                    self._found(value)
                 # Otherwise the claim is ours now.
                 self._has_claim = self._known is None
-            elif outcome.value is STANDSTILL:
-                self._shares = False
-                yield from self.begin(self.patience)
-            elif not outcome.late and outcome.value is not ABANDONED:
+            elif isinstance(value, tuple):
                 self._trace.cache_hits += 1
-                made, trouble = outcome.value
-                return made, trouble
-            elif self.patience.passed:
+                self._not_asked("shared")
+                self._known = self._told(value)
+            if self._known is None and self.patience.passed:
+                self._not_asked("shared")
+                self.close()
                 return NOTHING, (Degradation("transform", "timeout", "an equal question got no answer in time"),)
-            else:
+            if self._known is None and self._joined is not None:
+                self._shares = value is not STANDSTILL
                 yield from self.begin(self.patience)
             if self._known is None:
                 outcomes = yield self._together()
         if self._known is not None:
             return self._known
-        while self._question.answered(outcomes, self._trace):
+        while self._question.answered(outcomes, self._trace) and not self.patience.passed:
             outcomes = yield self._together()
-        made = self._question.understood(self._request.original, self._spans(), self._language)
-        trouble = tuple(self._question.trouble)
+        made, trouble = self._understood()
         self._landed(made, trouble)
         yield from self._share(made, trouble)
         return made, trouble
 
+    def _told(self, value: _Made | tuple[Outcome, ...]) -> _Made:
+        """What became of an equal question, or what becomes of the replies to it, which cost us nothing."""
+        if not isinstance(value[0], Outcome):
+            return value
+        self._question.answered(value, Trace())
+        made, trouble = self._understood()
+        # Its leader may fail yet with a search of its own.
+        self._landed(made, trouble)
+        return made, trouble
+
+    def _understood(self) -> _Made:
+        made = self._question.understood(self._request.original, self._spans(), self._language)
+        return made, tuple(self._question.trouble)
+
     def close(self) -> None:
-        """Whoever waits for us waits no longer, here or in another process."""
+        """Whoever waits for us waits no longer, here or in another process, and nor does a thread of ours."""
+        if self._elsewhere:
+            self.patience.cancel()
         if self._has_claim and self._cache.shared is not None and self._key is not None:
-            self._has_claim = False
             in_background(partial(self._cache.shared.release, digest(self._key)))
-        if self._led is not None and self._key is not None:
-            self._cache.flights.landed(self._key, self._led, ABANDONED)
-            self._led = None
+        self._let_land(ABANDONED)
 
     def _together(self) -> Together:
         return Together(self.steps(), self.patience, self._settings.limits.max_concurrency)
@@ -193,10 +235,13 @@ class Turn:
             return
         if not made.is_empty and not trouble:
             self._cache.local.put(self._key, made)
-        if self._led is not None and not any(it.reason == "timeout" for it in trouble):
-            self._cache.flights.landed(self._key, self._led, (made, trouble))
+        is_ours = any(it.reason in _OWN_TROUBLE for it in trouble)
+        self._let_land(ABANDONED if is_ours else (made, trouble))
+
+    def _let_land(self, value: object) -> None:
+        if self._led is not None and self._key is not None:
+            self._cache.flights.landed(self._key, self._led, value)
             self._led = None
-        self.close()
 
     def _not_asked(self, reason: str) -> None:
         decision = self._trace.decision or Decision(call=False, reason=reason)

@@ -103,6 +103,48 @@ def test_a_trial_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
     assert breaker.rest == 30
 
 
+@pytest.mark.parametrize("hangs", [True, False])
+def test_one_that_had_too_little_time_says_nothing_by_being_late(clock: Clock, hangs: bool) -> None:
+    breaker = opened(clock, failures=1)
+    clock.now += 30
+    for _ in range(3):
+        hasty = breaker.attempt(clock.now + 0.1, has_time=False)
+        assert hasty is not None
+        clock.now += 0.1
+        if not hangs:
+            hasty.late()
+    assert begun(breaker).is_probe
+
+
+def test_one_that_had_too_little_time_may_still_fail(clock: Clock) -> None:
+    breaker = Breaker(1, 30, clock=clock)
+    hasty = breaker.attempt(clock.now + 0.1, has_time=False)
+    assert hasty is not None
+    hasty.failed()
+    assert breaker.rest == 30
+
+
+def test_one_that_had_time_has_failed_where_it_is_late(clock: Clock) -> None:
+    breaker = Breaker(1, 30, clock=clock)
+    begun(breaker, clock.now + 5).late()
+    assert breaker.rest == 30
+
+
+def test_a_trial_that_failed_earlier_than_others_keeps_the_later_wait(clock: Clock) -> None:
+    breaker = opened(clock)
+    clock.now += 30
+    begun(breaker).failed(rest=90)
+    clock.now += 30
+    assert breaker.rest == 60
+
+
+def test_calls_that_are_over_are_forgotten(clock: Clock) -> None:
+    breaker = Breaker(1, 30, clock=clock)
+    for _ in range(1_000):
+        begun(breaker, clock.now + 60).succeeded()
+    assert len(breaker._under_way) <= 1
+
+
 def test_what_began_before_does_not_end_the_wait(clock: Clock) -> None:
     breaker = Breaker(2, 30, clock=clock)
     early = begun(breaker)
@@ -118,6 +160,14 @@ def test_one_that_asks_to_be_left_alone_is_at_once(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
     begun(breaker).failed(rest=120)
     assert breaker.rest == 120
+
+
+def test_a_trial_that_fails_after_a_rest_that_was_asked_for_is_enough(clock: Clock) -> None:
+    breaker = Breaker(5, 30, clock=clock)
+    begun(breaker).failed(rest=40)
+    clock.now += 40
+    begun(breaker).failed()
+    assert breaker.rest == 30
 
 
 def test_without_a_number_of_failures_nothing_is_ever_left_alone(clock: Clock) -> None:

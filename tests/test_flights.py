@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.flights import Flights
+from qtmiddleware.flights import Flights, _led
 
 
 def soon() -> float:
@@ -33,6 +33,17 @@ def test_the_first_leads_and_the_others_hear_what_it_lands_with() -> None:
     # One who comes to listen afterwards hears it too.
     flight.heard(heard.append)
     assert heard == ["news", "news"]
+
+
+def test_one_that_landed_early_is_heard_until_its_leader_lets_it_go() -> None:
+    flights, heard = Flights(), []
+    flight, _ = boarded(flights)
+    flight.land("news")
+    assert boarded(flights) == (flight, False)
+    flight.heard(heard.append)
+    flights.landed("a", flight, "other news")
+    assert heard == ["news"]
+    assert boarded(flights)[1]
 
 
 def test_other_keys_fly_alone() -> None:
@@ -88,6 +99,7 @@ def test_one_at_work_for_the_leader_does_not_wait_for_it() -> None:
         # So is whoever it begins, in a thread or a task.
         assert copy_context().run(flights.board, "a", soon()) == (None, False)
         flights.landed("a", flight, "news")
+        assert _led.get() == ()
         assert flights.board("a", soon())[1]
 
     copy_context().run(lead)

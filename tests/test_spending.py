@@ -122,5 +122,45 @@ def test_what_was_admitted_never_comes_to_more_than_the_budget(
             continue
         reserved.settle(min(came, expected), 0.0)
         spent.append((clock.now, min(came, expected)))
-        # Counted to a minute: what began in the minute at the edge may count or not.
-        assert sum(tokens for at, tokens in spent if at > clock.now - (minutes - 1) * 60) <= most
+        assert sum(tokens for at, tokens in spent if at > clock.now - minutes * 60) <= most
+
+
+def test_a_budget_of_seconds_sees_what_was_spent_just_now(meter: Meter, clock: Clock) -> None:
+    budget = BudgetSettings(max_tokens=100, hours=0.01)
+    meter.reserve(FREE, tokens=1, usd=0.0)
+    clock.now += 50
+    meter.reserve(budget, tokens=100, usd=0.0)
+    clock.now += 8
+    assert meter.lacks(budget, tokens=1)
+    clock.now += 28
+    assert meter.lacks(budget, tokens=100) == ""
+
+
+def test_a_reply_that_comes_twice_counts_once(meter: Meter) -> None:
+    budget = BudgetSettings(max_llm_calls_per_minute=4, max_tokens=100)
+    reserved = meter.reserve(budget, tokens=10, usd=0.0)
+    for _ in range(3):
+        reserved.settle(40, 0.0, calls=3)
+    meter.reserve(budget, tokens=60, usd=0.0)
+    assert meter.lacks(budget)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -5.0])
+def test_numbers_no_call_can_come_to_open_no_budget(meter: Meter, wrong: float) -> None:
+    budget = BudgetSettings(max_usd=1.0, max_tokens=100)
+    meter.reserve(budget, tokens=1, usd=0.0).settle(-50, wrong, calls=-3)
+    meter.reserve(budget, tokens=100, usd=1.0)
+    assert meter.lacks(budget, usd=0.01)
+    assert meter.lacks(budget, tokens=1)
+    assert meter.lacks(BudgetSettings(max_llm_calls_per_minute=2))
+
+
+def test_what_is_remembered_is_bounded(clock: Clock) -> None:
+    meter = Meter(clock=clock)
+    year = BudgetSettings(max_tokens=10**12, hours=8_784.0, max_llm_calls_per_minute=10**6)
+    for budget in (FREE, year):
+        for _ in range(20_000):
+            clock.now += 17 if budget is year else 0.013
+            meter.reserve(budget, tokens=1, usd=0.0).settle(1, 0.0, calls=2)
+        assert len(meter._calls._parts) <= 61
+        assert len(meter._spent._parts) <= 1_441

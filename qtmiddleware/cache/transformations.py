@@ -45,7 +45,8 @@ def _redis(settings: Settings) -> RedisCache:
     options = settings.cache
     return RedisCache(
         options.redis_url or "",
-        timeout=options.redis_timeout_ms / 1e3,
+        # A little less than a question waits, which then hears of a failure before it asks Redis again.
+        timeout=0.8 * options.redis_timeout_ms / 1e3,
         ttl_seconds=options.ttl_seconds,
         # It must never cost more than one wait: the first failure is enough, whatever the model is granted.
         breaker=Breaker(1, settings.breaker.seconds),

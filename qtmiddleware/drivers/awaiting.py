@@ -98,6 +98,9 @@ class _Race:
         except Exception as error:
             self.outcomes[position] = Outcome(error=error, seconds=perf_counter() - began)
         finally:
+            outcome = self.outcomes[position]
+            if outcome is not None and isinstance(step, Ask) and step.heard is not None:
+                step.heard(outcome)
             self._open -= 1
             if not self._open:
                 self._wake()

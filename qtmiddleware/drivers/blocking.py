@@ -61,7 +61,7 @@ class _Batch:
             step = together.steps[position]
             if isinstance(step, Join):
                 # No thread is needed to wait for what another one does; nothing helps where this one is to do it.
-                is_ours = step.flight.thread == get_ident()
+                is_ours = step.flight.thread == get_ident() and step.flight.value is None
                 self._landed(position, STANDSTILL) if is_ours else step.flight.heard(partial(self._landed, position))
             else:
                 self._waiting.append(position)
@@ -83,8 +83,11 @@ class _Batch:
                 return
             # Each step sees what the caller has set, and nothing of what another step sets. In a thread of ours nobody
             # else would hear of an interrupt or exit.
-            outcome = self._context.copy().run(_outcome, self.steps[position], self._world, BaseException)
+            step = self.steps[position]
+            outcome = self._context.copy().run(_outcome, step, self._world, BaseException)
             self._done.put((position, outcome))
+            if isinstance(step, Ask) and step.heard is not None:
+                step.heard(outcome)
 
     def here(self, position: int) -> None:
         """Perform one step in the caller's own thread."""

@@ -29,8 +29,8 @@ class GovernedModel:
 
     Raises `ModelError` ``circuit_open`` while it is left alone and ``over_budget`` where a budget has no room, without
     asking. Refusals count as answers, cancelled calls as neither; everything else that fails or is late is a failure,
-    and one that says when to come back (429 with Retry-After) is left alone until then. Raises `ConfigError` where
-    money is limited and *inner* has no known price.
+    late only where it had half of the time that *settings* grant. One that says when to come back (429 with
+    Retry-After) is left alone until then. Raises `ConfigError` where money is limited and *inner* has no known price.
     """
 
     def __init__(self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER) -> None:
@@ -41,6 +41,8 @@ class GovernedModel:
         self._breaker = breaker
         self._meter = meter
         self._most = settings.llm.max_tokens
+        # One caller in a hurry, or after a slow search, must not close the model to all others.
+        self._enough = min(settings.limits.llm_timeout_ms, settings.limits.deadline_ms) / 2e3
         self._prices = Prices.of(inner.name, settings.llm.input_price, settings.llm.output_price)
         if self._budget.max_usd is not None and self._prices.cost(1, 1) is None:
             raise ConfigError(
@@ -59,23 +61,20 @@ class GovernedModel:
         """Why a call made now would be refused without asking; ``None`` where it would be made."""
         rest = self._breaker.rest
         if rest > 0:
-            return ModelError("circuit_open", f"{self.name} failed and is left alone for {rest:.0f} more seconds")
+            until = f"left alone for {rest:.0f} more seconds" if rest > 1 else "being tried again"
+            return ModelError("circuit_open", f"{self.name} failed and is {until}")
         lacking = self._meter.lacks(self._budget)
         return ModelError("over_budget", lacking) if lacking else None
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
         with self._call(prompt, deadline) as call:
-            reply = self.inner.complete(prompt, deadline)
-            call.answered(reply)
-            return reply
+            return call.answered(self.inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
         with self._call(prompt, deadline) as call:
-            reply = await self.inner.acomplete(prompt, deadline)
-            call.answered(reply)
-            return reply
+            return call.answered(await self.inner.acomplete(prompt, deadline))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
         """The pieces of the reply and, last, the whole; a model that cannot stream gives the whole alone."""
@@ -88,8 +87,7 @@ class GovernedModel:
             if hasattr(pieces, "close"):
                 stack.callback(pieces.close)
             for piece in pieces:
-                call.answered(piece)
-                yield piece
+                yield call.heard(piece)
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
         """`stream`, to be awaited."""
@@ -103,11 +101,14 @@ class GovernedModel:
                 if hasattr(pieces, "aclose"):
                     stack.push_async_callback(pieces.aclose)
                 async for piece in pieces:
-                    call.answered(piece)
-                    yield piece
+                    yield call.heard(piece)
 
     def _call(self, prompt: Prompt, deadline: Deadline) -> _Call:
-        attempt = self._breaker.attempt(deadline.at)
+        if deadline.passed:
+            # A deadline that was cancelled lies at the beginning of time. None of this speaks against the model.
+            reason = "timeout" if deadline.at > 0 else "cancelled"
+            raise ModelError(reason, "no time was left to ask the language model")
+        attempt = self._breaker.attempt(deadline.at, has_time=deadline.remaining() >= self._enough)
         if attempt is None:
             raise self.reason_to_wait() or ModelError("circuit_open", f"{self.name} failed and is being tried again")
         try:
@@ -119,7 +120,7 @@ class GovernedModel:
         except BaseException:
             attempt.abandoned()
             raise
-        return _Call(attempt, reserved, self._prices, deadline.at)
+        return _Call(self.name, attempt, reserved, self._prices, deadline.at)
 
     def __repr__(self) -> str:
         return repr(self.inner)
@@ -128,22 +129,36 @@ class GovernedModel:
 class _Call:
     """One call under way, which tells breaker and meter how it ended."""
 
-    def __init__(self, attempt: Attempt, reserved: Reservation, prices: Prices, until: float) -> None:
+    def __init__(self, name: str, attempt: Attempt, reserved: Reservation, prices: Prices, until: float) -> None:
+        self._name = name
         self._attempt = attempt
         self._reserved = reserved
         self._prices = prices
         # A deadline can be cancelled; when the call would have been late stays.
         self._until = until
+        self._was_heard = False
 
-    def answered(self, piece: object) -> None:
-        """Where *piece* is the whole reply, what that cost is known from here on."""
-        if not isinstance(piece, Reply):
-            return
-        usd = piece.cost_usd
+    def answered(self, reply: object) -> Reply:
+        """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
+        if not isinstance(reply, Reply):
+            raise ModelError("unparsable", f"{self._name} returned {type(reply).__name__}; it has to return a Reply")
+        self._was_heard = True
+        # What it still takes to end says nothing of the model: some services never close what they have sent.
+        self._attempt.succeeded()
+        usd = reply.cost_usd
         if usd is None:
-            usd = self._prices.cost(piece.input_tokens, piece.output_tokens)
-        if usd is not None or piece.input_tokens or piece.output_tokens:
-            self._reserved.settle(piece.input_tokens + piece.output_tokens, usd or 0.0, calls=piece.calls)
+            usd = self._prices.cost(reply.input_tokens, reply.output_tokens)
+        if usd is not None or reply.input_tokens or reply.output_tokens:
+            self._reserved.settle(reply.input_tokens + reply.output_tokens, usd or 0.0, calls=reply.calls)
+        else:
+            # Nobody says what it came to.
+            self._reserved.settle(self._reserved.tokens, self._reserved.usd, calls=reply.calls)
+        return reply
+
+    def heard(self, piece: str | Reply) -> str | Reply:
+        """*piece* of a stream; where it is the whole reply, what that cost is known from here on."""
+        self._was_heard = True
+        return self.answered(piece) if isinstance(piece, Reply) else piece
 
     def __enter__(self) -> _Call:
         return self
@@ -159,10 +174,12 @@ class _Call:
             self._given_up()
 
     def _failed(self, error: ModelError) -> None:
-        if error.reason in _FREE:
+        if error.reason in _FREE and not self._was_heard:
             self._reserved.settle(0, 0.0)
         if error.reason == "cancelled":
             self._given_up()
+        elif error.reason == "timeout":
+            self._attempt.late()
         elif error.reason in _ANSWERED:
             self._attempt.succeeded()
         else:
@@ -170,6 +187,6 @@ class _Call:
 
     def _given_up(self) -> None:
         if monotonic() >= self._until - _NEARLY:
-            self._attempt.failed()
+            self._attempt.late()
         else:
             self._attempt.abandoned()

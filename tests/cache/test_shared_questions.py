@@ -198,8 +198,41 @@ def test_a_question_that_is_cancelled_gives_its_claim_up(server: RedisServer) ->
         with pytest.raises(asyncio.CancelledError):
             await task
         # A thread of its own sees to that.
-        while server.admin.keys("*"):
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(10):
+            while server.admin.keys("*"):
+                await asyncio.sleep(0.005)
+
+    asyncio.run(ask())
+
+
+def test_a_claim_that_was_waited_for_is_given_up_too(server: RedisServer) -> None:
+    async def ask() -> None:
+        async def asearch(query: str, top_k: int = 3) -> Any:
+            return search(query, top_k)
+
+        async def hanging(_: Any) -> str:
+            asked.set()
+            await asyncio.Event().wait()
+            return ""
+
+        asked = asyncio.Event()
+        config = {"transformationType": "rewrite", "cache": {"redisUrl": server.url, "redisTimeoutMs": 1_000}}
+        ours = qtm.QueryMiddleware({**config, "limits": LIMITS}, client=hanging).wrap(asearch)
+        theirs = RedisCache(server.url, timeout=1.0, ttl_seconds=60, breaker=Breaker(1, 30))
+        key = key_of(ours, hanging)
+        assert theirs.claim(key, 30) is Claim.MINE
+        task = asyncio.create_task(ours.aretrieve(QUERY))
+        await asyncio.sleep(0.1)
+        assert not asked.is_set()
+        theirs.release(key)
+        await asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(10):
+            while server.admin.keys("*"):
+                await asyncio.sleep(0.005)
+        theirs.close()
 
     asyncio.run(ask())
 
@@ -277,3 +310,80 @@ def test_an_address_that_will_not_do_is_refused_at_once(address: str) -> None:
         qtm.QueryMiddleware({"cache": {"redisUrl": address}})
     assert caught.value.path == "cache.redisUrl"
     assert "secret" not in f"{caught.value} {caught.value.value}"
+
+
+def test_a_function_that_calls_another_one_does_not_wait_for_its_own_claim(server: RedisServer) -> None:
+    model = Model()
+    config = {"transformationType": "rewrite", "cache": {"redisUrl": server.url, "redisTimeoutMs": 1_000}}
+    qm = qtm.QueryMiddleware({**config, "limits": LIMITS}, client=model)
+    inner: list[Any] = []
+    within = qm.wrap(search)
+
+    def around(query: str, top_k: int = 3) -> Any:
+        inner.append(within.retrieve(query, top_k))
+        return inner[-1].response
+
+    outer = qm.wrap(around).retrieve(QUERY)
+    assert [it.status for it in (outer, inner[0])] == ["full", "full"]
+    assert all(it.trace.total_ms < LIMITS["llmTimeoutMs"] / 2 for it in (outer, inner[0]))
+    assert server.admin.keys("*:claim") == []
+
+
+def test_one_who_waits_for_another_process_in_vain_asks_nobody_and_says_so(server: RedisServer) -> None:
+    model = Model()
+    ours = wrapped(server.url, model, limits={"llmTimeoutMs": 150, "deadlineMs": 20_000})
+    theirs = RedisCache(server.url, timeout=1.0, ttl_seconds=60, breaker=Breaker(1, 30))
+    assert theirs.claim(key_of(ours, model), 30) is Claim.MINE
+    seen = ours.retrieve(QUERY)
+    assert [(it.stage, it.reason) for it in seen.degradations] == [("transform", "timeout")]
+    assert (model.asked, seen.trace.llm_calls, seen.trace.decision.call) == (0, 0, False)
+    # The claim of the other one is still its own.
+    assert len(server.admin.keys("*:claim")) == 1
+    theirs.close()
+
+
+def test_what_another_process_told_us_counts_as_remembered(server: RedisServer) -> None:
+    model = Model()
+    ours = wrapped(server.url, model)
+    theirs = RedisCache(server.url, timeout=1.0, ttl_seconds=60, breaker=Breaker(1, 30))
+    key = key_of(ours, model)
+    assert theirs.claim(key, 30) is Claim.MINE
+    threading.Timer(0.1, theirs.keep, (key, Transformation(rewrite=REWRITE))).start()
+    seen = ours.retrieve(QUERY)
+    assert (seen.trace.cache_hits, seen.trace.decision.reason, model.asked) == (1, "cached", 0)
+    theirs.close()
+
+
+def test_one_who_is_cancelled_while_it_waits_takes_no_claim_any_more(server: RedisServer) -> None:
+    async def ask() -> None:
+        async def asearch(query: str, top_k: int = 3) -> Any:
+            return search(query, top_k)
+
+        model = Model()
+        config = {"transformationType": "rewrite", "cache": {"redisUrl": server.url, "redisTimeoutMs": 1_000}}
+        ours = qtm.QueryMiddleware({**config, "limits": LIMITS}, client=model).wrap(asearch)
+        theirs = RedisCache(server.url, timeout=1.0, ttl_seconds=60, breaker=Breaker(1, 30))
+        key = key_of(ours, model)
+        assert theirs.claim(key, 30) is Claim.MINE
+        task = asyncio.create_task(ours.aretrieve(QUERY))
+        while not ours._outfit.memory.cache.flights:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.1)
+        theirs.release(key)
+        await asyncio.sleep(0.1)
+        assert server.admin.keys("*") == []
+        theirs.close()
+
+    asyncio.run(ask())
+
+
+def test_a_question_takes_two_trips_to_redis(server: RedisServer) -> None:
+    server.admin.config_resetstat()
+    wrapped(server.url, Model()).retrieve(QUERY)
+    # A third one would be made by a thread of its own.
+    time.sleep(0.05)
+    assert server.admin.info("commandstats")["cmdstat_eval"]["calls"] == 2

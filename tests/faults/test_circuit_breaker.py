@@ -140,6 +140,16 @@ def test_callers_who_give_up_do_not_speak_against_the_model(service: ChatService
     assert len(service.bodies) == 3
 
 
+def test_callers_in_a_hurry_do_not_close_the_model_to_others(service: ChatService) -> None:
+    service.answer = service.slow
+    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
+    for place in range(3):
+        hasty = wrapped.retrieve(f"{QUERY} ({place})", config={"limits": {"llmTimeoutMs": 20}})
+        assert reasons(hasty) == [("transform.rewrite", "timeout")]
+    service.answer = GOOD
+    assert reasons(wrapped.retrieve(QUERY)) == []
+
+
 def test_the_breaker_can_be_switched_off(service: ChatService) -> None:
     service.answer = failure(500)
     asked(middleware(service, breaker={"enabled": False}).wrap(search), 8)

@@ -96,8 +96,8 @@ def test_a_limit_on_money_needs_a_price(service: ChatService) -> None:
 def test_a_failed_request_costs_nothing_but_a_call(service: ChatService, meter: Meter) -> None:
     service.answer = failure(500)
     middleware(service, budget={"maxTokens": 10**6}).wrap(search)(QUERY)
-    assert sum(it.tokens for it in meter._minutes) == 0
-    assert len(meter._calls) == 1
+    assert sum(it.tokens for it in meter._spent._parts) == 0
+    assert sum(it.calls for it in meter._calls._parts) == 1
 
 
 def test_answers_count_and_are_refused_where_there_is_no_room(service: ChatService) -> None:

@@ -1,0 +1,309 @@
+"""A governed model tells breaker and meter how each call ended, whichever way that was."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from time import sleep
+from typing import Any
+
+import pytest
+
+from qtmiddleware.breaker import Breaker
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.governed import GovernedModel
+from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.settings import BudgetSettings, LlmSettings, Settings
+from qtmiddleware.settings.query import LimitSettings
+from qtmiddleware.spending import Meter
+
+PROMPT = Prompt("rewrite", "1", "system", "user", (), "user")
+REPLY = Reply("fine", input_tokens=10, output_tokens=5)
+LIMITED = BudgetSettings(max_tokens=10**6)
+
+
+class Scripted:
+    """Gives or raises what it is told to, piece by piece where it streams."""
+
+    name = "scripted"
+
+    def __init__(self, *said: Any) -> None:
+        self.said = said
+        self.asked = 0
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Any:
+        return list(self.stream(prompt, deadline))[-1]
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Any:
+        return self.complete(prompt, deadline)
+
+    def stream(self, _prompt: Prompt, _deadline: Deadline) -> Iterator[Any]:
+        self.asked += 1
+        for piece in self.said:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+
+    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[Any]:
+        for piece in self.stream(prompt, deadline):
+            await asyncio.sleep(0)
+            yield piece
+
+
+class Governed:
+    """One call of a governed model, which failed calls would close at once."""
+
+    def __init__(self, *said: Any, granted_ms: int = 5_000) -> None:
+        self.inner = Scripted(*said)
+        self.breaker = Breaker(1, 30)
+        self.meter = Meter()
+        limits = LimitSettings(llm_timeout_ms=granted_ms)
+        settings = Settings(budget=LIMITED, llm=LlmSettings(max_tokens=100), limits=limits)
+        self.model = GovernedModel(self.inner, settings, self.breaker, meter=self.meter)
+
+    @property
+    def tokens(self) -> int:
+        return sum(it.tokens for it in self.meter._spent._parts)
+
+    @property
+    def calls(self) -> int:
+        return sum(it.calls for it in self.meter._calls._parts)
+
+    @property
+    def is_left_alone(self) -> bool:
+        return self.breaker.rest > 0
+
+
+async def _awaited(model: GovernedModel, deadline: Deadline) -> list[Any]:
+    return [piece async for piece in model.astream(PROMPT, deadline)]
+
+
+WAYS: dict[str, Callable[[GovernedModel, Deadline], Any]] = {
+    "complete": lambda model, deadline: model.complete(PROMPT, deadline),
+    "acomplete": lambda model, deadline: asyncio.run(model.acomplete(PROMPT, deadline)),
+    "stream": lambda model, deadline: list(model.stream(PROMPT, deadline)),
+    "astream": lambda model, deadline: asyncio.run(_awaited(model, deadline)),
+}
+way = pytest.mark.parametrize("way", WAYS)
+
+
+@way
+def test_what_a_reply_says_it_took_is_what_is_counted(way: str) -> None:
+    governed = Governed(REPLY)
+    WAYS[way](governed.model, Deadline.after(5))
+    assert (governed.calls, governed.tokens, governed.is_left_alone) == (1, 15, False)
+
+
+@way
+@pytest.mark.parametrize(
+    ("error", "left_alone", "free"),
+    [
+        (ModelError("unavailable"), True, True),
+        (ModelError("rate_limited", retry_after=5), True, True),
+        (ModelError("unauthorized"), True, True),
+        (ModelError("timeout"), True, False),
+        (ModelError("unparsable"), True, False),
+        (ModelError("refused"), False, False),
+        (ModelError("empty"), False, False),
+        (ModelError("too_long"), False, True),
+        (ModelError("cancelled"), False, False),
+        (ValueError("a defect"), True, False),
+        (SystemExit(3), False, False),
+        (asyncio.CancelledError(), False, False),
+    ],
+    ids=lambda value: getattr(value, "reason", None) or (type(value).__name__ if value not in (True, False) else ""),
+)
+def test_however_a_call_fails_breaker_and_meter_are_told(
+    way: str, error: BaseException, left_alone: bool, free: bool
+) -> None:
+    governed = Governed(error)
+    with pytest.raises(type(error)):
+        WAYS[way](governed.model, Deadline.after(5))
+    assert (governed.calls, governed.is_left_alone, governed.tokens == 0) == (1, left_alone, free)
+
+
+@way
+@pytest.mark.parametrize("late", [Deadline(1.0), Deadline(0.0)], ids=["timeout", "cancelled"])
+def test_a_call_without_any_time_left_is_not_made_and_speaks_against_nobody(
+    way: str, late: Deadline, request: pytest.FixtureRequest
+) -> None:
+    governed = Governed(REPLY)
+    with pytest.raises(ModelError) as caught:
+        WAYS[way](governed.model, late)
+    assert caught.value.reason == request.node.callspec.id.split("-")[0]
+    assert (governed.inner.asked, governed.calls, governed.is_left_alone) == (0, 0, False)
+
+
+@pytest.mark.parametrize("way", ["complete", "acomplete"])
+@pytest.mark.parametrize("said", ["a text", None, {"text": "fine"}], ids=["text", "nothing", "mapping"])
+def test_what_is_no_reply_is_told_as_such(way: str, said: Any) -> None:
+    governed = Governed(said)
+    with pytest.raises(ModelError, match=r"scripted returned (str|NoneType|dict); it has to return a Reply") as caught:
+        WAYS[way](governed.model, Deadline.after(5))
+    assert (caught.value.reason, governed.is_left_alone) == ("unparsable", True)
+
+
+def test_a_stream_that_says_its_reply_twice_costs_it_once() -> None:
+    said = Reply("fine", input_tokens=10, output_tokens=5, calls=3)
+    governed = Governed("fine", Reply("fine", calls=3), said)
+    assert list(governed.model.stream(PROMPT, Deadline.after(5)))[-1] is said
+    assert (governed.calls, governed.tokens) == (3, 15)
+
+
+def test_retries_count_where_nobody_says_what_they_cost() -> None:
+    governed = Governed(Reply("fine", calls=4))
+    governed.model.complete(PROMPT, Deadline.after(5))
+    assert (governed.calls, governed.tokens > 100) == (4, True)
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_a_stream_that_breaks_off_is_not_free(way: str) -> None:
+    governed = Governed("fi", ModelError("unavailable"))
+    with pytest.raises(ModelError):
+        WAYS[way](governed.model, Deadline.after(5))
+    assert (governed.tokens > 100, governed.is_left_alone) == (True, True)
+
+
+def test_a_whole_reply_is_a_success_though_its_stream_never_ends() -> None:
+    governed = Governed("fine", REPLY, "", granted_ms=1)
+    pieces = governed.model.stream(PROMPT, Deadline.after(0.05))
+    assert [next(pieces), next(pieces)] == ["fine", REPLY]
+    sleep(0.06)
+    assert not governed.is_left_alone
+    pieces.close()
+    assert not governed.is_left_alone
+
+
+def test_a_stream_nobody_listens_to_any_more_speaks_against_nobody() -> None:
+    governed = Governed("fi", "ne", REPLY)
+    pieces = governed.model.stream(PROMPT, Deadline.after(5))
+    next(pieces)
+    pieces.close()
+    assert (governed.is_left_alone, governed.calls) == (False, 1)
+
+
+@pytest.mark.parametrize(("early", "failed"), [(0.001, True), (0.1, False)])
+def test_a_stream_that_is_given_up_has_failed_where_it_was_late(
+    early: float, failed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    governed = Governed("fi", "ne", REPLY)
+    deadline = Deadline.after(60)
+    pieces = governed.model.stream(PROMPT, deadline)
+    next(pieces)
+    monkeypatch.setattr("qtmiddleware.llms.governed.monotonic", lambda at=deadline.at: at - early)
+    # As whoever listens does when it stops.
+    deadline.cancel()
+    pieces.close()
+    assert governed.is_left_alone is failed
+
+
+@way
+@pytest.mark.parametrize(("granted", "left_alone"), [(5_000, False), (100, True)], ids=["hurry", "enough"])
+def test_one_who_leaves_it_too_little_time_does_not_speak_against_a_model(
+    way: str, granted: int, left_alone: bool
+) -> None:
+    governed = Governed(ModelError("timeout"), granted_ms=granted)
+    with pytest.raises(ModelError):
+        WAYS[way](governed.model, Deadline.after(1))
+    assert governed.is_left_alone is left_alone
+
+
+def test_a_call_may_come_to_what_it_sends_and_the_longest_reply_the_settings_allow() -> None:
+    governed = Governed(ModelError("refused"))
+    with pytest.raises(ModelError):
+        governed.model.complete(replace(PROMPT, user="界" * 40, max_tokens=800), Deadline.after(5))
+    assert governed.tokens == 100 + (len("system") + 3 * 40) // 3
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_a_stream_nobody_listens_to_is_closed_at_once(way: str) -> None:
+    class Pieces:
+        closed = 0
+
+        def __iter__(self) -> Any:
+            return iter(("fi", "ne"))
+
+        async def __aiter__(self) -> Any:
+            yield "fi"
+
+        def close(self) -> None:
+            self.closed += 1
+
+        async def aclose(self) -> None:
+            self.close()
+
+    async def first(pieces: Any) -> Any:
+        said = await anext(pieces)
+        await pieces.aclose()
+        return said
+
+    governed, pieces = Governed(), Pieces()
+    governed.inner.stream = governed.inner.astream = lambda *_: pieces  # type: ignore[method-assign]
+    if way == "astream":
+        assert asyncio.run(first(governed.model.astream(PROMPT, Deadline.after(5)))) == "fi"
+    else:
+        told = governed.model.stream(PROMPT, Deadline.after(5))
+        assert next(told) == "fi"
+        told.close()
+    assert pieces.closed == 1
+
+
+def test_a_budget_without_room_leaves_the_next_call_to_try() -> None:
+    governed = Governed(REPLY)
+    poor = Settings(budget=BudgetSettings(max_tokens=0), llm=LlmSettings(max_tokens=100))
+    breaker = Breaker(1, 0.001)
+    model = GovernedModel(governed.inner, poor, breaker, meter=governed.meter)
+    first = breaker.attempt()
+    assert first is not None
+    first.failed()
+    sleep(0.002)
+    for _ in range(3):
+        with pytest.raises(ModelError) as caught:
+            model.complete(PROMPT, Deadline.after(5))
+        assert caught.value.reason == "over_budget"
+
+
+def test_while_one_call_tries_the_others_are_told_so() -> None:
+    governed = Governed(REPLY)
+    breaker = Breaker(1, 0.001)
+    model = GovernedModel(governed.inner, Settings(), breaker, meter=governed.meter)
+    first = breaker.attempt()
+    assert first is not None
+    first.failed()
+    sleep(0.002)
+    assert model.reason_to_wait() is None
+    assert breaker.attempt() is not None
+    reason = model.reason_to_wait()
+    assert reason is not None
+    assert str(reason) == "scripted failed and is being tried again"
+    with pytest.raises(ModelError, match="is being tried again"):
+        model.complete(PROMPT, Deadline.after(5))
+
+
+def test_a_model_that_cannot_stream_gives_the_whole_alone() -> None:
+    class Plain:
+        name = "plain"
+
+        def complete(self, _prompt: Prompt, _deadline: Deadline) -> Reply:
+            return REPLY
+
+        async def acomplete(self, _prompt: Prompt, _deadline: Deadline) -> Reply:
+            return REPLY
+
+    meter = Meter()
+    model = GovernedModel(Plain(), Settings(budget=LIMITED), Breaker(1, 30), meter=meter)
+    assert WAYS["stream"](model, Deadline.after(5)) == WAYS["astream"](model, Deadline.after(5)) == [REPLY]
+    assert sum(it.calls for it in meter._calls._parts) == 2
+
+
+def test_a_hundred_threads_leave_nothing_reserved() -> None:
+    governed = Governed(REPLY)
+    threads = [threading.Thread(target=governed.model.complete, args=(PROMPT, Deadline.after(20))) for _ in range(100)]
+    for it in threads:
+        it.start()
+    for it in threads:
+        it.join()
+    assert (governed.calls, governed.tokens) == (100, 1_500)
