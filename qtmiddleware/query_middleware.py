@@ -220,11 +220,13 @@ class QueryMiddleware:
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""
         self._own.close()
+        self._memory.cache.close()
         self._equipment.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
         self._own.close()
+        self._memory.cache.close()
         await self._equipment.aclose()
 
     def __enter__(self) -> QueryMiddleware:
