@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.asking import NOTHING, Question
@@ -62,9 +62,8 @@ class _Retrieving:
         self._failure: BaseException | None = None
         self._turn: Turn | None = None
 
-    @cached_property
     def spans(self) -> Sequence[Span]:
-        """What the model may not lose of the question; found when first needed."""
+        """What the model may not lose of the question."""
         return protected_spans(self.request.original, language=self.query.language or "auto")
 
     def flow(self) -> Flow[Retrieval]:
@@ -132,13 +131,13 @@ class _Retrieving:
             self.settings,
             self.request.original,
             is_follow_up=bool(self.request.history),
-            literals=lambda: [it.text for it in self.spans if it.kind in _LITERAL],
+            literals=lambda: [it.text for it in self.spans() if it.kind in _LITERAL],
         )
         if reason:
             self.trace.decision = Decision(call=False, reason=reason)
             return None, NOTHING
         question = Question(self.request.original, self.request.history, self.settings)
-        self._turn = Turn(question, self.query, self.request, self.trace, self.trouble, lambda: self.spans)
+        self._turn = Turn(question, self.query, self.request, self.trace, self.trouble, self.spans)
         if (remembered := self._turn.remembered()) is not None:
             self.trace.decision = Decision(call=False, reason="cached")
             return None, remembered

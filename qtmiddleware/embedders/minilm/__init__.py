@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,17 +79,18 @@ class MiniLMEmbedder:
         self._folder = Path(given).expanduser() if given else None
         self._lock = ForkLock()
         self._model: _Model | None = None
+        self._name = MODEL_NAME if self._folder is None else ""
 
     def __repr__(self) -> str:
         return f"MiniLMEmbedder(model_dir={str(self._folder) if self._folder else None!r})"
 
-    @cached_property
+    @property
     def name(self) -> str:
         """``all-MiniLM-L6-v2``; with other weights in an own folder, followed by ``@`` and the head of their sha256."""
-        if self._folder is None:
-            return MODEL_NAME
-        found = sha256_of(given_files(self._folder).weights)
-        return MODEL_NAME if found == SHA256[WEIGHTS] else f"{MODEL_NAME}@{found[:12]}"
+        if not self._name and self._folder is not None:
+            found = sha256_of(given_files(self._folder).weights)
+            self._name = MODEL_NAME if found == SHA256[WEIGHTS] else f"{MODEL_NAME}@{found[:12]}"
+        return self._name
 
     @property
     def dimension(self) -> int:
