@@ -122,8 +122,9 @@ class Question:
                 trace.stage(f"transform.{prompt.mode}", outcome.seconds)
                 return part
         if outcome.value is None and not (isinstance(outcome.error, ModelError) and not outcome.error.was_asked):
-            # A model that was still at work has cost something, and nobody says how much.
-            trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=None if reason == "timeout" else 0.0)
+            # A model that was at work has cost something, and nobody says how much.
+            is_free = isinstance(outcome.error, ModelError) and outcome.error.is_free
+            trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if is_free else None)
         trace.stage(f"transform.{prompt.mode}", outcome.seconds, "degraded", reason)
         self.trouble.append(Degradation(f"transform.{prompt.mode}", reason, detail))
         return None

@@ -17,7 +17,7 @@ An exception of the wrapped function itself is never one of these: it passes thr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 
 class QtMiddlewareError(Exception):
@@ -72,6 +72,11 @@ class MissingExtra(QtMiddlewareError, ImportError):
         return type(self), (self.package, self.extra)
 
 
+_UNASKED: Final = frozenset({"circuit_open", "over_budget"})
+_REFUSED: Final = frozenset({"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"})
+_FREE: Final = _UNASKED | _REFUSED
+
+
 class ModelError(QtMiddlewareError):
     """The language model gave nothing usable.
 
@@ -91,7 +96,12 @@ class ModelError(QtMiddlewareError):
     @property
     def was_asked(self) -> bool:
         """Whether the model was asked at all; a service that was left alone was not."""
-        return self.reason not in ("circuit_open", "over_budget")
+        return self.reason not in _UNASKED
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a call that ended so is charged nowhere; what others cost nobody says."""
+        return self.reason in _FREE
 
 
 class EmbeddingError(QtMiddlewareError):

@@ -21,8 +21,8 @@ def accounted(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
         trace.stage(stage, outcome.seconds, *status)
         return None
     error = as_model_error(outcome.error)
-    # A model that was still at work has cost something, and nobody says how much.
-    cost = None if error.reason == "timeout" else 0.0
+    # A model that was at work has cost something, and nobody says how much.
+    cost = 0.0 if error.is_free else None
     trace.spent(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
     trace.stage(stage, outcome.seconds, "failed", error.reason)
     return error

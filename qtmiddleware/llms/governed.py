@@ -18,8 +18,6 @@ from qtmiddleware.spending import METER, Meter, Reservation
 
 # What says that the service is there and at work, though this question got no answer.
 _ANSWERED: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
-# Nothing is charged for these.
-_FREE: Final = frozenset({"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"})
 # A caller that cancels at its deadline is a little early at times.
 _NEARLY: Final = 0.005
 
@@ -174,7 +172,7 @@ class _Call:
             self._given_up()
 
     def _failed(self, error: ModelError) -> None:
-        if error.reason in _FREE and not self._was_heard:
+        if error.is_free and not self._was_heard:
             self._reserved.settle(0, 0.0)
         if error.reason == "cancelled":
             self._given_up()
