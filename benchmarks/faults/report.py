@@ -92,7 +92,7 @@ def totals(run: Sequence[Tried], limits: Limits) -> list[tuple[str, object]]:
         ("most beyond it, of the tries that count", f"{last:.0f} ms"),
         ("something in time was taken for late, at the first try", len(late)),
         (f"the same, after up to {MOST_REPEATS} repeats", sum(any(law == LATE for law, _ in it.last) for it in run)),
-        ("told as circuit_open", sum(it.last.excused for it in run)),
+        ("told as circuit_open, or a slow look-up of a name as timeout", sum(it.last.excused for it in run)),
         ("cancelled in a TLS handshake, its socket left to the garbage collector", sum(it.last.unclosed for it in run)),
         *(
             (f"longest that threads went on after a call, {way}", f"{took * 1e3:.0f} ms")
