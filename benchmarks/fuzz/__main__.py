@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from benchmarks.fuzz import growth, report, running
 from benchmarks.fuzz.targets import TARGETS
@@ -26,7 +27,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.regex:
         lengths = [int(length) for length in given.lengths.split(",")]
-        measured = growth.measured(lengths, report.write_growth)
+        measured = growth.measured(lengths, partial(report.write_growth, lengths))
         return int(any(it.ratio >= growth.MOST for it in measured))
     found = [running.fuzz(name, given.seconds) for name in given.target or TARGETS]
     report.write_runs(found, given.seconds)

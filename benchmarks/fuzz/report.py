@@ -40,8 +40,8 @@ def write_runs(runs: Sequence[Run], seconds: int) -> None:
     )
 
 
-def write_growth(found: Sequence[Growth]) -> None:
-    """Keep how time grew."""
+def write_growth(lengths: Sequence[int], found: Sequence[Growth]) -> None:
+    """Keep how time grew up to the last of the *lengths*."""
     patterns = [it for it in found if it.kind == "pattern"]
     rows = [
         f"| {it.name.replace('|', '¦').replace('`', '´')} | {it.worst_ms:,.1f} | {it.ratio:.1f} | `{it.attack}` |"
@@ -50,7 +50,7 @@ def write_growth(found: Sequence[Growth]) -> None:
     ]
     _write(
         _PARTS[1],
-        f"- command: `python -m benchmarks.fuzz --regex`\n{_about('regex')}\n"
+        f"- command: `python -m benchmarks.fuzz --regex --lengths {','.join(map(str, lengths))}`\n{_about('regex')}\n"
         f"- patterns: {len(patterns)}; functions: {len(found) - len(patterns)}; texts: "
         f"{sum(it.attacks for it in found):,}; the bar: below {MOST:g} for four times the length\n\n"
         "*ratio* is the worst one of all texts that take longer than 2 ms, for four times the length (4 is linear). Of "
