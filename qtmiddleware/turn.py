@@ -70,6 +70,7 @@ class Turn:
         self._trouble = trouble
         self._spans = spans
         self._key = question.cache_key(request.model) if request.settings.cache.enabled else None
+        self._shared = None if self._key is None else self._cache.shared
         self._shares = request.shares
         # Others who hear the replies know the first prompts alone.
         self._lands_early = question.is_last_round
@@ -79,6 +80,9 @@ class Turn:
         self._elsewhere = False
         self._has_claim = False
         self._cache_seconds = self._settings.cache.redis_timeout_ms / 1e3
+
+    def _shared_key(self) -> str:
+        return digest(self._key)
 
     def remembered(self) -> Transformation | None:
         """What this process knows already."""
@@ -124,8 +128,8 @@ class Turn:
             return []
         if self._joined is not None:
             return [Join(self._joined)]
-        if self._elsewhere and self._key is not None and self._cache.shared is not None:
-            return [Recall(partial(self._cache.shared.wait, digest(self._key), self.patience))]
+        if self._elsewhere and self._shared is not None:
+            return [Recall(partial(self._shared.wait, self._shared_key(), self.patience))]
         asks = self._question.asks(self.patience)
         if self._led is not None and self._lands_early:
             early = _Early(self._led, len(asks))
@@ -190,8 +194,8 @@ class Turn:
         """Whoever waits for us waits no longer, here or in another process, and nor does a thread of ours."""
         if self._elsewhere:
             self.patience.cancel()
-        if self._has_claim and self._cache.shared is not None and self._key is not None:
-            in_background(partial(self._cache.shared.release, digest(self._key)))
+        if self._has_claim and self._shared is not None:
+            in_background(partial(self._shared.release, self._shared_key()))
         self._let_land(ABANDONED)
 
     def _together(self) -> Together:
@@ -199,27 +203,25 @@ class Turn:
 
     def _recall(self) -> Flow[None]:
         """Look into the shared cache, for no longer than that may take."""
-        shared = self._cache.shared
-        if shared is None or self._key is None or shared.is_resting:
+        shared = self._shared
+        if shared is None or shared.is_resting:
             return
         from qtmiddleware.cache.redis_cache import Claim
 
-        call = partial(shared.claim, digest(self._key), self.patience.remaining() + _GRACE)
+        call = partial(shared.claim, self._shared_key(), self.patience.remaining() + _GRACE)
         self._has_claim = True
         (outcome,) = yield Together([Recall(call)], self.patience.sooner(self._cache_seconds), 1)
         if isinstance(outcome.value, Transformation):
-            self._has_claim = False
             self._trace.cache_hits += 1
             self._found(outcome.value)
-        elif outcome.value is Claim.ELSEWHERE:
-            self._has_claim = False
-            self._elsewhere = self._shares
+        self._elsewhere = outcome.value is Claim.ELSEWHERE and self._shares
+        self._has_claim = self._known is None and outcome.value is not Claim.ELSEWHERE
 
     def _share(self, made: Transformation, trouble: Sequence[Degradation]) -> Flow[None]:
-        shared = self._cache.shared
-        if shared is None or self._key is None or shared.is_resting:
+        shared = self._shared
+        if shared is None or shared.is_resting:
             return
-        key = digest(self._key)
+        key = self._shared_key()
         call = partial(shared.release, key) if made.is_empty or trouble else partial(shared.keep, key, made)
         self._has_claim = False
         yield Together([Recall(call)], Deadline.after(self._cache_seconds), 1)

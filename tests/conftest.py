@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 
 import pytest
+from clock import Clock
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +15,9 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> str | None:
     path = tmp_path_factory.mktemp("ca") / "one.pem"
     path.write_text("".join(map(ssl.DER_cert_to_PEM_cert, found[:1])), encoding="ascii")
     return str(path) if found else None
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Time that passes when the test says so."""
+    return Clock()

@@ -8,23 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
+from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.breaker import Attempt, Breaker
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def begun(breaker: Breaker, until: float = float("inf")) -> Attempt:

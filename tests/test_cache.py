@@ -5,24 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-import pytest
+from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.cache import TTLCache
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def test_what_was_put_is_got(clock: Clock) -> None:

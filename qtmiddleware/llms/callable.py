@@ -8,8 +8,9 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from qtmiddleware.deadline import Deadline
+from qtmiddleware.deadline import NEVER, Deadline
 from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import Prompt, Reply
 
 Messages = list[dict[str, str]]
@@ -42,7 +43,7 @@ class CallableModel:
         """The reply to *prompt*; raises `ModelError`."""
         if not self.can_sync:
             raise ModelError("unavailable", f"{self._name} is asynchronous and cannot serve a synchronous call")
-        _time_left(deadline)
+        time_left(deadline)
         try:
             answer = self._fn(_messages(prompt))
         except ModelError:
@@ -59,9 +60,9 @@ class CallableModel:
         """The reply to *prompt*; raises `ModelError`."""
         if not self.can_async:
             raise ModelError("unavailable", f"{self._name} is synchronous and would block the event loop")
-        left = _time_left(deadline)
+        left = time_left(deadline)
         try:
-            async with asyncio.timeout(left) as scope:
+            async with asyncio.timeout(None if left == NEVER else left) as scope:
                 answer: Any = self._fn(_messages(prompt))
                 return self._reply(await answer)
         except ModelError:
@@ -84,14 +85,6 @@ class CallableModel:
 
 def _messages(prompt: Prompt) -> Messages:
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
-
-
-def _time_left(deadline: Deadline) -> float | None:
-    left = deadline.remaining()
-    if left <= 0:
-        # A deadline that was cancelled lies at the beginning of time.
-        raise ModelError("timeout" if deadline.at > 0 else "cancelled", "no time was left to ask the language model")
-    return None if left == float("inf") else left
 
 
 def _is_async(fn: Any) -> bool:

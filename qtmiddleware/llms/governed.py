@@ -12,6 +12,7 @@ from qtmiddleware.breaker import Attempt, Breaker
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.llms.openai.prices import Prices
+from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 from qtmiddleware.settings import Settings
 from qtmiddleware.spending import METER, Meter, Reservation
@@ -102,11 +103,9 @@ class GovernedModel:
                     yield call.heard(piece)
 
     def _call(self, prompt: Prompt, deadline: Deadline) -> _Call:
-        if deadline.passed:
-            # A deadline that was cancelled lies at the beginning of time. None of this speaks against the model.
-            reason = "timeout" if deadline.at > 0 else "cancelled"
-            raise ModelError(reason, "no time was left to ask the language model")
-        attempt = self._breaker.attempt(deadline.at, has_time=deadline.remaining() >= self._enough)
+        # Raised before the call begins: a caller without time says nothing of the model.
+        left = time_left(deadline)
+        attempt = self._breaker.attempt(deadline.at, has_time=left >= self._enough)
         if attempt is None:
             raise self.reason_to_wait() or ModelError("circuit_open", f"{self.name} failed and is being tried again")
         try:

@@ -16,7 +16,7 @@ from qtmiddleware.llms.openai.clients import Clients, can_stream
 from qtmiddleware.llms.openai.dialogue import Dialogue, Heard, Sent, aconversed, conversed
 from qtmiddleware.llms.openai.prices import Prices
 from qtmiddleware.llms.openai.streaming import StreamReader, says_all
-from qtmiddleware.llms.openai.waiting import time_left, timeout
+from qtmiddleware.llms.openai.waiting import timeout, wait_for
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.settings import StructuredOutput
 
@@ -119,7 +119,7 @@ class OpenAIModel:
                     break
                 yield from filter(None, reader.feed(chunk))
                 if not reader.is_whole:
-                    time_left(deadline)
+                    wait_for(deadline)
                 elif ended := reader.ended():
                     yield self._accounted(heard, ended)
         left, reply = reader.end()
@@ -138,7 +138,7 @@ class OpenAIModel:
                 stack.push_async_callback(chunks.aclose)
             while not reader.is_done:
                 try:
-                    async with asyncio.timeout(time_left(deadline)):
+                    async with asyncio.timeout(wait_for(deadline)):
                         chunk = await anext(chunks, None)
                 except Exception as error:
                     if reader.is_whole:
@@ -171,7 +171,7 @@ class OpenAIModel:
 
     def _send(self, request: dict[str, Any], deadline: Deadline) -> Sent:
         client = self._clients.sync()
-        left = time_left(deadline)
+        left = wait_for(deadline)
         completions = client.chat.completions
         if not can_stream(client):
             return completions.create(**request, timeout=left), 0
@@ -183,7 +183,7 @@ class OpenAIModel:
 
     async def _asend(self, request: dict[str, Any], deadline: Deadline) -> Sent:
         client = await self._clients.asynchronous()
-        left = time_left(deadline)
+        left = wait_for(deadline)
         async with asyncio.timeout(left):
             completions = client.chat.completions
             if not can_stream(client):
@@ -197,7 +197,7 @@ class OpenAIModel:
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Sent:
         """What comes back, as an iterator that lives as long as *stack*."""
         client = self._clients.sync()
-        left = time_left(deadline)
+        left = wait_for(deadline)
         completions = client.chat.completions
         if can_stream(client):
             opened = completions.with_streaming_response.create(**request, timeout=timeout(left))
@@ -210,7 +210,7 @@ class OpenAIModel:
 
     async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Sent:
         client = await self._clients.asynchronous()
-        left = time_left(deadline)
+        left = wait_for(deadline)
         completions = client.chat.completions
         async with asyncio.timeout(left):
             if can_stream(client):

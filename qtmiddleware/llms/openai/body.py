@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import Reply
 
 MOST_BYTES: Final = 1 << 20
@@ -32,9 +33,7 @@ class Collector:
         self._size += len(chunk)
         if self._size > MOST_BYTES:
             raise ModelError("too_long", f"the model's answer is larger than {MOST_BYTES} bytes and was not read on")
-        if self._deadline.passed:
-            # A deadline that was cancelled lies at the beginning of time.
-            raise ModelError("timeout" if self._deadline.at > 0 else "cancelled", "the model was still sending")
+        time_left(self._deadline, "the model was still sending")
         self._chunks.append(chunk)
 
     def body(self) -> bytes:

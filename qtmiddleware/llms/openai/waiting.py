@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.time_left import time_left
 
 LONGEST_WAIT: Final = 600.0
 """The timeout in seconds of a request without a deadline: none is ever sent without one."""
@@ -22,11 +22,6 @@ def timeout(left: float) -> Any:
     return openai.Timeout(left, connect=min(0.9 * left, LONGEST_CONNECT))
 
 
-def time_left(deadline: Deadline) -> float:
-    """The seconds until *deadline*; raises `ModelError` where there are none."""
-    left = min(deadline.remaining(), LONGEST_WAIT)
-    if left <= 0:
-        # A deadline that was cancelled lies at the beginning of time.
-        reason = "timeout" if deadline.at > 0 else "cancelled"
-        raise ModelError(reason, "no time was left to ask the language model")
-    return left
+def wait_for(deadline: Deadline) -> float:
+    """The longest a request may take, in seconds; raises `ModelError` where no time is left."""
+    return min(time_left(deadline), LONGEST_WAIT)
