@@ -14,7 +14,6 @@ import pytest
 
 PACKAGE = "qtmiddleware"
 ROOT = Path(__file__).resolve().parent.parent / PACKAGE
-LONGEST = 250
 
 # Bottom to top. A room is a file or a folder; those of one line do not import each other, only what lies below.
 FLOORS: tuple[frozenset[str], ...] = tuple(
@@ -166,11 +165,6 @@ def test_imports_are_absolute_and_never_of_the_package_itself(file: Source) -> N
     for found in imports_of(file.tree):
         assert not found.module.startswith("."), f"{file.name}:{found.line}"
         assert found.module != PACKAGE or file.room in ROOF, f"{file.name}:{found.line}"
-
-
-@each_source
-def test_no_file_is_longer_than_a_reader_can_hold(file: Source) -> None:
-    assert len(file.path.read_text(encoding="utf-8").splitlines()) <= LONGEST
 
 
 @each_source
