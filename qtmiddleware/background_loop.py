@@ -1,0 +1,101 @@
+"""One long-lived event loop in a daemon thread, for coroutines whose caller has no loop or one that soon ends.
+
+An asynchronous client keeps its connections only as long as the loop they were opened in. Coroutines that are started
+here share one loop for the life of the process, so that blocking callers, and callers with a loop a call, reuse them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from threading import Lock, Thread, get_ident
+from typing import Any, TypeVar
+
+from qtmiddleware.deadline import NEVER
+
+T = TypeVar("T")
+
+
+class _BackgroundLoop:
+    """The loop with its thread; started by the first coroutine, and anew in a forked process."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+
+    def is_current(self) -> bool:
+        """Whether the calling thread is the one that runs this loop."""
+        return self._thread is not None and self._thread.ident == get_ident()
+
+    def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Start the coroutine that *call* makes, in a copy of the caller's context; returns its future."""
+        with self._lock:
+            if self._loop is None or self._thread is None or not self._thread.is_alive():
+                self._loop = asyncio.new_event_loop()
+                self._thread = Thread(target=_serve, args=(self._loop,), name="qtmiddleware-loop", daemon=True)
+                self._thread.start()
+            loop = self._loop
+        return asyncio.run_coroutine_threadsafe(call(), loop)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+_background = _BackgroundLoop()
+
+
+def _forget_loop() -> None:
+    global _background
+    _background = _BackgroundLoop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_loop)
+
+
+def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
+    """What the coroutine that *call* makes returns, waiting at most *timeout* seconds in this thread.
+
+    Raises what the coroutine raises, and `TimeoutError` after *timeout*; the coroutine is cancelled then, and where the
+    caller is interrupted. Thread-safe. Context variables of the caller are visible inside. Called from the loop's own
+    thread, which must not wait for itself, the coroutine runs in a loop of its own in another thread.
+    """
+    if _background.is_current():
+        return _run_elsewhere(call, timeout)
+    return _wait(_background.submit(call), timeout)
+
+
+async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """`run_in_background_loop` for a caller that awaits; cancelling the caller cancels the coroutine."""
+    if _background.is_current():
+        return await call()
+    return await asyncio.wrap_future(_background.submit(call))
+
+
+def _run_elsewhere(call: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
+    other = _BackgroundLoop()
+    try:
+        return _wait(other.submit(call), timeout)
+    finally:
+        if other._loop is not None:
+            other._loop.call_soon_threadsafe(other._loop.stop)
+
+
+def _wait(future: Future[T], timeout: float) -> T:
+    try:
+        return future.result(None if timeout == NEVER else timeout)
+    except FutureTimeout:
+        if future.done():  # The coroutine's own.
+            raise
+        raise TimeoutError("the coroutine did not end in time") from None
+    finally:
+        future.cancel()
