@@ -93,7 +93,7 @@ class Invocation:
         call_shape: CallShape,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        original: str,
+        original: Any,
         outfit: Outfit,
         *,
         native_async: bool,
@@ -113,7 +113,7 @@ class Invocation:
         return self._outfit.embed is not None or self._outfit.aembed is not None
 
     def _made(self, query: Any, top_k: int | None) -> Any:
-        if top_k is None and query is self._original:
+        if query is None or (top_k is None and query is self._original):
             return self._fn(*self._args, **self._kwargs)
         args, kwargs = self._call_shape.replaced(self._args, self._kwargs, query=query, top_k=top_k)
         return self._fn(*args, **kwargs)
@@ -125,8 +125,8 @@ class Invocation:
         allows it, and will be from then on. What it raises then passes through.
         """
         query: Any = step.text
-        if self._embeds:
-            query = as_list(step.vector if step.vector is not None else self.embed((step.text,))[0])
+        if self._embeds and query is not None:
+            query = as_list(step.vector if step.vector is not None else self.embed((query,))[0])
         try:
             return settled(self._made(query, step.top_k))
         except Exception as error:
@@ -144,8 +144,8 @@ class Invocation:
 
     async def _searched(self, step: Search) -> Any:
         query: Any = step.text
-        if self._embeds:
-            query = as_list(step.vector if step.vector is not None else (await self.aembed((step.text,)))[0])
+        if self._embeds and query is not None:
+            query = as_list(step.vector if step.vector is not None else (await self.aembed((query,)))[0])
         try:
             return await awaitable(self._made(query, step.top_k))
         except Exception as error:
@@ -187,5 +187,7 @@ class Invocation:
         if logger.isEnabledFor(logging.DEBUG):
             shown = Writing(self._outfit.redact).shown
             texts = [(it.kind, shown(it.text)) for it in retrieval.variants]
-            logger.debug("query %s %r searched %s", retrieval.trace.query_id, shown(retrieval.original_query), texts)
+            query: Any = retrieval.original_query
+            asked = shown(query) if isinstance(query, str) else type(query).__name__
+            logger.debug("query %s %r searched %s", retrieval.trace.query_id, asked, texts)
         return retrieval

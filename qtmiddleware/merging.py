@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from qtmiddleware.fusion import Fused, direction, fuse, has_scores
@@ -13,7 +14,7 @@ from qtmiddleware.request import Request
 from qtmiddleware.responses import Shape, columns_of, shape_of, text_of
 from qtmiddleware.settings import Settings
 from qtmiddleware.trace import Trace
-from qtmiddleware.types import Key, Match, Ranking, Variant
+from qtmiddleware.types import Key, Match, Ranking, Variant, VariantKind
 
 logger: Final = logging.getLogger("qtmiddleware")
 
@@ -39,11 +40,12 @@ Keywords = Callable[[], Sequence[tuple[str, float]]]
 
 
 def with_evidence(fused: Fused, shape: Shape, keywords: Keywords, settings: Settings, trace: Trace) -> Fused:
-    """The leading candidates of *fused*, weighed by the *keywords* over their text, if they have any."""
+    """*fused* with its leading candidates weighed by the *keywords* over their text, if they have any."""
     options = settings.keyword_evidence
     count = min(len(fused.keys), options.candidates)
     if count < 2:
         return fused
+    head = fused.scores[:count]
     texts = [text_of(shape, item, options.text_field) for item in fused.items[:count]]
     if not any(texts):
         trace.note("keyword_evidence", "no text in the metadata; order kept")
@@ -52,8 +54,11 @@ def with_evidence(fused: Fused, shape: Shape, keywords: Keywords, settings: Sett
     if evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
-    scores = weighed(fused.scores[:count], evidence, options.weight, spread=fused.spread)
-    order = sorted(range(count), key=scores.__getitem__, reverse=True)
+    # What follows the candidates has no evidence, and no score above theirs: it stays behind them, in its order.
+    rest = range(count, len(fused.keys))
+    spread = max(head) - min(head) if fused.spread is None else fused.spread
+    scores = weighed(fused.scores, [*evidence, *(0.0 for _ in rest)], options.weight, spread=spread)
+    order = [*sorted(range(count), key=scores.__getitem__, reverse=True), *rest]
     return picked(fused, order, [scores[i] for i in order])
 
 
@@ -85,24 +90,63 @@ def voices(lists: Sequence[Found], settings: Settings) -> list[Ranking]:
     return [Ranking(variant, original.keys, original.scores, original.items), *heard]
 
 
+def keep_repeats(rankings: Sequence[Ranking], own: Ranking, top_k: int | None) -> list[Ranking]:
+    """*rankings* in which a passage that the plain call gives n times counts as n passages; further ones are dropped.
+
+    *own* is the question's own list, of which the plain call gives the first *top_k*. The n-th of a passage has a key
+    of its own, so that the fusion, which counts each key once a list, keeps it.
+    """
+    plain = own.keys[:top_k]
+    if len(set(plain)) == len(plain):
+        return list(rankings)
+    allowed = Counter(plain)
+    return [replace(ranking, keys=_numbered(ranking.keys, allowed)) for ranking in rankings]
+
+
+def _numbered(keys: Sequence[Key], allowed: Mapping[Key, int]) -> list[Key]:
+    seen: Counter[Key] = Counter()
+    numbered: list[Key] = []
+    for key in keys:
+        seen[key] += 1
+        place = min(seen[key], max(1, allowed[key]))
+        numbered.append(key if place == 1 else (key[0], f"{key[1]}\0\0{place}"))
+    return numbered
+
+
 @dataclass(frozen=True, slots=True)
 class Combined:
     """Several lists as one, best first: *keys* in the order of the fusion, *candidates* in the final one.
 
-    *judged* holds the reranker's scores of the leading candidates, ``None`` for one it did not see.
+    *own* is the list of the query as it was asked, whether or not it took part. *judged* holds the reranker's scores of
+    the leading candidates, ``None`` for one it did not see.
     """
 
     candidates: Fused = field(repr=False)
     keys: tuple[Key, ...]
     rankings: tuple[Ranking, ...]
     shape: Shape
+    own: Ranking
     judged: tuple[float | None, ...] = ()
+
+    @property
+    def question(self) -> Ranking | None:
+        """The list whose scores are those for the user's question: the standalone form's in a conversation.
+
+        ``None`` where the question itself has no say, and where lists stand as they were found.
+        """
+        if self.candidates.method == "concat":
+            return None
+        asked = {it.variant.kind: it for it in self.rankings if it.variant.kind in ("original", "standalone")}
+        alone = asked.get("standalone")
+        return alone if alone is not None and alone.keys else asked.get("original")
 
 
 def combined(first: Found, others: Sequence[Found], *, request: Request, keywords: Keywords, trace: Trace) -> Combined:
     """The original's list and the *others* as one, its candidates weighed by the *keywords* if *request* asks so."""
     settings, memory = request.settings, request.memory
-    rankings = voices([first, *others], settings)
+    rankings, own = voices([first, *others], settings), first.ranking
+    if settings.fusion.method != "concat":
+        own, *rankings = keep_repeats([own, *rankings], own, request.top_k)
     shown = direction(rankings)
     if shown and (shown > 0) is not memory.rising and has_scores(rankings):
         memory.rising = shown > 0
@@ -117,7 +161,7 @@ def combined(first: Found, others: Sequence[Found], *, request: Request, keyword
     if request.weighs:
         ordered = with_evidence(fused, shape, keywords, settings, trace)
         trace.stage("keyword_evidence", trace.clock() - fused_at)
-    return Combined(ordered, tuple(fused.keys), tuple(rankings), shape)
+    return Combined(ordered, tuple(fused.keys), tuple(rankings), shape, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +176,111 @@ def presented(lists: Sequence[Found], made: Combined, request: Request) -> Merge
     """The best of *made* in the shape of the first of the *lists* it was made of: the original's.
 
     As many as the caller asked for or, where that is not known, as the longest list holds; the ``concat`` fusion keeps
-    everything.
+    everything. Never fewer than the plain call gives, and all it gives where that is less than was asked for.
     """
-    first, ordered = lists[0], made.candidates
-    if len(lists) == 1 and not request.weighs and not request.reranks:
+    first = lists[0]
+    fused_scores = request.settings.scores == "fused"
+    if len(lists) == 1 and not request.weighs and not request.reranks and not fused_scores:
         # Nothing of ours has a say: what the function gave, passages it found twice and all.
         matches = () if request.brief else plain_matches(first.ranking.variant, first.response, request)
         return Merged(first.response, matches)
     longest = max(len(entry.ranking.keys) for entry in lists)
     count = longest if request.top_k is None else request.top_k
-    if ordered.method == "concat":
-        count = len(ordered.keys)
-    return Merged(
-        response=_rebuilt(first, ordered.items[:count]),
-        matches=() if request.brief else _matches(made, count, request.settings.keyword_evidence.text_field),
+    if made.candidates.method == "concat":
+        count = len(made.candidates.keys)
+    chosen, known = _complete(made, count, request.top_k), None
+    if (question := made.question) is not None:
+        known = {key: place for place, key in reversed(list(enumerate(question.keys)))}
+        chosen = _question_scores(chosen, question, known, made.shape)
+    if fused_scores:
+        chosen = replace(chosen, shown=list(map(made.shape.rescore, chosen.items, falling(chosen.scores))))
+    matches = () if request.brief else _matches(made, chosen, known, request.settings.keyword_evidence.text_field)
+    return Merged(_rebuilt(first, chosen.shown), matches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The passages of a result as columns: the *items* as the searches gave them and as they are *shown*."""
+
+    keys: Sequence[Key]
+    scores: Sequence[float]
+    items: Sequence[Any]
+    sources: Sequence[int]
+    shown: Sequence[Any]
+
+
+def _complete(made: Combined, count: int, top_k: int | None) -> _Chosen:
+    """The best *count* of *made*, and what the plain call gives beside them.
+
+    Where the plain call gives fewer than *top_k*, or that is not known, all of its passages are there: behind the best
+    ones, in place of the last of those that variants alone found where there would be too many.
+    """
+    fused, own = made.candidates, made.own
+    best = list(range(min(count, len(fused.keys))))
+    absent = _absent(own.keys, [fused.keys[place] for place in best], repeats=fused.method == "concat")
+    if top_k is not None and len(own.keys) >= top_k:
+        absent = absent[: max(0, top_k - len(best))]
+    elif top_k is not None and fused.method != "concat":
+        plain, surplus = set(own.keys), max(0, len(best) + len(absent) - top_k)
+        least = [place for place in reversed(best) if fused.keys[place] not in plain][:surplus]
+        best = [place for place in best if place not in least]
+    behind = {key: place for place, key in enumerate(fused.keys[count:], count)} if absent else {}
+    best += sorted(behind[own.keys[place]] for place in absent if own.keys[place] in behind)
+    # A list that took no part in the fusion has no scores there.
+    unheard = [place for place in absent if own.keys[place] not in behind]
+    scores = [fused.scores[place] for place in best]
+    scores += [min(scores, default=0.0)] * len(unheard)
+    items = [fused.items[place] for place in best] + [own.items[place] for place in unheard]
+    return _Chosen(
+        keys=[fused.keys[place] for place in best] + [own.keys[place] for place in unheard],
+        scores=scores if fused.method == "concat" else falling(scores),
+        items=items,
+        sources=[fused.sources[place] for place in best] + [0] * len(unheard),
+        shown=items,
     )
+
+
+def _absent(own: Sequence[Key], here: Sequence[Key], *, repeats: bool) -> list[int]:
+    """The places in *own* of what is not *here*; a passage that *repeats* is missed as often as it does."""
+    left = Counter(here)
+    absent: list[int] = []
+    for place, key in enumerate(own):
+        if left[key]:
+            left[key] -= repeats
+        else:
+            absent.append(place)
+            left[key] += not repeats
+    return absent
+
+
+def falling(scores: Sequence[float]) -> list[float]:
+    """*scores* handed out anew so that each is below the one before: greatest first, equal ones a millionth apart.
+
+    A reranker, or passages that follow the candidates, may have put them in another order.
+    """
+    given: list[float] = []
+    for score in sorted(scores, reverse=True):
+        below = given[-1] - max(1e-6 * abs(given[-1]), 1e-9) if given else score
+        given.append(min(score, below))
+    return given
+
+
+def _question_scores(chosen: _Chosen, question: Ranking, known: Mapping[Key, int], shape: Shape) -> _Chosen:
+    """*chosen* as the list of the user's *question* holds it, which has each passage of *known* at that place.
+
+    A passage that only variants found has no score for the question: it is shown with the lowest of the question's own
+    list, since with a better one it would be in it. Where that list has no scores, items stay as they are.
+    """
+    # Lists are best first, so the last score is the worst one, whichever way they run.
+    lowest = None if None in question.scores else next(reversed(question.scores), None)
+    items: list[Any] = []
+    shown: list[Any] = []
+    for key, found_item in zip(chosen.keys, chosen.items, strict=True):
+        place = known.get(key)
+        items.append(found_item if place is None else question.items[place])
+        is_unscored = place is None and lowest is not None
+        shown.append(shape.rescore(found_item, lowest) if is_unscored else items[-1])  # type: ignore[arg-type]
+    return replace(chosen, items=items, shown=shown)
 
 
 def plain_matches(variant: Variant, response: Any, request: Request) -> tuple[Match, ...]:
@@ -159,32 +293,41 @@ def plain_matches(variant: Variant, response: Any, request: Request) -> tuple[Ma
         ranking, count = first.ranking, len(first.ranking.keys)
         places = [1.0 / rank for rank in range(1, count + 1)]
         rows = Fused(ranking.keys, places, ranking.items, [1] * count, request.settings.fusion.method)
-        made = Combined(rows, tuple(ranking.keys), (ranking,), first.shape)
-        return _matches(made, count, request.settings.keyword_evidence.text_field)
+        made = Combined(rows, tuple(ranking.keys), (ranking,), first.shape, ranking)
+        chosen = _Chosen(ranking.keys, places, ranking.items, rows.sources, ranking.items)
+        return _matches(made, chosen, None, request.settings.keyword_evidence.text_field)
     except Exception as error:
         logger.debug("nothing could be read of the response: %s", type(error).__name__)
         return ()
 
 
-def _matches(made: Combined, count: int, text_field: str | None) -> tuple[Match, ...]:
+def _matches(
+    made: Combined, chosen: _Chosen, known: Mapping[Key, int] | None, text_field: str | None
+) -> tuple[Match, ...]:
+    """*chosen* as matches; with *known*, a passage that is not among these has no score for the user's question."""
     kinds = [ranking.variant.kind for ranking in made.rankings]
-    fused, shape = made.candidates, made.shape
-    judged = made.judged + (None,) * (len(fused.keys) - len(made.judged))
-    rows = zip(fused.keys[:count], fused.scores, fused.items, fused.sources, judged, strict=False)
+    shape = made.shape
+    judged = dict(zip(made.candidates.keys, made.judged, strict=False))
+    rows = zip(chosen.keys, chosen.scores, chosen.items, chosen.sources, strict=True)
     return tuple(
         Match(
             id=shape.id(item),
             namespace=key[0],
-            score=shape.score(item),
+            score=shape.score(item) if known is None or key in known else None,
             fused_score=score,
             text=text_of(shape, item, text_field),
             metadata=shape.metadata(item),
-            found_by=tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)),
-            rerank_score=rerank_score,
+            found_by=_finders(kinds, sources),
+            rerank_score=judged.get(key),
             raw=item,
         )
-        for key, score, item, sources, rerank_score in rows
+        for key, score, item, sources in rows
     )
+
+
+def _finders(kinds: Sequence[VariantKind], sources: int) -> tuple[str, ...]:
+    """The kinds of variant that found a passage; the question itself where its list took no part in the fusion."""
+    return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or ("original",)
 
 
 def _rebuilt(first: Found, items: Sequence[Any]) -> Any:

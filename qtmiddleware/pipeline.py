@@ -55,7 +55,7 @@ class _Retrieving:
         self.request = request
         self.settings = request.settings
         self.trace = Trace()
-        self.trouble: list[Degradation] = []
+        self.trouble: list[Degradation] = [] if request.unread is None else [request.unread]
         self.budget = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
@@ -68,6 +68,8 @@ class _Retrieving:
 
     def flow(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
+        if self.request.problem is not None:
+            return (yield from self._passed_on(self.request.problem))
         try:
             return (yield from self._improved())
         except Exception as error:
@@ -80,6 +82,18 @@ class _Retrieving:
         response = yield Search(self.original.text, None)
         matches = plain_matches(self.original, response, self.request)
         return self._retrieval(response, matches=matches, variants=(self.original,))
+
+    def _passed_on(self, problem: Degradation) -> Flow[Retrieval]:
+        """The call as it was made, for a query that cannot be worked with."""
+        self.trouble.append(problem)
+        query, began = self.request.original, self.trace.clock()
+        # A text is still embedded for a function that takes vectors; whatever else was passed is its own affair.
+        is_text = isinstance(query, str) and problem.reason != "missing"
+        response = yield Search(query if is_text else None, None)
+        self._note_original(began, self.trace.clock() - began, None)
+        variants = (self.original,) if is_text else ()
+        matches = plain_matches(self.original, response, self.request)
+        return self._retrieval(response, matches=matches, variants=variants)
 
     def _improved(self) -> Flow[Retrieval]:
         turn, made = self._before()

@@ -83,10 +83,12 @@ def record(retrieval: Retrieval, *, query_text: bool = True, writing: Writing | 
     """
     shown = (writing or Writing(None, query_text=query_text)).shown
     trace = retrieval.trace
+    query: Any = retrieval.original_query
     return {
         "query_id": trace.query_id,
         "timestamp": datetime.fromtimestamp(trace.started_at, UTC).isoformat(),
-        "queries": [shown(retrieval.original_query)],
+        # What is no text may be anything: only its kind is written.
+        "queries": [shown(query) if isinstance(query, str) else type(query).__name__],
         "variants": [
             {"kind": variant.kind, "text": shown(variant.text), "weight": round(variant.weight, 4)}
             for variant in retrieval.variants

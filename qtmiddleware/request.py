@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from qtmiddleware.gate import Gate
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.responses import Shape
 from qtmiddleware.settings import Settings
-from qtmiddleware.types import Message, Query, Transformation, Variant
+from qtmiddleware.types import Degradation, Message, Query, Transformation, Variant
 
 # Whose words are those of passages that answer the question.
 _EVIDENT: Final = frozenset({"rewrite", "hyde", "sub_query", "paraphrase"})
@@ -40,18 +40,21 @@ class Memory:
 class Request:
     """What the flow is given.
 
-    *top_k* is what the caller's call asks for, ``None`` where that cannot be known. *model* names the language model,
-    ``""`` where there is none, and *reason_to_wait* says why it would not be asked just now. *embeds* says that the
-    wrapped function takes vectors, *brief* that the caller looks at the response alone, *awaits_model* that the
-    reranker will read its model first, *shares* that it may wait for an equal question under way: what is performed
-    in step with others must not.
+    *original* is the query as it was passed, and *problem* says why it cannot be worked with: the call is then made as
+    it was. *unread* says what of the history could not be read. *top_k* is what the caller's call asks for, ``None``
+    where that cannot be known. *model* names the language model, ``""`` where there is none, and *reason_to_wait* says
+    why it would not be asked just now. *embeds* says that the wrapped function takes vectors, *brief* that the caller
+    looks at the response alone, *awaits_model* that the reranker will read its model first, *shares* that it may wait
+    for an equal question under way: what is performed in step with others must not.
     """
 
-    original: str = field(repr=False)
+    original: Any = field(repr=False)
     history: tuple[Message, ...]
     settings: Settings
     memory: Memory
     top_k: int | None = None
+    problem: Degradation | None = None
+    unread: Degradation | None = None
     shape: Shape | None = None
     model: str = ""
     embeds: bool = False
@@ -82,39 +85,35 @@ class Request:
         return max(evidence, self.settings.rerank.rerank_top_k if self.reranks else 0)
 
 
-def validated(query: Any, argument: str, settings: Settings) -> str:
-    """*query* itself, if it can be searched; raises `InvalidQuery` that names *argument* otherwise."""
+def unsearchable(query: Any, settings: Settings) -> Degradation | None:
+    """Why *query* cannot be worked with, ``None`` where it can: not text, longer than the limit, or blank."""
     if not isinstance(query, str):
-        raise InvalidQuery(f"{argument} must be text, not {type(query).__name__}", argument=argument)
+        return Degradation("query", "not_text", type(query).__name__)
     longest = settings.limits.max_query_chars
     if len(query) > longest:
-        raise InvalidQuery(
-            f"{argument} has {len(query):,} characters; limits.maxQueryChars allows {longest:,}", argument=argument
-        )
+        return Degradation("query", "too_long", f"{len(query):,} characters; limits.maxQueryChars allows {longest:,}")
     if not query or query.isspace():
-        raise InvalidQuery(f"{argument} is blank", argument=argument)
-    return query
+        return Degradation("query", "blank")
+    return None
 
 
-def conversation(history: Iterable[Any] | None) -> tuple[Message, ...]:
-    """*history* as messages: mappings or objects with role and content, or (role, content) pairs; blank turns go."""
-    messages: list[Message] = []
-    for turn in history or ():
-        if isinstance(turn, Mapping):
-            role, content = turn.get("role", "user"), turn.get("content")
-        elif isinstance(turn, tuple | list) and len(turn) == 2:
-            role, content = turn
-        else:
-            role, content = getattr(turn, "role", None), getattr(turn, "content", None)
-        if not isinstance(role, str) or not isinstance(content, str | None):
-            raise InvalidQuery(
-                "history must hold messages with a role and a text content, such as "
-                f"{{'role': 'user', 'content': '...'}}, not {type(turn).__name__}",
-                argument="history",
-            )
-        if content and not content.isspace():
-            messages.append(Message(role, content))
-    return tuple(messages)
+def validated(query: Any, argument: str, settings: Settings) -> str:
+    """*query* itself, if it can be worked with; raises `InvalidQuery` that names *argument* otherwise."""
+    problem = unsearchable(query, settings)
+    if problem is None:
+        return query  # type: ignore[no-any-return]
+    raise invalid_query(problem, argument)
+
+
+def invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
+    """*problem*, as `unsearchable` tells it, as an error that names *argument*."""
+    why = {
+        "not_text": f"{argument} must be text, not {problem.detail}",
+        "too_long": f"{argument} has {problem.detail}",
+        "blank": f"{argument} is blank",
+        "missing": f"there is no {argument} to be answered",
+    }
+    return InvalidQuery(why[problem.reason], argument=argument)
 
 
 def prepared(original: str, settings: Settings) -> Query:

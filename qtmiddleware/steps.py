@@ -14,6 +14,7 @@ from qtmiddleware.ports import LanguageModel, Prompt
 class Search:
     """Search for one text. Performed by the wrapped function; answers its response, whatever that is.
 
+    *text* ``None`` is the caller's own call as it was made, for what is no text.
     *top_k* is how many passages to ask for, ``None`` for what the caller's own call says; *may_narrow* lets a function
     that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
     """
@@ -22,7 +23,7 @@ class Search:
 
     def __init__(
         self,
-        text: str,
+        text: str | None,
         top_k: int | None = None,
         vector: Sequence[float] | None = None,
         *,

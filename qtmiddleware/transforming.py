@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qtmiddleware.history import read_history
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.lockstep import side_by_side
 from qtmiddleware.pipeline import transform
-from qtmiddleware.request import Memory, Request, conversation, validated
+from qtmiddleware.request import Memory, Request, validated
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Flow
 from qtmiddleware.types import Transformation
@@ -43,9 +44,11 @@ class Transforming:
         return [made[query] for query in asked]
 
     def _request(self, query: str, *, shares: bool) -> Request:
+        history = read_history(self.options.get("history"))
         return Request(
             original=validated(query, "query", self.settings),
-            history=conversation(self.options.get("history")),
+            history=history.messages,
+            unread=history.problem,
             settings=self.settings,
             memory=self.memory,
             model=self.model.name,

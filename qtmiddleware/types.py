@@ -80,9 +80,11 @@ class Transformation:
 class Match:
     """One passage that was found.
 
-    *score* is the backend's own number, never ours; ours is *fused_score*. *found_by* names the kinds of variant
-    that found it, in the order they were searched. *rerank_score* is the reranker's, where it judged this one. *raw* is
-    the very object the wrapped function returned for it.
+    *score* is the backend's own number for the user's question (in a conversation for its standalone form), ``None``
+    where only variants found the passage, which have numbers of their own; with the ``concat`` fusion it is that of the
+    list the passage stands in. *fused_score* is ours: higher is better, and it falls with the order. *found_by* names
+    the kinds of variant that found it, in the order they were searched. *rerank_score* is the reranker's, where it
+    judged this one. *raw* is the very object the wrapped function returned for it.
     """
 
     id: str | None
@@ -127,10 +129,11 @@ class Degradation:
 class Retrieval:
     """The outcome of one retrieval.
 
-    *response* has the wrapped function's own shape; *matches* is the same result, read. *rankings* and *fused* are what
-    it was made of: each variant's own list, and their keys after fusion, before any evidence; *reranked* holds the
-    candidates a reranker judged, in its order. *offsets* holds, with the ``concat`` fusion, where each list begins in
-    *matches*, in the order of *rankings*.
+    *original_query* is the query as it was passed, byte for byte; where that was no text, the very object, and ``""``
+    where there was none. *response* has the wrapped function's own shape; *matches* is the same result, read.
+    *rankings* and *fused* are what it was made of: each variant's own list, and their keys after fusion, before any
+    evidence; *reranked* holds the candidates a reranker judged, in its order. *offsets* holds, with the ``concat``
+    fusion, where each list begins in *matches*, in the order of *rankings*.
     """
 
     original_query: str = field(repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -12,12 +12,13 @@ from qtmiddleware.bound import Bound, binds, mark_as_coroutine_function
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import arun, run
 from qtmiddleware.errors import WrapError
+from qtmiddleware.history import read_history
 from qtmiddleware.invocation import Invocation, Outfit, awaitable
 from qtmiddleware.overrides import current_overrides
 from qtmiddleware.pipeline import retrieve
-from qtmiddleware.request import Request, conversation, validated
+from qtmiddleware.request import Request, invalid_query, unsearchable
 from qtmiddleware.settings import Settings
-from qtmiddleware.types import Answer, Retrieval
+from qtmiddleware.types import Answer, Degradation, Retrieval
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import Answering, AnswerStream, AsyncAnswerStream
@@ -43,7 +44,12 @@ class Wrapped(Generic[P, R]):
     """A synchronous retrieval function with the middleware around it.
 
     Called, it takes and returns what the function does. `retrieve` and `aretrieve` return a `Retrieval` instead,
-    `answer`, `stream_answer` and their asynchronous twins what the language model answers from it.
+    `answer`, `stream_answer` and their asynchronous twins what the language model answers from it. All arguments are
+    the function's own but these, the reserved words of those methods:
+
+    *history*: the conversation so far, oldest first; a function with a parameter of that name gets it too.
+    *config*: settings for this call; a function with a parameter of that name gets it in our place.
+    *qtm_config*: settings for this call, whatever parameters the function has.
     """
 
     is_async = False
@@ -55,6 +61,7 @@ class Wrapped(Generic[P, R]):
         self._outfit = outfit
         self._is_off = is_off(outfit.settings)
         self._takes_history = _has_parameter(fn, "history")
+        self._takes_config = _has_parameter(fn, "config")
         # Not the function's own attributes: they are found through `__getattr__` and must not hide ours.
         functools.update_wrapper(self, fn, updated=())
 
@@ -69,33 +76,38 @@ class Wrapped(Generic[P, R]):
         self,
         *args: Any,
         history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: Any = None,
+        qtm_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Retrieval:
         """What the function finds for these arguments, with the account of how it was found.
 
-        *history* is the conversation so far, oldest first; *config* overrides settings for this call. Raises what the
-        function itself raises, `InvalidQuery` for a query that cannot be searched and `ConfigError` for bad *config*.
+        *history* is the conversation so far, oldest first; *config* overrides settings for this call, as *qtm_config*
+        does where the function has a ``config`` of its own. What cannot be worked with (a blank, overlong or non-text
+        query, a vector or an id in its place) is passed on as it is, and ``degradations`` says why. Raises what the
+        function itself raises, and `ConfigError` for bad settings.
         """
-        request, call = self._request(args, kwargs, history, config)
+        request, call = self._request(args, kwargs, history, config, qtm_config)
         return call.finished(run(retrieve(request), call))
 
     async def aretrieve(
         self,
         *args: Any,
         history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: Any = None,
+        qtm_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Retrieval:
         """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
-        request, call = self._request(args, kwargs, history, config)
+        request, call = self._request(args, kwargs, history, config, qtm_config)
         return call.finished(await arun(retrieve(request), call))
 
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """The answer to the query of these arguments from what the function finds for them, with citations.
 
-        *history* and *config* may be among them, as for `retrieve`. Raises what `retrieve` raises, and `ModelError`
-        where the language model gives no answer; what was found is the error's ``retrieval`` then.
+        *history* and *config* may be among them, as for `retrieve`. Raises what `retrieve` raises, `InvalidQuery`
+        for a query that cannot be answered (blank, overlong or no text), and `ModelError` where the language model
+        gives no answer; what was found is the error's ``retrieval`` then.
         """
         answering, call = self._answering(args, kwargs)
         return run(answering.flow(), call)
@@ -133,36 +145,45 @@ class Wrapped(Generic[P, R]):
         # Those who only retrieve do not wait for what answers.
         from qtmiddleware.answering import Answering
 
-        history, config = kwargs.pop("history", None), kwargs.pop("config", None)
-        request, call = self._request(args, kwargs, history, config)
+        ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
+        request, call = self._request(args, kwargs, *ours)
+        if request.problem is not None:
+            raise invalid_query(request.problem, self._call_shape.argument)
         return Answering(request, call.chat, call.finished), call
 
     def _request(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | None = None,
+        history: Any = None,
+        config: Any = None,
+        qtm_config: Mapping[str, Any] | None = None,
         *,
         brief: bool = False,
     ) -> tuple[Request, Invocation]:
-        turns = history if isinstance(history, Sequence) else tuple(history or ())
-        if turns and self._takes_history:
-            kwargs = {**kwargs, "history": turns}
+        if isinstance(history, Iterator):
+            history = tuple(history)
+        if history and self._takes_history:
+            kwargs = {**kwargs, "history": history}
+        if config is not None and self._takes_config:
+            kwargs, config = {**kwargs, "config": config}, None
         outfit = self._outfit
-        layers = (*current_overrides(), config) if config else current_overrides()
-        if layers:
+        if layers := (*current_overrides(), *(layer for layer in (config, qtm_config) if layer)):
             outfit = outfit.changed(outfit, layers)
         call_shape = self._call_shape
-        original = validated(call_shape.query(args, kwargs), call_shape.argument, outfit.settings)
-        top_k = call_shape.top_k(args, kwargs)
+        original, problem = self._query(args, kwargs, outfit.settings)
+        # Without a query nothing shows where the number of passages would be either, and nothing is cut.
+        top_k = call_shape.top_k(args, kwargs) if problem is None else None
+        conversation = read_history(history)
         request = Request(
             original=original,
-            history=conversation(turns),
+            history=conversation.messages,
             settings=outfit.settings,
             memory=outfit.memory,
             # What is no number of passages is the function's own affair.
             top_k=top_k if top_k is None or top_k > 0 else None,
+            problem=problem,
+            unread=conversation.problem,
             shape=outfit.shape,
             model=outfit.model.name,
             reason_to_wait=outfit.model.reason_to_wait,
@@ -172,6 +193,16 @@ class Wrapped(Generic[P, R]):
         )
         call = Invocation(self._fn, call_shape, args, kwargs, original, outfit, native_async=self.is_async)
         return request, call
+
+    def _query(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
+    ) -> tuple[Any, Degradation | None]:
+        """The query as it was passed, ``""`` where there is none, and why it cannot be worked with."""
+        try:
+            query = self._call_shape.query(args, kwargs)
+        except WrapError:
+            return "", Degradation("query", "missing")
+        return query, unsearchable(query, settings)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...

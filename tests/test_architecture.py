@@ -24,6 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     ports
     steps spending cache calls responses fusion keywords preprocessing transforms overrides chunking filters loading
     gate
+    history
     lockstep request variants asking querylog drivers llms embedders rerankers stores documents config wrap_options
     merging equipment hybrid
     searching reranking kit turn

@@ -58,16 +58,17 @@ def retrieved(lists: list[list[Any]], reply: Any, method: str, top_k: int, *, is
 
 @few
 @given(st.lists(LISTS, min_size=1, max_size=3), REPLIES, METHODS, st.integers(1, 10))
-def test_any_result_is_short_without_repetition_and_of_what_was_found(
+def test_any_result_is_of_what_was_found_and_no_longer_than_asked_for(
     lists: list[list[Any]], reply: Any, method: str, top_k: int
 ) -> None:
     retrieval = retrieved(lists, reply, method, top_k)
-    keys = [(match.namespace, match.id) for match in retrieval.matches]
     given_items = [id(item) for found in lists for item in found]
-    assert len(keys) <= top_k
-    assert len(set(keys)) == len(keys)
+    assert len(retrieval.matches) <= top_k
     assert all(id(match.raw) in given_items for match in retrieval.matches)
-    assert list(retrieval.response) == [match.raw for match in retrieval.matches]
+    # Only a score may be another one, of a passage that the question itself did not find.
+    for shown, match in zip(retrieval.response, retrieval.matches, strict=True):
+        assert shown is match.raw or "original" not in match.found_by
+        assert repr({**shown, "score": None}) == repr({**match.raw, "score": None}) or shown == match.raw
     assert (retrieval.status == "degraded") == bool(retrieval.degradations)
 
 
@@ -101,16 +102,13 @@ def test_off_gives_what_the_function_gives(found: list[Any], top_k: int) -> None
 
 @few
 @given(st.text())
-def test_any_text_is_answered_or_refused_as_a_query(query: str) -> None:
+def test_any_text_is_answered(query: str) -> None:
     qm = qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel({"rewrite": "Which illness is it?"}))
     wrapped = qm.wrap(lambda query, top_k=4: [{"id": "a", "score": 0.5, "text": query}])
-    try:
-        retrieval = wrapped.retrieve(query)
-    except qtm.InvalidQuery:
-        assert not query.strip()
-        return
+    retrieval = wrapped.retrieve(query)
     assert retrieval.original_query == query
     assert [match.id for match in retrieval.matches] == ["a"]
+    assert bool(query.strip()) or retrieval.degradations[0].reason == "blank"
 
 
 @few

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.request import conversation, prepared, validated
+from qtmiddleware.request import prepared, validated
 from qtmiddleware.settings import LimitSettings, PreprocessSettings, Settings
-from qtmiddleware.types import Message
 
 QUERY = "Does Jaco have any health concerns?"
 
@@ -58,60 +57,6 @@ def test_any_text_is_searchable_or_refused(text: str) -> None:
         assert validated(text, "query", Settings()) is text
     except qtm.InvalidQuery:
         assert not text.strip()
-
-
-class Turn:
-    """A message as some libraries have it."""
-
-    def __init__(self, role: Any, content: Any) -> None:
-        self.role = role
-        self.content = content
-
-
-@pytest.mark.parametrize(
-    "turn",
-    [
-        {"role": "user", "content": "Hi"},
-        ("user", "Hi"),
-        ["user", "Hi"],
-        Turn("user", "Hi"),
-        Message("user", "Hi"),
-        {"content": "Hi"},
-    ],
-    ids=["mapping", "pair", "list", "object", "message", "without a role"],
-)
-def test_a_turn_may_have_any_usual_form(turn: Any) -> None:
-    assert conversation([turn]) == (Message("user", "Hi"),)
-
-
-@pytest.mark.parametrize("turn", [{"role": "user", "content": None}, ("assistant", ""), ("user", " \n")])
-def test_a_blank_turn_goes(turn: Any) -> None:
-    assert conversation([turn, ("user", "Hi")]) == (Message("user", "Hi"),)
-
-
-@pytest.mark.parametrize(
-    "turn",
-    [
-        "Hi",
-        7,
-        None,
-        ("user",),
-        ("a", "b", "c"),
-        {"role": 1, "content": "x"},
-        ("user", 7),
-        {"role": "user", "content": [1]},
-    ],
-)
-def test_what_is_no_turn_is_refused_without_showing_it(turn: Any) -> None:
-    with pytest.raises(qtm.InvalidQuery, match="history must hold messages") as caught:
-        conversation([turn])
-    assert caught.value.argument == "history"
-    assert "Hi" not in str(caught.value)
-
-
-@pytest.mark.parametrize("nothing", [None, (), [], iter(())])
-def test_no_history_is_no_conversation(nothing: Any) -> None:
-    assert conversation(nothing) == ()
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ __all__ = [
     "LogSettings",
     "PreprocessSettings",
     "RerankSettings",
+    "Scores",
     "Settings",
     "StoreKind",
     "StoreSettings",
@@ -77,6 +78,7 @@ TransformationType = Literal[
     "none", "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined"
 ]
 ChunkBoundary = Literal["sentence", "character"]
+Scores = Literal["backend", "fused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,11 @@ class Settings:
     transformation_model: str = option("gpt-4o-mini", "Model of the transformations.", min_length=1)
     max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", ge=2, le=6)
     top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
+    scores: Scores = option(
+        "backend",
+        "The score a passage is returned with: backend, the function's own for the user's question, or fused, our own,"
+        " which falls with the order.",
+    )
     chunk_size: int = option(800, "Characters a chunk.", ge=1, le=1_000_000)
     chunk_overlap: int = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
     chunk_boundary: ChunkBoundary = option(

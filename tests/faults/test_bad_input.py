@@ -1,4 +1,4 @@
-"""What cannot be searched is refused before anything is called; what is set impossibly is refused with its place."""
+"""A query nothing can be made of is passed on as it was; what is set impossibly is refused with its place."""
 
 from __future__ import annotations
 
@@ -9,29 +9,47 @@ from fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
 
 import qtmiddleware as qtm
 
-QUERIES: dict[str, Any] = {
-    "empty": "",
-    "blank": " \t\n",
-    "blank in Unicode": "\u2003\u00a0\u3000",
-    "None": None,
-    "a number": 42,
-    "bytes": b"Does Jaco eat?",
-    "a list": ["Does Jaco eat?"],
-    "overlong": "x" * 8_001,
+QUERIES: dict[str, tuple[Any, str]] = {
+    "empty": ("", "blank"),
+    "blank": (" \t\n", "blank"),
+    "blank in Unicode": ("\u2003\u00a0\u3000", "blank"),
+    "a number": (42, "not_text"),
+    "bytes": (b"Does Jaco eat?", "not_text"),
+    "content parts": ([{"type": "text", "text": "Does Jaco eat?"}], "not_text"),
+    "a vector": ([0.25, 0.5], "not_text"),
+    "None": (None, "not_text"),
+    "overlong": ("x" * 8_001, "too_long"),
 }
 
 
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.parametrize("kind", ["none", "rewrite"])
-def test_what_cannot_be_searched_is_refused_before_any_call(
+def test_a_query_nothing_can_be_made_of_is_passed_on_as_it_was(
     name: str, kind: str, caller: Caller, service: ChatService
 ) -> None:
-    day = caller.ask(transforming(kind), query=QUERIES[name])
-    assert isinstance(day.error, qtm.InvalidQuery)
-    assert isinstance(day.error, ValueError)
-    assert day.error.argument == "query"
-    assert str(day.error).startswith("query ")
-    assert (day.calls, service.bodies) == ([], [])
+    query, reason = QUERIES[name]
+    found = search(QUERY, 3)
+    day = caller.ask(transforming(kind), query=query, respond=lambda _, top_k: found)
+    assert day.error is None
+    assert day.response is found
+    assert (len(day.calls), service.bodies) == (1, [])
+    # The very object, and the number of passages that the caller asked for.
+    assert day.calls[0][0] is query
+    assert day.calls[0][1] == 3
+    assert day.retrieval.original_query is query
+    assert day.retrieval.status == "degraded"
+    assert [(it.stage, it.reason) for it in day.retrieval.degradations] == [("query", reason)]
+    assert [match.id for match in day.retrieval.matches] == [row["id"] for row in found]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_what_the_function_raises_for_such_a_query_is_raised(name: str, caller: Caller) -> None:
+    failure = TypeError("no such query")
+
+    def respond(query: Any, top_k: int) -> Any:
+        raise failure
+
+    assert caller.ask({}, query=QUERIES[name][0], respond=respond).error is failure
 
 
 def test_the_longest_query_is_searched(caller: Caller) -> None:
@@ -42,9 +60,9 @@ def test_the_longest_query_is_searched(caller: Caller) -> None:
 
 def test_how_long_a_query_may_be_is_set(caller: Caller) -> None:
     day = caller.ask({"limits": {"maxQueryChars": 10}}, query=QUERY)
-    assert isinstance(day.error, qtm.InvalidQuery)
-    assert str(day.error) == f"query has {len(QUERY)} characters; limits.maxQueryChars allows 10"
-    assert day.calls == []
+    (it,) = day.retrieval.degradations
+    assert (it.reason, it.detail) == ("too_long", f"{len(QUERY)} characters; limits.maxQueryChars allows 10")
+    assert day.calls == [(QUERY, 3)]
 
 
 @pytest.mark.parametrize(
@@ -88,16 +106,14 @@ def test_a_bad_setting_for_a_block_is_refused_at_its_first_call(name: str, calle
     assert day.calls == []
 
 
-@pytest.mark.parametrize(
-    "history", [["hello"], [{"role": "user", "content": 7}], [{"role": None, "content": "x"}], [3]]
-)
-def test_a_history_that_is_none_is_refused_before_any_call(
+@pytest.mark.parametrize("history", [["hello"], [{"role": "user", "content": 7}], [3]])
+def test_a_history_that_cannot_be_read_is_left_out_and_told(
     history: list[Any], caller: Caller, service: ChatService
 ) -> None:
+    service.answer = {"rewrite": "Does the dog Jaco have an illness?"}
     day = caller.ask(transforming("rewrite"), history=history)
-    assert isinstance(day.error, qtm.InvalidQuery)
-    assert day.error.argument == "history"
-    assert (day.calls, service.bodies) == ([], [])
+    assert [(it.stage, it.reason) for it in day.retrieval.degradations] == [("history", "unreadable")]
+    assert [it.kind for it in day.retrieval.variants] == ["original", "rewrite"]
 
 
 @pytest.mark.parametrize("top_k", [0, -1])

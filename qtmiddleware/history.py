@@ -1,0 +1,138 @@
+"""A conversation as messages, out of whatever form people keep it in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qtmiddleware.types import Degradation, Message
+
+# What libraries call those who speak. A tool's output is nothing anybody said.
+_ROLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "ai", "model", "bot", "chatbot"), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("tool", "function"), ""),
+}
+_TEXT_PARTS: Final = frozenset({"", "text", "input_text", "output_text"})
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The *messages* that could be read, oldest first; *problem* says how many could not, without any text."""
+
+    messages: tuple[Message, ...] = ()
+    problem: Degradation | None = None
+
+
+def read_history(history: Any) -> History:
+    """*history* as messages; raises nothing.
+
+    It is an iterable of mappings or objects with a role and a content, of (role, content) pairs or of (user, assistant)
+    pairs, or an object that keeps such as its ``messages``: those of OpenAI with content parts, of LangChain and of
+    LlamaIndex among them. Blank messages and the output of tools are left out; what cannot be read is skipped and told.
+    """
+    try:
+        turns = _turns(history)
+    except Exception as error:
+        return History((), Degradation("history", "unreadable", type(error).__name__))
+    messages: list[Message] = []
+    unread: list[str] = []
+    for turn in turns:
+        try:
+            read = _read_turn(turn)
+        except Exception:
+            # Somebody else's object, which may do anything when it is looked at.
+            read = None
+        if read is None:
+            unread.append(type(turn).__name__)
+        else:
+            messages.extend(it for it in read if it.role and it.content and not it.content.isspace())
+    if not unread:
+        return History(tuple(messages))
+    kinds = ", ".join(dict.fromkeys(unread[:3]))
+    detail = f"{len(unread)} of {len(turns)} messages ({kinds})"
+    return History(tuple(messages), Degradation("history", "unreadable", detail))
+
+
+def _turns(history: Any) -> Sequence[Any]:
+    if history is None:
+        return ()
+    if isinstance(history, str | bytes):
+        return (history,)
+    kept = _field(history, "messages")
+    if isinstance(kept, Iterable):
+        return tuple(kept)
+    return (history,) if isinstance(history, Mapping) or not isinstance(history, Iterable) else tuple(history)
+
+
+def _read_turn(turn: Any) -> list[Message] | None:
+    """The messages of one turn: one, or two of a (user, assistant) pair; ``None`` where it cannot be read."""
+    if isinstance(turn, tuple | list):
+        return _read_pair(turn) if len(turn) == 2 else None
+    data = _field(turn, "data")  # LangChain's own JSON keeps the message one level down
+    holder = data if isinstance(data, Mapping) and _field(turn, "content") is None else turn
+    role = _role(turn)
+    named = (_field(holder, name) for name in ("content", "parts", "blocks", "text"))
+    content = next((it for it in named if it is not None), None)
+    if role is None or (content is None and not _has_content(holder)):
+        return None
+    text = _text(content)
+    return None if text is None else [Message(role, text)]
+
+
+def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
+    first, second = turn
+    role = _ROLES.get(first.casefold()) if isinstance(first, str) else None
+    if role is None and isinstance(getattr(first, "value", None), str):
+        role = _ROLES.get(first.value.casefold())
+    if role is not None:
+        text = _text(second)
+        return None if text is None else [Message(role, text)]
+    asked, answered = _text(first), _text(second)
+    if asked is None or answered is None:
+        return None
+    return [Message("user", asked), Message("assistant", answered)]
+
+
+def _role(turn: Any) -> str | None:
+    """Who speaks, by the names the prompts know; ``None`` where that is no name."""
+    role = _field(turn, "role")
+    if role is None:
+        kind = _field(turn, "type")
+        role = kind if isinstance(kind, str) and kind.casefold() in _ROLES else None
+        if role is None:
+            # A message that says nothing of who speaks is the user's.
+            return "user" if isinstance(turn, Mapping) else None
+    role = getattr(role, "value", role)
+    return _ROLES.get(role.casefold(), role) if isinstance(role, str) and role else None
+
+
+def _has_content(holder: Any) -> bool:
+    return "content" in holder if isinstance(holder, Mapping) else hasattr(holder, "content")
+
+
+def _text(content: Any) -> str | None:
+    """The text of a message's content, or of its parts; ``None`` where that is neither."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list | tuple):
+        return None
+    texts = [_part(part) for part in content]
+    return None if None in texts else "\n".join(text for text in texts if text)
+
+
+def _part(part: Any) -> str | None:
+    """The text of one part; ``""`` for a picture and the like."""
+    if isinstance(part, str):
+        return part
+    text = _field(part, "text")
+    kind = _field(part, "type") or _field(part, "block_type") or ""
+    if isinstance(text, str) and str(getattr(kind, "value", kind)) in _TEXT_PARTS:
+        return text
+    return "" if kind or isinstance(text, str) else None
+
+
+def _field(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
