@@ -36,6 +36,7 @@ def is_off(settings: Settings) -> bool:
         and not settings.keyword_evidence.enabled
         and not settings.rerank.enabled
         and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
+        and settings.scores == "backend"
         and settings.log.path is None
     )
 
@@ -200,8 +201,8 @@ class Wrapped(Generic[P, R]):
         """The query as it was passed, ``""`` where there is none, and why it cannot be worked with."""
         try:
             query = self._call_shape.query(args, kwargs)
-        except WrapError:
-            return "", Degradation("query", "missing")
+        except WrapError as error:
+            return "", Degradation("query", "missing", str(error))
         return query, unsearchable(query, settings)
 
     @overload

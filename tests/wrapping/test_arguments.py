@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -145,20 +144,60 @@ def test_a_top_k_that_is_no_number_is_passed_on(top_k: Any, seen: Recorder) -> N
     assert all(it is top_k for it in seen.values("top_k"))
 
 
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "without a query": lambda search: search(),
-    "with a top_k alone": lambda search: search(top_k=3),
-}
+def test_a_query_that_is_not_found_is_told_of_with_what_to_do(seen: Recorder) -> None:
+    def search(query: str | None = None, top_k: int = 4, **more: Any) -> Any:
+        return seen.note(query=query, **more)
 
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_without_a_query_says_what_is_missing(name: str, seen: Recorder) -> None:
-    with pytest.raises(qtm.WrapError, match="without a query"):
-        CALLS[name](qm.wrap(lambda query, top_k=4: seen.note(query=query)))
-    assert seen.seen == []
+    retrieval = qm.wrap(search, query_arg="query").retrieve(asked=QUERY)
+    assert seen.seen == [{"query": None, "asked": QUERY}]
+    (it,) = retrieval.degradations
+    assert it.reason == "missing"
+    assert "query_arg=" in it.detail
 
 
 def test_an_unknown_argument_is_the_functions_own_error(seen: Recorder) -> None:
     search = qm.wrap(lambda query, top_k=4: seen.note(query=query))
     with pytest.raises(TypeError, match="topk"):
         search(QUERY, topk=3)
+
+
+def test_a_config_of_the_functions_own_stays_its_own(seen: Recorder) -> None:
+    def search(query: str, config: dict[str, Any] | None = None, top_k: int = 4) -> Any:
+        return seen.note(query=query, config=config)
+
+    wrapped = qm.wrap(search)
+    tags = {"tags": ["mine"]}
+    wrapped(QUERY, config=tags)
+    retrieval = wrapped.retrieve(QUERY, config=tags)
+    assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
+    assert all(config is tags for config in seen.values("config"))
+    seen.seen.clear()
+    retrieval = wrapped.retrieve(QUERY, config=tags, qtm_config={"transformationType": "none"})
+    assert [variant.kind for variant in retrieval.variants] == ["original"]
+    assert seen.values("config") == [tags]
+
+
+def test_settings_of_one_call_have_a_name_that_no_function_uses(seen: Recorder) -> None:
+    wrapped = qm.wrap(lambda query, top_k=4: seen.note(query=query))
+    wrapped.retrieve(QUERY, qtm_config={"transformationType": "none"})
+    assert seen.values("query") == [QUERY]
+    with pytest.raises(qtm.ConfigError, match="did you mean"):
+        wrapped.retrieve(QUERY, qtm_config={"transformation": "none"})
+
+
+def test_a_call_without_a_query_is_made_as_it_was(seen: Recorder) -> None:
+    def search(query: str | None = None, id: str | None = None, top_k: int = 4) -> Any:  # noqa: A002
+        return seen.note(query=query, id=id)
+
+    retrieval = qm.wrap(search).retrieve(id="near")
+    assert seen.seen == [{"query": None, "id": "near"}]
+    assert retrieval.original_query == ""
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", "missing")]
+
+
+def test_a_missing_argument_is_told_by_the_function_itself() -> None:
+    def search(query: str, top_k: int = 4) -> Any:
+        return rows()
+
+    with pytest.raises(TypeError, match=r"search\(\) missing 1 required positional argument: 'query'"):
+        qm.wrap(search)()

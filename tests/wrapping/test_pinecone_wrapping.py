@@ -202,3 +202,23 @@ def test_one_index_serves_many_threads_and_loops(service: Service, index: Any) -
     first, second = asyncio.run(both())
     assert [match.id for match in first.matches] == ["health", "food"]
     assert [match.id for match in second.matches] == ["food"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [({"vector": [0.5, 0.25]}, "not_text"), ({"id": "cats"}, "missing"), ({"query": "   "}, "blank")],
+    ids=["vector", "id", "blank text"],
+)
+def test_a_vector_an_id_or_a_blank_text_is_searched_as_the_plain_index_would(
+    query: dict[str, Any], reason: str, service: Service, index: Any
+) -> None:
+    search = qm.wrap(index.query, embed=Embedding())
+    response = search(**query, top_k=2, namespace="dogs", include_metadata=True)
+    assert [match.id for match in response.matches] == ["cats", "health"]
+    (body,) = service.bodies
+    assert body["topK"] == 2
+    expected = {"vector": vector("   ")} if "query" in query else query
+    assert {name: body.get(name) for name in ("vector", "id")} == {"vector": None, "id": None, **expected}
+    retrieval = search.retrieve(**query, top_k=2, namespace="dogs", include_metadata=True)
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", reason)]
+    assert [match.id for match in retrieval.matches] == ["cats", "health"]
