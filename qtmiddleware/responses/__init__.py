@@ -49,9 +49,6 @@ class Shape(Protocol):
     def metadata(self, item: Any) -> Mapping[str, Any]:
         """The item's metadata, empty where it has none; not to be written to."""
 
-    def rescore(self, item: Any, score: float) -> Any:
-        """A copy of *item* whose score is *score*; the very same item where it has no place for one."""
-
     def rebuild(self, response: Any, items: Sequence[Any]) -> Any:
         """A response of the same type with *items* in it and all else kept; *response* stays as it is."""
 
@@ -170,11 +167,6 @@ class _Shape:
 
     def metadata(self, item: Any) -> Mapping[str, Any]:
         return reader_of(item).metadata(item)
-
-    def rescore(self, item: Any, score: float) -> Any:
-        if isinstance(item, Mapping) and "score" in item:
-            return {**item, "score": score}
-        return item
 
     def rebuild(self, response: Any, items: Sequence[Any]) -> Any:
         return rebuilt(response, self._path, items)
