@@ -219,6 +219,8 @@ SHAPES: list[Any] = [
         TEXTS,
     ),
     ([Row(i, t, s) for i, s, t in ROWS], "list of objects", DEFAULT, IDS, SCORES, TEXTS),
+    ([(f"the {t}", s) for _, s, t in ROWS], "list of pairs", DEFAULT, NONE, SCORES, [f"the {t}" for t in TEXTS]),
+    ({"objects": DICTS, "took": 1}, "objects", DEFAULT, IDS, SCORES, TEXTS),
     (TEXTS, "list of strings", DEFAULT, NONE, NONE, TEXTS),
     (deque(TEXTS), "list of strings", DEFAULT, NONE, NONE, TEXTS),
     (
@@ -309,8 +311,6 @@ def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
         (b"text", "bytes"),
         ({}, "dict"),
         ({"matches": "text"}, "dict"),
-        ({"ids": [["a"]], "documents": [["t"]], "distances": [[0.5]]}, "dict"),
-        ({"ids": ["a"], "documents": ["t"]}, "dict"),
         (object(), "object"),
         (iter(DICTS), "list_iterator"),
         ([1, 2, 3], "int"),
@@ -319,6 +319,8 @@ def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
         ([object()], "object"),
         ([[0.1, 0.2]], "float"),
         ([[0.1, 0.2, 0.3]], "list"),
+        ([[0.1, 0.2], [0.3, 0.4]], "float"),
+        (([0.5, 0.25], [1, 2]), "float"),
         ([("id", "text", 0.5)], "tuple"),
         (([DOCUMENTS[0]], 7), "list"),
         ({"matches": [1]}, "int"),
@@ -372,6 +374,11 @@ def test_a_score_is_a_finite_number_or_none(score: Any, expected: float | None) 
     assert shape_of([item]).score(item) == expected
 
 
+def test_the_first_number_there_is_is_the_score() -> None:
+    for item in ({"id": "a", "score": None, "distance": 0.5}, SimpleNamespace(id="a", score=None, distance=0.5)):
+        assert shape_of([item]).score(item) == 0.5
+
+
 def test_a_number_of_another_library_is_a_score() -> None:
     numpy = pytest.importorskip("numpy")
     item = {"id": "a", "score": numpy.float32(0.5)}
@@ -414,6 +421,12 @@ def test_items_without_id_and_text_are_one_passage_only_where_they_are_equal() -
     first, second, third, fourth = keys_of(shape_of(response), response, response)
     assert first == third
     assert len({first, second, fourth}) == 3
+
+
+def test_a_passage_without_id_and_text_is_the_same_whatever_its_score() -> None:
+    response = [{"title": "x", "score": 0.5}, {"title": "x", "score": 0.25}, {"title": "y", "score": 0.5}]
+    first, second, third = keys_of(shape_of(response), response, response)
+    assert first == second != third
 
 
 @pytest.mark.parametrize("make", [dict, SimpleNamespace])
@@ -489,6 +502,11 @@ def test_metadata_is_what_the_item_keeps_or_its_own_other_fields(item: Any, expe
         ({"id": "a", "metadata": {"_node_content": "{broken"}}, None, None),
         ({"id": "a", "metadata": {"_node_content": "[1]"}}, None, None),
         ({"id": "a", "metadata": {"description": "d", "text": "t"}}, None, "t"),
+        ({"id": "a", "metadata": {"raw_text": "t"}}, None, "t"),
+        ({"id": "a", "metadata": {"answer": "a", "contents": "t"}}, None, "t"),
+        (("two words", 0.5), None, "two words"),
+        (("没有健康问题。", 0.5), None, "没有健康问题。"),
+        (("an-id", 0.5), None, None),
         ({"id": "a"}, None, None),
         ("   ", None, None),
     ],

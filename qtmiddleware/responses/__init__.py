@@ -1,8 +1,8 @@
 """Matches out of whatever a wrapped function returns, and back into the very same shape.
 
-Nothing here knows a vendor by name. A response is an envelope, a path of fields that ends in a list, around items.
-Envelopes are told apart by the fields they have, which takes about a microsecond; how an item is read is remembered
-for its type.
+Nothing here knows a vendor by name. A response is an envelope, a path of fields that ends in a list, around items, or
+keeps them in columns. Envelopes are told apart by the fields they have, which takes about a microsecond; how an item is
+read is remembered for its type.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final, Protocol
 
-from qtmiddleware.responses.base import ABSENT, follow, is_list, rebuilt, step, unknown
-from qtmiddleware.responses.items import reader_of, usual_text
+from qtmiddleware.responses.base import ABSENT, follow, is_list, rebuilt, unknown
+from qtmiddleware.responses.columns import has_columns, in_columns, in_parallel
+from qtmiddleware.responses.items import ItemShape, namespace_name, reader_of, usual_text
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key
 
 __all__ = ["Shape", "columns_of", "custom_shape", "keys_of", "settled", "shape_of", "text_of"]
@@ -25,8 +26,8 @@ _ENVELOPES: Final = (
     ("search hits", ("hits", "hits")),
     ("hits", ("hits",)),
     ("points", ("points",)),
+    ("objects", ("objects",)),
 )
-_COLUMNS: Final = ("ids", "metadatas")  # beside these, "documents" is one column of several and no list of items
 
 
 class Shape(Protocol):
@@ -49,8 +50,17 @@ class Shape(Protocol):
     def metadata(self, item: Any) -> Mapping[str, Any]:
         """The item's metadata, empty where it has none; not to be written to."""
 
+    def rescore(self, item: Any, score: float) -> Any:
+        """A copy of *item*, of its own type, whose score is *score*; *item* stays as it is.
+
+        The very same item where it has no number to replace or cannot be copied.
+        """
+
     def rebuild(self, response: Any, items: Sequence[Any]) -> Any:
-        """A response of the same type with *items* in it and all else kept; *response* stays as it is."""
+        """A response of the same type with *items* in it and all else kept; *response* stays as it is.
+
+        Any number of items in any order, those of other responses of the same function and rescored ones among them.
+        """
 
 
 def shape_of(response: Any) -> Shape:
@@ -62,13 +72,17 @@ def shape_of(response: Any) -> Shape:
         return _list_shape(response)
     for name, path in _ENVELOPES:
         items = follow(response, path)
-        if items is ABSENT or not (items is None or is_list(items)) or _is_column(response, path):
+        if items is ABSENT or not (items is None or is_list(items)):
             continue
-        if items:
+        if path == ("documents",) and has_columns(response):
+            continue
+        if items is not None and len(items):
             reader_of(items[0])
-        return _Shape(name, path)
+        return in_parallel(response, path[0]) or _Shape(name, path)
     if response is None:
         return _Custom("nothing", _no_items, _items_or_none)
+    if (shape := in_columns(response)) is not None:
+        return shape
     if not is_list(response):
         raise unknown(response, "no list of matches was found in a response, a")
     return _list_shape(response)
@@ -95,8 +109,8 @@ def keys_of(shape: Shape, response: Any, items: Sequence[Any]) -> list[Key]:
         reader = reader_of(item)
         key, own = shape.id(item), reader.namespace(item)
         if key is None or reader.names_document(item):
-            key = f"{key or ''}\0{text_of(shape, item, None) or repr(item)}"
-        keys.append((outer if own is None else _namespace(own), key))
+            key = f"{key or ''}\0{text_of(shape, item, None) or _shown(shape, item)}"
+        keys.append((outer if own is None else namespace_name(own), key))
     return keys
 
 
@@ -111,7 +125,7 @@ def columns_of(shape: Shape, response: Any, items: Sequence[Any]) -> tuple[list[
             return keys_of(shape, response, items), [shape.score(each) for each in items]
         score = item.get("score")
         own = item.get("namespace")
-        keys.append((outer if own is None else _namespace(own), key))
+        keys.append((outer if own is None else namespace_name(own), key))
         scores.append(score if type(score) is float and isfinite(score) else shape.score(item))
     return keys, scores
 
@@ -145,28 +159,21 @@ def settled(response: Any) -> Any:
     return response.get() if _has_methods(kind, ("get", "ready", "wait", "successful")) else response
 
 
-class _Shape:
+class _Shape(ItemShape):
     """An envelope: the items lie at the end of *path*, or are the response itself where it is empty."""
 
     def __init__(self, name: str, path: tuple[str, ...]) -> None:
-        self.name = name
+        super().__init__(name)
         self._path = path
 
     def items(self, response: Any) -> Sequence[Any]:
         found = follow(response, self._path)
-        return () if found is None or found is ABSENT else found
+        if found is None or found is ABSENT:
+            return ()
+        return found if isinstance(found, Sequence) else list(found)
 
     def namespace(self, response: Any) -> str:
-        return _namespace(step(response, "namespace")) if self._path else DEFAULT_NAMESPACE
-
-    def id(self, item: Any) -> str | None:
-        return reader_of(item).id(item)
-
-    def score(self, item: Any) -> float | None:
-        return reader_of(item).score(item)
-
-    def metadata(self, item: Any) -> Mapping[str, Any]:
-        return reader_of(item).metadata(item)
+        return super().namespace(response) if self._path else DEFAULT_NAMESPACE
 
     def rebuild(self, response: Any, items: Sequence[Any]) -> Any:
         return rebuilt(response, self._path, items)
@@ -192,7 +199,16 @@ class _Custom(_Shape):
         return self._write(response, items)
 
 
+def _shown(shape: Shape, item: Any) -> str:
+    """An item without id and text as it prints, apart from its score: that says how well it fits, not which it is."""
+    return repr(shape.rescore(item, 0.0) if isinstance(item, Mapping) else item)
+
+
 def _list_shape(response: Sequence[Any]) -> Shape:
+    if len(response) == 2 and isinstance(response, (list, tuple)) and (shape := in_parallel(response, 0)):
+        for item in shape.items(response)[:1]:
+            reader_of(item)
+        return shape
     return _Shape(f"list of {reader_of(response[0]).name}" if len(response) else "empty list", ())
 
 
@@ -202,14 +218,6 @@ def _no_items(_response: None) -> Sequence[Any]:
 
 def _items_or_none(_response: None, items: Sequence[Any]) -> list[Any] | None:
     return list(items) or None
-
-
-def _namespace(name: Any) -> str:
-    return DEFAULT_NAMESPACE if name is None or name is ABSENT or name == "" else str(name)
-
-
-def _is_column(response: Any, path: tuple[str, ...]) -> bool:
-    return path == ("documents",) and isinstance(response, Mapping) and any(name in response for name in _COLUMNS)
 
 
 def _has_methods(kind: type, names: tuple[str, ...]) -> bool:

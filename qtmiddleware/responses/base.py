@@ -1,7 +1,8 @@
 """One field of anything: read it, or make a copy in which only that field differs.
 
-Mappings, dataclasses, named tuples, pydantic models, msgspec structs, the OpenAPI models of older SDKs and plain
-objects, told apart by what they have and never by where they come from.
+Mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs, the OpenAPI models of older SDKs
+and plain objects, told apart by what they have and never by where they come from. A field of a list or tuple is named
+by its position.
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ def has(holder: Any, name: str) -> bool:
     return hasattr(kind, name) or name in getattr(holder, "__dict__", ())
 
 
-def step(holder: Any, name: str) -> Any:
+Path = Sequence[str | int]
+"""The names of fields, each inside the one before."""
+
+
+def step(holder: Any, name: str | int) -> Any:
     """The field *name* of *holder*, `ABSENT` where it has none."""
+    if isinstance(name, int):
+        return holder[name]
     if isinstance(holder, Mapping):
         return holder.get(name, ABSENT)
     return getattr(holder, name, ABSENT) if has(holder, name) else ABSENT
 
 
-def follow(holder: Any, path: Sequence[str]) -> Any:
+def follow(holder: Any, path: Path) -> Any:
     """What lies at the end of *path*, `ABSENT` where the path breaks off."""
     for name in path:
         if (holder := step(holder, name)) is ABSENT:
@@ -57,17 +64,53 @@ def own_fields(holder: Any) -> Mapping[str, Any]:
 
 
 def is_list(value: Any) -> bool:
-    """Whether *value* is a sequence of items and not a text."""
-    return isinstance(value, (list, tuple)) or (
-        isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview))
+    """Whether *value* is a sequence of items and not a text; an array is one where it holds objects or texts."""
+    return (
+        isinstance(value, (list, tuple))
+        or (isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)))
+        or (is_array(value) and value.ndim == 1 and value.dtype.kind in "OUT")
     )
 
 
-def rebuilt(holder: Any, path: Sequence[str], items: Sequence[Any]) -> Any:
-    """A copy of *holder* with *items* at the end of *path*; a tuple there stays a tuple, all else becomes a list."""
+def is_array(value: Any) -> bool:
+    """Whether *value* is an array of numpy's kind, of one dimension or more."""
+    return hasattr(type(value), "__array_interface__") and value.ndim > 0
+
+
+def is_number(value: Any) -> bool:
+    """Whether *value* is a number of any library, not a truth value and not a text that reads like one."""
+    return type(value) is float or (hasattr(value, "__float__") and not isinstance(value, bool))
+
+
+def like(container: Any, values: Sequence[Any]) -> Any:
+    """*values* in a tuple, an array or a list, as *container* is one; an array keeps its type where that holds them."""
+    if type(container) is tuple:
+        return tuple(values)
+    if not is_array(container):
+        return list(values)
+    import numpy as np  # where an array came from, it is loaded
+
+    kind, shape = container.dtype.kind, (len(values), *container.shape[1:])
+    if kind == "O":
+        made = np.empty(len(values), dtype=object)
+        for place, value in enumerate(values):
+            made[place] = value
+        return made
+    # Texts may be longer than the given ones, and numbers no longer whole.
+    free = kind == "U" or (kind in "iu" and any(isinstance(value, float) for value in values))
+    return np.array(values, dtype=(str if kind == "U" else None) if free else container.dtype).reshape(shape)
+
+
+def replaced(holder: Any, path: Path, value: Any) -> Any:
+    """A copy of *holder* with *value* at the end of *path*; raises `ResponseShapeError` where none can be made."""
     if not path:
-        return tuple(items) if type(holder) is tuple else list(items)
-    return _with(holder, path[0], rebuilt(step(holder, path[0]), path[1:], items))
+        return value
+    return _with(holder, path[0], replaced(step(holder, path[0]), path[1:], value))
+
+
+def rebuilt(holder: Any, path: Path, items: Sequence[Any]) -> Any:
+    """A copy of *holder* with *items* at the end of *path*, in a container `like` the one there."""
+    return replaced(holder, path, like(follow(holder, path), items))
 
 
 def unknown(value: Any, what: str) -> ResponseShapeError:
@@ -77,14 +120,21 @@ def unknown(value: Any, what: str) -> ResponseShapeError:
     return ResponseShapeError(f"{what} {shape}; {ADVICE}", shape=shape)
 
 
-def _with(holder: Any, name: str, value: Any) -> Any:
+def _with(holder: Any, name: str | int, value: Any) -> Any:
     """A shallow copy of *holder*, of its own type, whose field *name* is *value*."""
     try:
+        if isinstance(name, int):
+            return _sequence_with(holder, name, value)
         return _mapping_with(holder, name, value) if isinstance(holder, Mapping) else _object_with(holder, name, value)
     except ResponseShapeError:
         raise
     except Exception as error:
         raise unknown(holder, f"no copy with another {name!r} could be made of a") from error
+
+
+def _sequence_with(holder: Sequence[Any], place: int, value: Any) -> Any:
+    kind: Any = type(holder)
+    return getattr(kind, "_make", kind)((*holder[:place], value, *holder[place + 1 :]))
 
 
 def _mapping_with(holder: Mapping[str, Any], name: str, value: Any) -> Mapping[str, Any]:
@@ -109,6 +159,8 @@ def _object_with(holder: Any, name: str, value: Any) -> Any:
         twin = object.__new__(kind)
         twin.__dict__.update(holder.__dict__, _data_store={**store, name: value})
         return twin
+    if isinstance(getattr(kind, name, None), property) and name in (fields := own_fields(holder)):
+        return kind({**fields, name: value})  # a view of a dict, such as Pinecone's Document
     twin = _twin(holder)
     object.__setattr__(twin, name, value)  # past the __setattr__ of frozen classes
     return twin

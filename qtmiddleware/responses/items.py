@@ -6,28 +6,35 @@ A reader knows one kind of item. The reader of a type is found by looking at the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from operator import attrgetter
+from types import MemberDescriptorType
 from typing import Any, Final
 
-from qtmiddleware.responses.base import has, own_fields, unknown
+from qtmiddleware.errors import ResponseShapeError
+from qtmiddleware.responses.base import ABSENT, Path, follow, has, is_number, own_fields, replaced, step, unknown
+from qtmiddleware.types import DEFAULT_NAMESPACE
 
 _IDS: Final = ("id", "_id", "id_", "chunk_id", "node_id", "uuid", "pk")
 _DOCUMENT_IDS: Final = ("document_id", "doc_id")  # often shared by all chunks of one document
-_SCORES: Final = ("score", "_score", "score_", "similarity", "relevance_score", "distance", "_distance")
+SCORES: Final = ("score", "_score", "score_", "similarity", "relevance_score", "certainty", "distance", "_distance")
 _METADATA: Final = ("metadata", "fields", "payload", "meta", "_source", "properties")
 _TEXTS: Final = (
     *("text", "content", "page_content", "chunk_text", "chunk", "passage", "body", "document", "snippet"),
-    *("context", "abstract", "description"),
+    *("raw_text", "page_text", "passage_text", "document_text", "node_text", "text_content", "chunk_content"),
+    *("contents", "context", "abstract", "description", "answer"),
 )
 _TEXT_NAMES: Final = frozenset(_TEXTS)
 _NOT_METADATA: Final = frozenset(
-    (*_IDS[:3], *_SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
+    (*_IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
 )
 _DECLARING: Final = ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__", "attribute_map", "_fields")
+NAMES: Final = frozenset((*_IDS, *_DOCUMENT_IDS, *_TEXTS))
 _MOST_TYPES: Final = 512
+_READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")  # some scripts put no space between words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +43,8 @@ class Reader:
 
     *namespace* gives what the item itself tells, as it stands there. *names_document* says whether the id may be shared
     by all chunks of a document. *metadata* gives the item's own fields where it keeps no metadata apart, *text* the
-    passage outside the metadata, and *holder* the object whose fields are the item's own.
+    passage outside the metadata, and *holder* the object whose fields are the item's own. *places* are the fields that
+    the score may stand in, in the order they are read.
     """
 
     name: str
@@ -47,6 +55,52 @@ class Reader:
     namespace: Callable[[Any], Any]
     names_document: Callable[[Any], bool]
     holder: Callable[[Any], Any]
+    places: Callable[[Any], Sequence[Path]]
+
+
+class ItemShape:
+    """What every shape knows of its items, since these are of the usual kinds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def namespace(self, response: Any) -> str:
+        """The namespace the response tells."""
+        return namespace_name(step(response, "namespace"))
+
+    def id(self, item: Any) -> str | None:
+        """The item's id."""
+        return reader_of(item).id(item)
+
+    def score(self, item: Any) -> float | None:
+        """The item's score."""
+        return reader_of(item).score(item)
+
+    def metadata(self, item: Any) -> Mapping[str, Any]:
+        """The item's metadata."""
+        return reader_of(item).metadata(item)
+
+    def rescore(self, item: Any, score: float) -> Any:
+        """A copy of *item* with that score; *item* itself where it has none or cannot be copied."""
+        reader = reader_of(item)
+        if reader.score(item) == score:
+            return item
+        for place in reader.places(item):
+            if not is_number(follow(item, place)):
+                continue
+            try:
+                twin = replaced(item, place, score)
+            except ResponseShapeError:
+                continue
+            # A class may compute what looks like a field of it.
+            if type(twin) is type(item) and reader.score(twin) == score:
+                return twin
+        return item
+
+
+def namespace_name(found: Any) -> str:
+    """The namespace *found* stands for."""
+    return DEFAULT_NAMESPACE if found is None or found is ABSENT or found == "" else str(found)
 
 
 def reader_of(item: Any) -> Reader:
@@ -116,6 +170,18 @@ def _number(value: Any) -> float | None:
     return value if isfinite(value) else None
 
 
+def _no_places(_item: Any) -> Sequence[Path]:
+    return ()
+
+
+def _text_in_pair(value: Any) -> str | None:
+    return value if isinstance(value, str) and _READS_LIKE_A_TEXT.search(value) and not value.isspace() else None
+
+
+def _id_in_pair(value: Any) -> str | None:
+    return None if _text_in_pair(value) else _identifier(value)
+
+
 def _first(item: Mapping[str, Any], names: Sequence[str]) -> Any:
     for name in names:
         if (found := item.get(name)) is not None:
@@ -138,13 +204,12 @@ def _dict_metadata(item: Mapping[str, Any]) -> Mapping[str, Any]:
 def _is_pair(item: Sequence[Any]) -> bool:
     if len(item) != 2 and not (len(item) == 3 and isinstance(item[2], Mapping | None)):
         return False
-    score = item[1]
-    return type(score) is float or score is None or (hasattr(score, "__float__") and not isinstance(score, bool))
+    return item[1] is None or is_number(item[1])
 
 
 def _front(item: Sequence[Any]) -> Reader:
     """The reader of what stands before the score."""
-    return _IDENTIFIERS if isinstance(item[0], (str, int)) else reader_of(item[0])
+    return _IDS_OR_TEXTS if isinstance(item[0], (str, int)) else reader_of(item[0])
 
 
 def _pair_metadata(item: Sequence[Any]) -> Mapping[str, Any]:
@@ -160,17 +225,19 @@ _STRINGS: Final = Reader(
     namespace=_nothing,
     names_document=lambda _: False,
     holder=_itself,
+    places=_no_places,
 )
-_IDENTIFIERS: Final = replace(_STRINGS, name="ids", id=_identifier, text=_nothing)
+_IDS_OR_TEXTS: Final = replace(_STRINGS, name="ids or texts", id=_id_in_pair, text=_text_in_pair)
 _DICTS: Final = Reader(
     name="dicts",
     id=_dict_id,
-    score=lambda item: _number(_first(item, _SCORES)),
+    score=lambda item: _number(_first(item, SCORES)),
     metadata=_dict_metadata,
     text=usual_text,
     namespace=lambda item: item.get("namespace"),
     names_document=lambda item: "id" not in item and _first(item, _IDS) is None,
     holder=_itself,
+    places=lambda item: [(name,) for name in SCORES if item.get(name) is not None][:1],
 )
 _PAIRS: Final = Reader(
     name="pairs",
@@ -181,6 +248,7 @@ _PAIRS: Final = Reader(
     namespace=lambda item: _front(item).namespace(item[0]),
     names_document=lambda item: _front(item).names_document(item[0]),
     holder=lambda item: item[0],
+    places=lambda _: ((1,),),
 )
 _readers: Final[dict[Any, Reader]] = {}
 
@@ -193,17 +261,24 @@ def _object_reader(item: Any) -> Reader:
     texts = [_getter(inside + name) for name in _TEXTS if has(root, name)]
     if own_id is None and document_id is None and not texts:
         raise unknown(item, "neither an id nor a text was found in an item, a")
-    id_, score = _getter(inside + (own_id or document_id or "id")), _getter(_declared(item, _SCORES) or "score")
-    weak, metadata = own_id is None and document_id is not None, _declared(root, _METADATA)
+    id_, weak = _getter(inside + (own_id or document_id or "id")), own_id is None and document_id is not None
+    metadata = [_getter(inside + name) for name in _METADATA if has(root, name)]
+    names = [name for name in SCORES if has(item, name)]
+    places: list[Path] = [(name,) for name in names if not _runs_code(type(item), name)]
+    score = _number_among(names, _itself)
+    if not names and has(item, "metadata"):
+        # Weaviate keeps the numbers in the metadata, which is an object there, and the user's fields beside it.
+        score, places = _number_among(SCORES, _getter("metadata")), [("metadata", name) for name in SCORES]
     return Reader(
         name="documents" if has(root, "page_content") else "objects",
         id=lambda item: _identifier(id_(item)),
-        score=lambda item: _number(score(item)),
-        metadata=_mapping_in(_getter(inside + metadata)) if metadata else _own_metadata,
+        score=score,
+        metadata=_first_mapping(metadata) if metadata else _own_metadata,
         text=_first_passage(texts) if texts else _nothing,
         namespace=_getter("namespace") if has(item, "namespace") else _nothing,
         names_document=(lambda _: weak),
         holder=_getter("node") if inside else _itself,
+        places=lambda _: places,
     )
 
 
@@ -224,12 +299,34 @@ def _own_metadata(item: Any) -> Mapping[str, Any]:
     return {name: value for name, value in own_fields(item).items() if name not in _NOT_METADATA}
 
 
-def _mapping_in(get: Callable[[Any], Any]) -> Callable[[Any], Mapping[str, Any]]:
+def _first_mapping(getters: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Mapping[str, Any]]:
     def read(item: Any) -> Mapping[str, Any]:
-        found = get(item)
-        return found if isinstance(found, Mapping) else {}
+        return next((found for get in getters if isinstance(found := get(item), Mapping)), {})
 
     return read
+
+
+def _number_among(names: Sequence[str], holder: Callable[[Any], Any]) -> Callable[[Any], float | None]:
+    """Reads the first of the attributes *names* that is not ``None``; in a mapping the names are the user's own."""
+    if len(names) == 1 and holder is _itself:
+        only = _getter(names[0])
+        return lambda item: _number(only(item))
+
+    def read(item: Any) -> float | None:
+        root = holder(item)
+        if isinstance(root, Mapping):
+            return None
+        found = (step(root, name) for name in names)
+        return _number(next((value for value in found if value is not None and value is not ABSENT), None))
+
+    return read
+
+
+def _runs_code(kind: type, name: str) -> bool:
+    """Whether setting the attribute runs code of the class, which may write to what a copy shares with the original."""
+    own = getattr(kind, name, None)
+    settable = hasattr(type(own), "__set__") and getattr(own, "fset", own) is not None
+    return settable and not isinstance(own, MemberDescriptorType) and not issubclass(kind, tuple)
 
 
 def _first_passage(getters: Sequence[Callable[[Any], Any]]) -> Callable[[Any], str | None]:
