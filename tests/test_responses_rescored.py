@@ -161,7 +161,9 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 def data(item: Any) -> Any:
     """Everything *item* holds."""
-    return item.to_dict() if isinstance(item, PineconeDocument) else repr(item)
+    if isinstance(item, Slotted):
+        return repr(item)
+    return item.to_dict() if isinstance(item, PineconeDocument) else item
 
 
 @given(st.sampled_from(sorted(KINDS)), names, texts, numbers, numbers)

@@ -53,9 +53,8 @@ def has_columns(response: Any) -> bool:
 
 def in_parallel(response: Any, name: str | int) -> _Parallel | None:
     """The shape of a *response* whose field *name* holds passages and another one their scores, ``None`` without."""
-    passages = step(response, name)
     for scores in (1,) if name == 0 else _NUMBERS:
-        if _are_parallel(passages, step(response, scores)):
+        if (numbers := step(response, scores)) is not ABSENT and _are_parallel(step(response, name), numbers):
             return _Parallel((name,), (scores,))
     return None
 
@@ -203,7 +202,7 @@ def _all(items: Sequence[Any], kind: type[_Item], response: Any) -> Sequence[_It
 
 
 def _are_parallel(passages: Any, numbers: Any) -> bool:
-    if numbers is ABSENT or not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
+    if not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
         return False
     if len(passages) != len(numbers) or (is_array(numbers) and numbers.ndim != 1):
         return False

@@ -42,6 +42,11 @@ def info(response: Any) -> Any:
     return getattr(response, "response_info", None) or getattr(response, "_response_info", None)
 
 
+def told(shape: Any, response: Any, item: Any) -> Any:
+    """What *item* is, apart from its score."""
+    return keys_of(shape, response, [item]), shape.metadata(item), text_of(shape, item, None)
+
+
 def report(response: Any) -> dict[str, Any]:
     """What is read out of *response*, and what became of a copy with its first two items, reversed."""
     before = plain(response)
@@ -50,6 +55,7 @@ def report(response: Any) -> dict[str, Any]:
     chosen = list(items[:2])[::-1]
     rebuilt = shape.rebuild(response, chosen)
     by_attribute, by_subscript = listed(rebuilt)
+    anew = [shape.rescore(item, 0.125) for item in items]
     return {
         "shape": shape.name,
         "namespace": shape.namespace(response),
@@ -65,6 +71,8 @@ def report(response: Any) -> dict[str, Any]:
         "same_info": plain(info(rebuilt)) == plain(info(response)),
         "same_rest": {**plain(rebuilt), "matches": 0, "result": 0} == {**before, "matches": 0, "result": 0},
         "whole_again": plain(shape.rebuild(response, items)) == before,
+        "rescored": all(shape.score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
+        "same_but_score": [told(shape, response, it) for it in anew] == [told(shape, response, it) for it in items],
         "keys_of_rebuilt": keys_of(shape, rebuilt, shape.items(rebuilt)),
     }
 
