@@ -233,7 +233,14 @@ def test_a_column_that_only_some_responses_have_is_filled_with_none() -> None:
 
 
 def test_columns_chroma_does_not_know_are_kept_beside_their_passage() -> None:
-    response = {"ids": ["a", "b"], "texts": TEXTS[:2], "titles": ["x", "y"], "scores": [0.5, 0.25], "notes": ["kept"]}
+    response = {
+        "ids": ["a", "b"],
+        "texts": TEXTS[:2],
+        "titles": ["x", "y"],
+        "scores": [0.5, 0.25],
+        "notes": ["kept"],
+        5: [6, 7],
+    }
     assert read(response)[1:] == ([0.5, 0.25], TEXTS[:2])
     assert kept(response, 1) == {
         "ids": ["b"],
@@ -241,6 +248,7 @@ def test_columns_chroma_does_not_know_are_kept_beside_their_passage() -> None:
         "titles": ["y"],
         "scores": [0.25],
         "notes": ["kept"],
+        5: [7],
     }
 
 
@@ -376,9 +384,9 @@ def test_an_array_of_texts_is_read_and_stays_an_array(dtype: Any) -> None:
     assert made.tolist() == [*TEXTS[::-1], "one that is longer than all of these"]
 
 
-@pytest.mark.parametrize("response", [np.zeros(3), np.zeros((2, 2)), np.array([TEXTS])])
-def test_an_array_of_numbers_or_of_lists_is_refused(response: Any) -> None:
-    assert "ndarray" in refused(response)
+@pytest.mark.parametrize("response", [np.zeros(3), np.zeros((2, 2)), np.array([TEXTS]), np.ma.array(TEXTS)])
+def test_an_array_of_numbers_or_of_lists_or_with_a_mask_is_refused(response: Any) -> None:
+    assert "rray" in refused(response)
 
 
 # The whole way

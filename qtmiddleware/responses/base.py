@@ -38,10 +38,10 @@ Path = Sequence[str | int]
 
 def step(holder: Any, name: str | int) -> Any:
     """The field *name* of *holder*, `ABSENT` where it has none."""
-    if isinstance(name, int):
-        return holder[name]
     if isinstance(holder, Mapping):
         return holder.get(name, ABSENT)
+    if isinstance(name, int):
+        return holder[name]
     return getattr(holder, name, ABSENT) if has(holder, name) else ABSENT
 
 
@@ -73,8 +73,9 @@ def is_list(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether *value* is an array of numpy's kind, of one dimension or more."""
-    return hasattr(type(value), "__array_interface__") and value.ndim > 0
+    """Whether *value* is an array of numpy's kind, of one dimension or more; a class made of it may hold more."""
+    kind = type(value)
+    return hasattr(kind, "__array_interface__") and kind.__name__ == "ndarray" and value.ndim > 0
 
 
 def is_number(value: Any) -> bool:
@@ -123,9 +124,9 @@ def unknown(value: Any, what: str) -> ResponseShapeError:
 def _with(holder: Any, name: str | int, value: Any) -> Any:
     """A shallow copy of *holder*, of its own type, whose field *name* is *value*."""
     try:
-        if isinstance(name, int):
-            return _sequence_with(holder, name, value)
-        return _mapping_with(holder, name, value) if isinstance(holder, Mapping) else _object_with(holder, name, value)
+        if isinstance(holder, Mapping):
+            return _mapping_with(holder, name, value)
+        return _sequence_with(holder, name, value) if isinstance(name, int) else _object_with(holder, name, value)
     except ResponseShapeError:
         raise
     except Exception as error:
@@ -137,7 +138,7 @@ def _sequence_with(holder: Sequence[Any], place: int, value: Any) -> Any:
     return getattr(kind, "_make", kind)((*holder[:place], value, *holder[place + 1 :]))
 
 
-def _mapping_with(holder: Mapping[str, Any], name: str, value: Any) -> Mapping[str, Any]:
+def _mapping_with(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
     if type(holder) is dict or not isinstance(holder, MutableMapping):
         return {**holder, name: value}
     twin = _twin(holder)
