@@ -195,7 +195,7 @@ def presented(lists: Sequence[Found], made: Combined, request: Request) -> Merge
     if fused_scores:
         chosen = replace(chosen, shown=list(map(made.shape.rescore, chosen.items, falling(chosen.scores))))
     matches = () if request.brief else _matches(made, chosen, known, request.settings.keyword_evidence.text_field)
-    return Merged(_rebuilt(first, chosen.shown), matches)
+    return Merged(_rebuilt(_pattern(lists), chosen.shown), matches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +328,14 @@ def _matches(
 def _finders(kinds: Sequence[VariantKind], sources: int) -> tuple[str, ...]:
     """The kinds of variant that found a passage; the question itself where its list took no part in the fusion."""
     return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or ("original",)
+
+
+def _pattern(lists: Sequence[Found]) -> Found:
+    """The list whose response the result is like: the first, unless ``None`` or an empty list says nothing of it."""
+    first = lists[0]
+    if first.response is None or (type(first.response) in (list, tuple) and not first.response):
+        return next((entry for entry in lists if entry.ranking.keys), first)
+    return first
 
 
 def _rebuilt(first: Found, items: Sequence[Any]) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+import pandas as pd
 from pinecone import QueryResponse, ScoredVector
 from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
 from test_responses import LangChainDocument, NodeWithScore, QdrantPoint, TextNode
@@ -56,6 +58,24 @@ def document(row: Row) -> LangChainDocument:
     return LangChainDocument(page_content=row.text, metadata={"page": 1}, id=row.id)
 
 
+def frame(rows: Sequence[Row]) -> Any:
+    columns = {"id": [row.id for row in rows], "text": [row.text for row in rows], "score": [row.score for row in rows]}
+    return pd.DataFrame(
+        {name: pd.Series(cells, dtype="float" if name == "score" else "object") for name, cells in columns.items()}
+    )
+
+
+def chroma(rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "ids": [[row.id for row in rows]],
+        "documents": [[row.text for row in rows]],
+        "metadatas": [[{"page": 1} for _ in rows]],
+        "distances": [[row.score for row in rows]],
+        "embeddings": None,
+        "included": ["documents", "metadatas", "distances"],
+    }
+
+
 SHAPES: Final[dict[str, ResultShape]] = {
     "dicts": ResultShape(dicts, lambda r: [it["id"] for it in r], lambda r: [it["score"] for it in r]),
     "tuple of dicts": ResultShape(
@@ -101,4 +121,20 @@ SHAPES: Final[dict[str, ResultShape]] = {
         lambda r: [it.score for it in r["points"]],
     ),
     "texts": ResultShape(lambda rows: [row.text for row in rows], list, None, row_key=by_text),
+    "(text, score)": ResultShape(
+        lambda rows: [(row.text, row.score) for row in rows],
+        lambda r: [it[0] for it in r],
+        lambda r: [it[1] for it in r],
+        row_key=by_text,
+    ),
+    "an array of texts": ResultShape(
+        lambda rows: np.array([row.text for row in rows], dtype=object), list, None, row_key=by_text
+    ),
+    "(documents, scores)": ResultShape(
+        lambda rows: ([document(row) for row in rows], [row.score for row in rows]),
+        lambda r: [it.id for it in r[0]],
+        lambda r: list(r[1]),
+    ),
+    "Chroma's columns": ResultShape(chroma, lambda r: list(r["ids"][0]), lambda r: list(r["distances"][0])),
+    "data frame": ResultShape(frame, lambda r: list(r["id"]), lambda r: list(r["score"])),
 }

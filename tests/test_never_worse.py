@@ -154,7 +154,7 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     assert retrieval.status == "full"
     if not config.startswith("combined, auto"):
         assert shape.keys(response) == got
-    assert type(retrieval.response) is type(shape.build(()))
+    assert type(retrieval.response) is type(shape.build(index.rows(QUERY)))
     assert len(got) >= min(k, len(plain)) if takes_top_k else len(got) >= len(plain)
     searched = {QUERY, *(variant.text for variant in retrieval.variants)}
     assert set(got) <= {shape.row_key(row) for text in searched for row in index.rows(text)}
