@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -90,27 +90,23 @@ def voices(lists: Sequence[Found], settings: Settings) -> list[Ranking]:
     return [Ranking(variant, original.keys, original.scores, original.items), *heard]
 
 
-def keep_repeats(rankings: Sequence[Ranking], own: Ranking, top_k: int | None) -> list[Ranking]:
-    """*rankings* in which a passage that the plain call gives n times counts as n passages; further ones are dropped.
-
-    *own* is the question's own list, of which the plain call gives the first *top_k*. The n-th of a passage has a key
-    of its own, so that the fusion, which counts each key once a list, keeps it.
-    """
-    plain = own.keys[:top_k]
-    if len(set(plain)) == len(plain):
+def tell_chunks_apart(rankings: Sequence[Ranking], shape: Shape, text_field: str | None) -> list[Ranking]:
+    """*rankings* in which texts that share an id, as the chunks of one document may, are passages of their own."""
+    texts: dict[Key, set[str | None]] = {}
+    for ranking in rankings:
+        if len(set(ranking.keys)) < len(ranking.keys):
+            repeated = {key for key, count in Counter(ranking.keys).items() if count > 1}
+            for key, item in zip(ranking.keys, ranking.items, strict=True):
+                if key in repeated:
+                    texts.setdefault(key, set()).add(text_of(shape, item, text_field))
+    shared = {key for key, found in texts.items() if len(found) > 1}
+    if not shared:
         return list(rankings)
-    allowed = Counter(plain)
-    return [replace(ranking, keys=_numbered(ranking.keys, allowed)) for ranking in rankings]
 
+    def rekeyed(key: Key, item: Any) -> Key:
+        return (key[0], f"{key[1]}\0{text_of(shape, item, text_field) or ''}") if key in shared else key
 
-def _numbered(keys: Sequence[Key], allowed: Mapping[Key, int]) -> list[Key]:
-    seen: Counter[Key] = Counter()
-    numbered: list[Key] = []
-    for key in keys:
-        seen[key] += 1
-        place = min(seen[key], max(1, allowed[key]))
-        numbered.append(key if place == 1 else (key[0], f"{key[1]}\0\0{place}"))
-    return numbered
+    return [replace(it, keys=list(map(rekeyed, it.keys, it.items))) for it in rankings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +140,13 @@ class Combined:
 def combined(first: Found, others: Sequence[Found], *, request: Request, keywords: Keywords, trace: Trace) -> Combined:
     """The original's list and the *others* as one, its candidates weighed by the *keywords* if *request* asks so."""
     settings, memory = request.settings, request.memory
-    rankings, own = voices([first, *others], settings), first.ranking
-    if settings.fusion.method != "concat":
-        own, *rankings = keep_repeats([own, *rankings], own, request.top_k)
+    shape = next((entry.shape for entry in (first, *others) if entry.ranking.keys), first.shape)
+    own, *rankings = tell_chunks_apart(
+        [first.ranking, *voices([first, *others], settings)], shape, settings.keyword_evidence.text_field
+    )
     shown = direction(rankings)
     if shown and (shown > 0) is not memory.rising and has_scores(rankings):
         memory.rising = shown > 0
-    shape = next((entry.shape for entry in (first, *others) if entry.ranking.keys), first.shape)
     began = trace.clock()
     fused = fuse(rankings, settings.fusion.method, rrf_k=settings.fusion.rrf_k, rising=memory.rising)
     if fused.method != settings.fusion.method and others:
@@ -213,21 +209,24 @@ def _complete(made: Combined, count: int, top_k: int | None) -> _Chosen:
     """The best *count* of *made*, and what the plain call gives beside them.
 
     Where the plain call gives fewer than *top_k*, or that is not known, all of its passages are there: behind the best
-    ones, in place of the last of those that variants alone found where there would be too many.
+    ones, in place of the last of those that variants alone found where there would be too many. A passage it gives
+    twice comes twice only where there would be fewer otherwise.
     """
     fused, own = made.candidates, made.own
     best = list(range(min(count, len(fused.keys))))
-    absent = _absent(own.keys, [fused.keys[place] for place in best], repeats=fused.method == "concat")
+    absent, repeated = _missing(own.keys, {fused.keys[place] for place in best})
+    plain = len(own.keys) if top_k is None else min(top_k, len(own.keys))
     if top_k is not None and len(own.keys) >= top_k:
         absent = absent[: max(0, top_k - len(best))]
     elif top_k is not None and fused.method != "concat":
-        plain, surplus = set(own.keys), max(0, len(best) + len(absent) - top_k)
-        least = [place for place in reversed(best) if fused.keys[place] not in plain][:surplus]
+        given, surplus = set(own.keys), max(0, len(best) + len(absent) - top_k)
+        least = [place for place in reversed(best) if fused.keys[place] not in given][:surplus]
         best = [place for place in best if place not in least]
     behind = {key: place for place, key in enumerate(fused.keys[count:], count)} if absent else {}
     best += sorted(behind[own.keys[place]] for place in absent if own.keys[place] in behind)
-    # A list that took no part in the fusion has no scores there.
+    # A list that took no part in the fusion has no scores there, and nor has a passage the second time.
     unheard = [place for place in absent if own.keys[place] not in behind]
+    unheard += repeated[: max(0, plain - len(best) - len(unheard))]
     scores = [fused.scores[place] for place in best]
     scores += [min(scores, default=0.0)] * len(unheard)
     items = [fused.items[place] for place in best] + [own.items[place] for place in unheard]
@@ -240,17 +239,18 @@ def _complete(made: Combined, count: int, top_k: int | None) -> _Chosen:
     )
 
 
-def _absent(own: Sequence[Key], here: Sequence[Key], *, repeats: bool) -> list[int]:
-    """The places in *own* of what is not *here*; a passage that *repeats* is missed as often as it does."""
-    left = Counter(here)
+def _missing(own: Sequence[Key], here: Collection[Key]) -> tuple[list[int], list[int]]:
+    """The places in *own* of passages that are not *here*, and of those that stand there once more."""
+    seen: set[Key] = set()
     absent: list[int] = []
+    repeated: list[int] = []
     for place, key in enumerate(own):
-        if left[key]:
-            left[key] -= repeats
-        else:
+        if key in seen:
+            repeated.append(place)
+        elif key not in here:
             absent.append(place)
-            left[key] += not repeats
-    return absent
+        seen.add(key)
+    return absent, repeated
 
 
 def falling(scores: Sequence[float]) -> list[float]:
