@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import aclosing, contextmanager
+from queue import SimpleQueue
 from threading import Lock, Thread, get_ident
 from typing import Any, TypeVar
 
@@ -41,11 +43,18 @@ class _BackgroundLoop:
             loop = self._loop
         return asyncio.run_coroutine_threadsafe(call(), loop)
 
+    def stop(self) -> None:
+        """End the loop, if it was started."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        # What was opened in the loop is closed in it.
+        loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
 
@@ -62,6 +71,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_loop)
 
 
+def is_in_background_loop() -> bool:
+    """Whether the calling code runs in the thread of the shared loop."""
+    return _background.is_current()
+
+
 def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
     """What the coroutine that *call* makes returns, waiting at most *timeout* seconds in this thread.
 
@@ -69,9 +83,32 @@ def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: 
     caller is interrupted. Thread-safe. Context variables of the caller are visible inside. Called from the loop's own
     thread, which must not wait for itself, the coroutine runs in a loop of its own in another thread.
     """
-    if _background.is_current():
-        return _run_elsewhere(call, timeout)
-    return _wait(_background.submit(call), timeout)
+    with _loop_to_wait_for() as loop:
+        return _wait(loop.submit(call), timeout)
+
+
+def iterate_in_background_loop(call: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
+    """What the asynchronous generator that *call* makes yields; it is read on while the caller does something else.
+
+    Raises what the generator raises. Closing this cancels it. All of it runs in one task, as `run_in_background_loop`
+    would run it.
+    """
+    came: SimpleQueue[T | Future[None]] = SimpleQueue()
+
+    async def read() -> None:
+        async with aclosing(call()) as pieces:
+            async for piece in pieces:
+                came.put(piece)
+
+    with _loop_to_wait_for() as loop:
+        future = loop.submit(read)
+        future.add_done_callback(came.put)
+        try:
+            while not isinstance(piece := came.get(), Future):
+                yield piece
+            future.result()
+        finally:
+            future.cancel()
 
 
 async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -81,13 +118,16 @@ async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -
     return await asyncio.wrap_future(_background.submit(call))
 
 
-def _run_elsewhere(call: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
+@contextmanager
+def _loop_to_wait_for() -> Iterator[_BackgroundLoop]:
+    if not _background.is_current():
+        yield _background
+        return
     other = _BackgroundLoop()
     try:
-        return _wait(other.submit(call), timeout)
+        yield other
     finally:
-        if other._loop is not None:
-            other._loop.call_soon_threadsafe(other._loop.stop)
+        other.stop()
 
 
 def _wait(future: Future[T], timeout: float) -> T:

@@ -82,7 +82,8 @@ class ModelError(QtMiddlewareError):
 
     *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``, ``unavailable``,
     ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long``, ``cancelled``, ``unrecorded`` (a
-    recording has no reply), or, where the model was not asked at all, ``circuit_open`` or ``over_budget``.
+    recording has no reply), ``failed`` (a bug in the user's own model function, which is logged), or, where the model
+    was not asked at all, ``circuit_open`` or ``over_budget``.
     The message never holds the query, the reply or a key. *retry_after* is for how many seconds the service asked to be
     left alone. *retrieval* is what had been found where an answer failed.
     """

@@ -18,13 +18,11 @@ from qtmiddleware.transforms.thoughts import without_thoughts
 class Asking:
     """Puts prompts to *model*, *concurrency* at a time, and waits *timeout* seconds for each reply.
 
-    *cost_usd* is what the replies cost so far, ``None`` as soon as one did not say. Raises `ConfigError` for a model
-    that is only asynchronous and for numbers that are impossible.
+    *cost_usd* is what the replies cost so far, ``None`` as soon as one did not say. Raises `ConfigError` for
+    numbers that are impossible.
     """
 
     def __init__(self, model: LanguageModel, timeout: float, concurrency: int) -> None:
-        if not getattr(model, "can_sync", True):
-            raise ConfigError("client is asynchronous and this is not; pass openai.OpenAI() instead", path="client")
         if not 0 < timeout < float("inf"):
             raise ConfigError(f"timeout must be some seconds, not {timeout}", path="timeout", value=timeout)
         if concurrency < 1:

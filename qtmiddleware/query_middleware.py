@@ -13,7 +13,7 @@ from qtmiddleware.calls import CallShape
 from qtmiddleware.config import Config
 from qtmiddleware.drivers import ModelOnly, arun, run
 from qtmiddleware.equipment import Equipment
-from qtmiddleware.errors import ConfigError, WrapError
+from qtmiddleware.errors import WrapError
 from qtmiddleware.invocation import Outfit
 from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
@@ -40,13 +40,14 @@ ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | 
 class QueryMiddleware:
     """Makes the results of retrieval functions better, as its configuration says.
 
-    *client* is the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client, an object with ``complete`` and
-    ``acomplete``, or any function of messages; without one a client is made when it is first needed, with the key and
-    address from the environment. *reranker* judges candidates where the configuration asks for that: an object with
-    ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and texts; without
-    one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names, for questions
-    to the own store. *redact* makes of every text of a query what may be written of it, to the query log and to the
-    records of `logging` at DEBUG; where it fails, a hash is written. Safe with many threads and event loops.
+    *client* is the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of both, a chat model of
+    LangChain or LlamaIndex, any function of messages, plain or async, or an object with ``name``, ``complete`` and
+    ``acomplete``; each serves blocking and awaiting calls. Without one a client is made when it is first needed, with
+    the key and address from the environment. *reranker* judges candidates where the configuration asks for that: an
+    object with ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and
+    texts; without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names,
+    for questions to the own store. *redact* makes of every text of a query what may be written of it, to the query log
+    and to the records of `logging` at DEBUG; where it fails, a hash is written. Safe with many threads and event loops.
     """
 
     def __init__(
@@ -111,10 +112,6 @@ class QueryMiddleware:
     def _outfit(self, *, awaits: bool, embed: Any, read: Any, write: Any) -> Outfit:
         if (read is None) != (write is None):
             raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
-        if not awaits and not getattr(self.model, "can_sync", True):
-            raise ConfigError(
-                "client is asynchronous and the wrapped function is not; pass openai.OpenAI() instead", path="client"
-            )
         plain, awaited = embedding(embed)
         if awaited is not None and not awaits:
             raise WrapError("embed is asynchronous and the wrapped function is not; give a synchronous embed")
@@ -146,7 +143,6 @@ class QueryMiddleware:
         call_shape = CallShape.of(
             kit.search, query_arg="query", top_k_arg="top_k", takes_vector=kit.query_embedder is not None
         )
-        # It can be awaited as well, so an asynchronous client will do.
         outfit = self._outfit(awaits=True, embed=kit.query_embedder, read=None, write=None)
         self._equipment.prepare(self.settings)
         return Wrapped(kit.search, call_shape, outfit)

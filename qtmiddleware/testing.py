@@ -27,7 +27,6 @@ class ScriptedModel:
     asked.
     """
 
-    can_sync = True
     can_async = True
 
     def __init__(self, script: Script, *, name: str = "scripted", seconds: float = 0.0) -> None:

@@ -25,7 +25,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     steps spending cache calls responses fusion keywords preprocessing transforms overrides chunking filters loading
     gate
     history
-    lockstep request variants asking querylog drivers llms embedders rerankers stores documents config wrap_options
+    lockstep request variants asking querylog drivers embedders rerankers stores documents config wrap_options
+    llms
     merging equipment hybrid
     searching reranking kit turn
     pipeline ingestion

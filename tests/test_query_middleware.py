@@ -144,12 +144,6 @@ def test_an_override_of_the_transformation_holds_for_transform_and_preprocess() 
 # --- clients ------------------------------------------------------------------------------------------------------
 
 
-def test_an_asynchronous_client_cannot_serve_a_plain_function() -> None:
-    client = openai.AsyncOpenAI(api_key="k", base_url="http://127.0.0.1:9/v1")
-    with pytest.raises(qtm.ConfigError, match="asynchronous"):
-        qtm.QueryMiddleware(client=client).wrap(plain)
-
-
 @pytest.mark.parametrize("client", [42, "gpt-4o-mini", object(), ScriptedModel], ids=lambda it: type(it).__name__)
 def test_what_is_no_client_is_refused(client: Any) -> None:
     with pytest.raises(qtm.ConfigError) as caught:

@@ -33,7 +33,6 @@ class CachedModel:
         self._inner = inner
         self._file = CacheFile(path)
         self._options = options
-        self.can_sync: bool = getattr(inner, "can_sync", True)
         self.can_async: bool = getattr(inner, "can_async", True)
 
     def __repr__(self) -> str:

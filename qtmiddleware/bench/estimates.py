@@ -35,7 +35,6 @@ class EstimatedModel:
         self._priced_as = name
         self._seconds = seconds
         self._prices = Prices.of(name, input_price, output_price)
-        self.can_sync: bool = getattr(inner, "can_sync", True)
         self.can_async: bool = getattr(inner, "can_async", True)
 
     def __repr__(self) -> str:

@@ -158,11 +158,9 @@ def open_bench(
 def asked_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) -> Iterator[CachedModel]:
     """The language model of *settings*, or *client* in its place, its replies kept in the folder *cache*.
 
-    Raises `ConfigError` for what is no model or is asynchronous, and `StoreError` where the cache cannot be used.
+    Raises `ConfigError` for what is no model, and `StoreError` where the cache cannot be used.
     """
     asked = as_language_model(client, settings)
-    if not getattr(asked, "can_sync", True):
-        raise ConfigError("client is asynchronous, and one question is measured at a time; pass openai.OpenAI()")
     llm = settings.llm
     address = llm.base_url or [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
     options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output])

@@ -88,8 +88,6 @@ def ingest(
 
 def _context_model(client: Any, settings: Settings) -> LanguageModel:
     model = as_language_model(client, settings)
-    if not getattr(model, "can_sync", True):
-        raise ConfigError("client is asynchronous and ingest is not; pass openai.OpenAI() instead", path="client")
     # What fails again and again is given up here once and for all, so nothing is left alone for a while.
     return GovernedModel(model, settings, Breaker(0, 1.0))
 

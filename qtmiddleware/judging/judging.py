@@ -50,8 +50,7 @@ def judge(
 
     Raises `ModelError` after `MOST_FAILURES` failures in a row, or for a refused key, before the judge has compared
     anything; after that all that is left counts as failed, and is logged. Raises `ConfigError` for names that are the
-    same, numbers that are impossible and an asynchronous model, `MissingExtra` without scipy, and what else the systems
-    raise.
+    same and numbers that are impossible, `MissingExtra` without scipy, and what else the systems raise.
     """
     if baseline_name == challenger_name:
         raise ConfigError(f"both systems are called {baseline_name!r}", path="challenger_name", value=challenger_name)

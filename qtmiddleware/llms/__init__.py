@@ -1,8 +1,8 @@
 """Language models behind one port, `qtmiddleware.ports.LanguageModel`.
 
-`openai` speaks to OpenAI and everything compatible with it, `callable` makes a model of any function, and `recorded`
-replays and writes recordings. Beside the port every model here has *can_sync* and *can_async*: whether `complete`
-and `acomplete` can be called. Importing this package loads none of them.
+`openai` speaks to OpenAI and everything compatible with it, `callable` makes a model of any function, chat model or
+chain, and `recorded` replays and writes recordings. Every model serves blocking calls; beside the port each here has
+*can_async*: whether `acomplete` can be awaited, too. Importing this package loads none of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from qtmiddleware.settings import Settings
 __all__ = ["as_language_model", "has_language_model"]
 
 _ALLOWED = (
-    "an openai.OpenAI or openai.AsyncOpenAI client, a pair of both, an object with name, complete and acomplete, "
-    "or a function from messages to text"
+    "an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both, a chat model or chain of LangChain or"
+    " an LLM of LlamaIndex, a function (plain or async) from messages or a prompt to text or a completion, such as"
+    " litellm.completion, or an object with name, complete and acomplete"
 )
 
 
@@ -26,8 +27,8 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     """*client_or_model* as a language model, with the model's name and options out of *settings*.
 
     ``None`` is a client of our own, an object with ``name``, ``complete`` and ``acomplete`` is a model already, an
-    ``openai`` client (or a sync and an async one as a pair) is asked for ``transformationModel``, and any other
-    callable is taken for a function from ``[{"role", "content"}, ...]`` to text. Raises `ConfigError` for all else.
+    ``openai`` client (or a sync and an async one as a pair) is asked for ``transformationModel``, and chat models and
+    functions are called as `CallableModel` says. Raises `ConfigError` for all else.
     """
     given = client_or_model
     if isinstance(given, LanguageModel) and not isinstance(given, type):
@@ -35,12 +36,17 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     members = given if isinstance(given, tuple | list) and given else (given,)
     if given is None or all(_is_client(member) for member in members):
         return _openai_model(given, settings)
-    # The bare name is that of a module of this package as soon as it was imported.
-    if builtins.callable(given) and not isinstance(given, type):
-        from qtmiddleware.llms.callable import CallableModel
+    from qtmiddleware.llms.callable import CallableModel, is_chat_model
 
-        return CallableModel(given)
+    # The bare name is that of a module of this package as soon as it was imported.
+    if is_chat_model(given) or (builtins.callable(given) and not isinstance(given, type)):
+        llm = settings.llm
+        return CallableModel(
+            given, model=settings.transformation_model, input_price=llm.input_price, output_price=llm.output_price
+        )
     hint = "; pass an instance, not the class" if isinstance(given, type) else ""
+    if isinstance(given, str):
+        hint = "; to name a model, set transformationModel"
     raise ConfigError(
         f"{type(given).__name__} is no language model: client may be {_ALLOWED}{hint}", path="client", allowed=_ALLOWED
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 from qtmiddleware.breaker import Attempt, Breaker
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.llms.defects import defect_of
 from qtmiddleware.llms.openai.prices import Prices
 from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
@@ -27,14 +29,14 @@ class GovernedModel:
     """*inner* behind a circuit breaker and a budget.
 
     Raises `ModelError` ``circuit_open`` while it is left alone and ``over_budget`` where a budget has no room, without
-    asking. Refusals count as answers, cancelled calls as neither; everything else that fails or is late is a failure,
-    late only where it had half of the time that *settings* grant. One that says when to come back (429 with
-    Retry-After) is left alone until then. Raises `ConfigError` where money is limited and *inner* has no known price.
+    asking. Refusals count as answers, cancelled calls and bugs in the user's own code as neither; everything else that
+    fails or is late is a failure, late only where it had half of the time that *settings* grant. One that says when to
+    come back (429 with Retry-After) is left alone until then. Raises `ConfigError` where money is limited and *inner*
+    has no known price.
     """
 
     def __init__(self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER) -> None:
         self.inner = inner
-        self.can_sync: bool = getattr(inner, "can_sync", True)
         self.can_async: bool = getattr(inner, "can_async", True)
         self._budget = settings.budget
         self._breaker = breaker
@@ -117,7 +119,8 @@ class GovernedModel:
         except BaseException:
             attempt.abandoned()
             raise
-        return _Call(self.name, attempt, reserved, self._prices, deadline.at)
+        is_defect = partial(defect_of, label=self.name, fn=self.inner, prompt=prompt)
+        return _Call(self.name, attempt, reserved, self._prices, deadline.at, is_defect)
 
     def __repr__(self) -> str:
         return repr(self.inner)
@@ -126,8 +129,17 @@ class GovernedModel:
 class _Call:
     """One call under way, which tells breaker and meter how it ended."""
 
-    def __init__(self, name: str, attempt: Attempt, reserved: Reservation, prices: Prices, until: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        attempt: Attempt,
+        reserved: Reservation,
+        prices: Prices,
+        until: float,
+        is_defect: Callable[[BaseException], object],
+    ) -> None:
         self._name = name
+        self._is_defect = is_defect
         self._attempt = attempt
         self._reserved = reserved
         self._prices = prices
@@ -165,10 +177,12 @@ class _Call:
             self._failed(error)
         elif error is None:
             self._attempt.succeeded()
-        elif isinstance(error, Exception):
-            self._attempt.failed()
-        else:
+        elif not isinstance(error, Exception):
             self._given_up()
+        elif self._is_defect(error):
+            self._attempt.abandoned()
+        else:
+            self._attempt.failed()
 
     def _failed(self, error: ModelError) -> None:
         if error.is_free and not self._was_heard:
@@ -177,6 +191,8 @@ class _Call:
             self._given_up()
         elif error.reason == "timeout":
             self._attempt.late()
+        elif error.reason == "failed":
+            self._attempt.abandoned()
         elif error.reason in _ANSWERED:
             self._attempt.succeeded()
         else:

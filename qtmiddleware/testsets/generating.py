@@ -69,8 +69,7 @@ def generate(
 
     Raises `ModelError` where the model gives no reply for `MOST_FAILURES` passages in a row, or for all there are, or
     refuses the key, before there is any question; after that it ends with those there are and logs why. Raises
-    `ConfigError` for numbers below 1, an asynchronous model, or passages that share an id or of which none can be asked
-    about.
+    `ConfigError` for numbers below 1, or passages that share an id or of which none can be asked about.
     """
     if count < 1:
         raise ConfigError(f"count must be at least 1, not {count}", path="count", value=count, allowed=">= 1")

@@ -49,7 +49,7 @@ class FixedEmbedder(CountingEmbedder):
 class Accounting:
     """A model that counts its tokens; *asked* is how often it was."""
 
-    can_sync = can_async = True
+    can_async = True
 
     def __init__(self, reply: Reply | ModelError, name: str = "accounting") -> None:
         self.name = name

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.bench import Bench, CachedEmbedder, CachedModel, ask_ahead, open_bench, open_index
+from qtmiddleware.bench.opening import asked_model
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError, ModelError, WrapError
 from qtmiddleware.evaluation import Dataset, Question, chosen
@@ -289,12 +290,12 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(tmp_path: P
     assert model.prompts == []
 
 
-def test_an_asynchronous_client_is_refused(cache: Path) -> None:
+def test_an_asynchronous_client_is_taken(cache: Path) -> None:
     async def model(messages: list[dict[str, str]]) -> str:
         return "{}"
 
-    with pytest.raises(ConfigError, match="asynchronous"):
-        open_bench(DATA, settings=SETTINGS, client=model, cache=cache)
+    with asked_model(SETTINGS, client=model, cache=cache) as asked:
+        assert asked.complete(Prompt("m", "1", "s", "u", (), "q"), Deadline()).text == "{}"
 
 
 def test_an_index_is_built_once_and_only_for_its_own_passages(tmp_path: Path) -> None:

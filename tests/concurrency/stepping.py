@@ -34,7 +34,7 @@ class Model:
     """A model that takes a few turns of the loop for each reply and each piece."""
 
     name = "steps"
-    can_sync = can_async = True
+    can_async = True
 
     def __init__(self, counted: Counted) -> None:
         self.counted = counted

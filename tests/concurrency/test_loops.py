@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import threading
-import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ from concurrency_world import ANSWER, QUERY, REWRITE, SUBS, ChatHouse, config, f
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 
+COUNTING = threading.Lock()
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -41,6 +41,13 @@ class KeptAlive(BaseHTTPRequestHandler):
     """A service that keeps its connections open, which that of the other tests does not."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    opened = 0
+
+    def setup(self) -> None:
+        super().setup()
+        with COUNTING:
+            KeptAlive.opened += 1
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
@@ -63,6 +70,7 @@ class Quiet(ThreadingHTTPServer):
 
 @pytest.fixture
 def kept() -> Iterator[str]:
+    KeptAlive.opened = 0
     with Quiet(("127.0.0.1", 0), KeptAlive) as server:
         thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01), daemon=True)
         thread.start()
@@ -176,10 +184,39 @@ def test_three_loops_in_a_row_share_one_given_client_whose_connections_are_kept_
     wrapped = qtm.QueryMiddleware(config("rewrite"), client=client).wrap(awaited)
     assert [searched(asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(3)] == [[QUERY, REWRITE]] * 3
     del client, wrapped
-    with warnings.catch_warnings():
-        # The connection of the first loop, which was nobody's but the client's to close while that loop ran.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    gc.collect()
+
+
+def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_and_loops_of_all_kinds(kept: str) -> None:
+    """Two hundred calls: of the caller's own, blocking ones, awaited ones, and loops that soon end."""
+    client = openai.AsyncOpenAI(base_url=kept, api_key="sk-x", max_retries=0)
+    middleware = qtm.QueryMiddleware(config("rewrite"), client=client)
+    wrapped = middleware.wrap(plain)
+
+    async def own() -> str:
+        made = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+        return made.choices[0].message.content or ""
+
+    async def application() -> tuple[list[Any], list[str]]:
+        ours, theirs = [], []
+        for _ in range(12):
+            threads = [asyncio.to_thread(wrapped.retrieve, QUERY) for _ in range(5)]
+            ours += await asyncio.gather(*threads, *(wrapped.aretrieve(QUERY) for _ in range(5)))
+            theirs += await asyncio.gather(*(own() for _ in range(5)))
+        await client.close()
+        return ours, theirs
+
+    ours, theirs = asyncio.run(application())
+    ours += [wrapped.retrieve(QUERY) for _ in range(10)]
+    steady = KeptAlive.opened
+    ours += [asyncio.run(wrapped.aretrieve(QUERY)) for _ in range(10)]
+    middleware.close()
+    assert [searched(it) for it in ours] == [[QUERY, REWRITE]] * 140
+    assert [json.loads(it) for it in theirs] == [{"rewrite": REWRITE}] * 60
+    # Five at a time in each of the three pools, and one for each loop that ends.
+    assert steady <= 15
+    assert KeptAlive.opened - steady == 10
+    gc.collect()
 
 
 @pytest.mark.usefixtures("own_account")

@@ -324,12 +324,12 @@ def test_a_recording_of_a_judge_tells_the_two_orders_apart(tmp_path: Path) -> No
     assert live.wins == 8
 
 
-def test_an_asynchronous_judge_is_refused_before_anything_is_answered() -> None:
+def test_an_asynchronous_judge_is_asked_as_any_other() -> None:
     async def reply(messages: list[dict[str, str]]) -> str:
-        raise RuntimeError("never awaited here")
+        return '{"winner": "tie"}'
 
-    with pytest.raises(ConfigError, match=r"openai\.OpenAI\(\)"):
-        judge(lambda q: 1 / 0, long, QUESTIONS, CallableModel(reply), baseline_name="a", challenger_name="b")  # type: ignore[arg-type,return-value]
+    made = judge(short, long, QUESTIONS, CallableModel(reply), baseline_name="a", challenger_name="b")
+    assert made.verdicts
 
 
 def test_an_answer_without_end_is_shown_in_part() -> None:

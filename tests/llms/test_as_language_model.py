@@ -6,6 +6,7 @@ from typing import Any
 import openai
 import pytest
 
+from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.llms import as_language_model
 from qtmiddleware.llms.callable import CallableModel
@@ -21,7 +22,7 @@ def test_nothing_given_is_the_model_of_the_settings() -> None:
     model = as_language_model(None, SETTINGS)
     assert isinstance(model, OpenAIModel)
     assert repr(model) == "OpenAIModel('small', host='localhost')"
-    assert (model.can_sync, model.can_async) == (True, True)
+    assert model.can_async
 
 
 def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
@@ -32,8 +33,8 @@ def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
         model: Any = as_language_model(client, SETTINGS)
         assert isinstance(model, OpenAIModel)
         assert model.name == "small"
-        found[name] = (model.can_sync, model.can_async)
-    assert found == {"sync": (True, False), "async": (False, True), "both": (True, True)}
+        found[name] = model.can_async
+    assert found == {"sync": False, "async": True, "both": True}
     assert repr(as_language_model(sync_client, SETTINGS)) == "OpenAIModel('small', host='one.example')"
     sync_client.close()
 
@@ -41,6 +42,14 @@ def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
 def test_a_model_is_itself() -> None:
     model = RecordedModel.from_records([])
     assert as_language_model(model, SETTINGS) is model
+
+
+def test_a_function_that_names_no_model_is_asked_for_the_one_of_the_settings(prompt) -> None:
+    def completion(model: str, messages: Any = ()) -> str:
+        return model
+
+    model = as_language_model(completion, SETTINGS)
+    assert (model.name, model.complete(prompt, Deadline()).text) == ("small", "small")
 
 
 def test_a_function_is_a_model() -> None:
@@ -53,7 +62,6 @@ def test_every_model_keeps_the_port_and_says_what_it_can(tmp_path) -> None:
     recorded = RecordedModel.from_records([])
     for model in (OpenAIModel("m"), recorded, RecordingModel(recorded, tmp_path), CallableModel(str)):
         assert isinstance(model, LanguageModel)
-        assert isinstance(model.can_sync, bool)
         assert isinstance(model.can_async, bool)
 
 
@@ -65,3 +73,5 @@ def test_anything_else_is_a_config_error_that_says_what_is_accepted(given: Any) 
     with pytest.raises(ConfigError, match=r"openai\.OpenAI") as caught:
         as_language_model(given, SETTINGS)
     assert caught.value.path == "client"
+    for accepted in ("AsyncOpenAI", "pair", "LangChain", "LlamaIndex", "async", "litellm.completion", "acomplete"):
+        assert accepted in str(caught.value)

@@ -20,6 +20,7 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.openai import OpenAIModel
 from qtmiddleware.llms.openai.prices import Prices
+from qtmiddleware.ports import Reply
 
 PATH = "/v1/chat/completions"
 BODY = {"choices": [{"message": {"content": '{"rewrite": "x"}'}, "finish_reason": "stop"}]}
@@ -130,7 +131,7 @@ def test_a_closed_model_opens_again(prompt, url: str) -> None:
 def test_a_given_client_is_used_and_never_closed(prompt, url: str) -> None:
     with openai.OpenAI(api_key="k", base_url=url) as client:
         model = OpenAIModel("m", client=client)
-        assert (model.can_sync, model.can_async) == (True, False)
+        assert not model.can_async
         model.complete(prompt, Deadline.after(30))
         model.close()
         assert not client.is_closed()
@@ -143,12 +144,82 @@ def test_a_given_client_is_used_and_never_closed(prompt, url: str) -> None:
 async def test_a_given_async_client_is_used_and_never_closed(prompt, url: str) -> None:
     async with openai.AsyncOpenAI(api_key="k", base_url=url) as client:
         model = OpenAIModel("m", client=client)
-        assert (model.can_sync, model.can_async) == (False, True)
+        assert model.can_async
         await model.acomplete(prompt, Deadline.after(30))
+        assert model.complete(prompt, Deadline.after(30)).text == '{"rewrite": "x"}'
         await model.aclose()
         assert not client.is_closed()
-        with pytest.raises(ModelError, match=r"pass openai\.OpenAI\(\)"):
-            model.complete(prompt, Deadline.after(30))
+
+
+def of_itself(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(api_key="k", base_url=url)
+
+
+def with_a_given_http_client(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(api_key="k", base_url=url, http_client=openai.DefaultAsyncHttpxClient())
+
+
+def azure(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncAzureOpenAI(api_key="k", azure_endpoint=url.removesuffix("/v1"), api_version="2024-10-21")
+
+
+every_async_client = pytest.mark.parametrize("make", [of_itself, with_a_given_http_client, azure])
+
+
+@every_async_client
+def test_blocking_calls_of_all_threads_share_the_connections_of_one_private_loop(prompt, wire, make: Any) -> None:
+    server = wire(keep_alive)
+    model = OpenAIModel("m", client=make(server.url()))
+    for _ in range(3):
+        model.complete(prompt, Deadline.after(50))
+    with ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)).text, range(60)))
+    assert replies == ['{"rewrite": "x"}'] * 60
+    assert server.connections <= 4
+    assert len(model._clients._by_loop) == 1
+    model.close()
+    assert model._clients._by_loop == {}
+    model.complete(prompt, Deadline.after(50))
+    asyncio.run(model.aclose())
+    assert model._clients._by_loop == {}
+
+
+@every_async_client
+def test_the_caller_s_own_client_is_never_given_a_connection_of_ours(prompt, wire, make: Any) -> None:
+    server = wire(keep_alive)
+    client = make(server.url())
+    model = OpenAIModel("m", client=client)
+
+    async def ours() -> None:
+        await model.acomplete(prompt, Deadline.after(50))
+
+    async def both() -> list[Any]:
+        own = [client.with_options(max_retries=0).chat.completions.create(model="m", messages=[]) for _ in range(3)]
+        made = await asyncio.gather(*own, ours(), asyncio.to_thread(model.complete, prompt, Deadline.after(50)))
+        await client.close()
+        return made
+
+    # A connection that this left in the client would be one of a loop that has ended.
+    asyncio.run(ours())
+    model.complete(prompt, Deadline.after(50))
+    assert len(asyncio.run(both())) == 5
+    model.close()
+
+
+def test_a_stream_of_an_async_client_is_read_by_one_who_blocks(prompt, url: str) -> None:
+    model = OpenAIModel("m", client=openai.AsyncOpenAI(api_key="k", base_url=url))
+    *_, last = model.stream(prompt, Deadline.after(30))
+    assert isinstance(last, Reply)
+    assert last.text == '{"rewrite": "x"}'
+    model.close()
+
+
+def test_a_blocking_call_of_an_async_client_ends_at_its_deadline(prompt, wire) -> None:
+    model = OpenAIModel("m", client=of_itself(wire(lambda server, _: server.ended.wait()).url()))
+    with pytest.raises(ModelError) as caught:
+        model.complete(prompt, Deadline.after(0.1))
+    assert caught.value.reason == "timeout"
+    model.close()
 
 
 def test_a_closed_client_of_the_user_is_unavailable(prompt, url: str) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from qtmiddleware.background_loop import iterate_in_background_loop
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.blocking import completed_in_background
 from qtmiddleware.llms.openai.body import Collector, read_reply
 from qtmiddleware.llms.openai.clients import Clients, can_stream
 from qtmiddleware.llms.openai.dialogue import Dialogue, Heard, Sent, aconversed, conversed
@@ -28,8 +30,10 @@ class OpenAIModel:
 
     *client* is an ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or ``None``: then clients are made on
     first use, the key from ``OPENAI_API_KEY``, the address from *base_url*, else from ``QTM_LLM_BASE_URL``, else the
-    SDK's default. A server of one's own needs no key. Given clients are used as they are and never closed; *can_sync*
-    and *can_async* say which kind of call can be served.
+    SDK's default. A server of one's own needs no key. Given clients are never closed, and a given async one is copied,
+    with connections of the copy's own, for every event loop, so that the caller's own calls with it are not touched.
+    Where it is the only one, `complete` and `stream` run in one private event loop, whose connections are kept.
+    *can_async* says whether `acomplete` and `astream` can be called.
 
     *temperature* and *max_tokens* ``None`` send none. *structured_output* ``auto`` asks for a JSON schema and steps
     down to ``json_object`` and to plain text where that is refused; a refused ``temperature`` or ``max_tokens`` is
@@ -79,17 +83,14 @@ class OpenAIModel:
         return self._model
 
     @property
-    def can_sync(self) -> bool:
-        """Whether `complete` can be called."""
-        return self._clients.can_sync
-
-    @property
     def can_async(self) -> bool:
         """Whether `acomplete` can be called."""
         return self._clients.can_async
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
+        if not self._clients.can_block:
+            return completed_in_background(self.acomplete, prompt, deadline)
         heard = conversed(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
         return self._accounted(heard, read_reply(heard.answer))
 
@@ -100,6 +101,9 @@ class OpenAIModel:
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
+        if not self._clients.can_block:
+            yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
+            return
         reader = StreamReader()
         with ExitStack() as stack:
             talk = self._dialogue.about(prompt, streams=True)
@@ -127,7 +131,7 @@ class OpenAIModel:
             yield left
         yield self._accounted(heard, reply)
 
-    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
+    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
         reader = StreamReader()
         async with AsyncExitStack() as stack:
@@ -162,11 +166,11 @@ class OpenAIModel:
         return replace(reply, calls=heard.calls, cost_usd=self._prices.cost(reply.input_tokens, reply.output_tokens))
 
     def close(self) -> None:
-        """Close the sync client where it is ours; the model stays usable."""
+        """Close our sync client and our async client of the private loop; the model stays usable."""
         self._clients.close()
 
     async def aclose(self) -> None:
-        """Close our sync client and our async client of the running event loop; the model stays usable."""
+        """`close` for our async client of the running event loop too; the model stays usable."""
         await self._clients.aclose()
 
     def _send(self, request: dict[str, Any], deadline: Deadline) -> Sent:

@@ -6,10 +6,12 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator
+from contextlib import suppress
+from copy import copy
 from typing import Any, Final
 from urllib.parse import urlsplit
-from weakref import ReferenceType, ref
 
+from qtmiddleware.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
 from qtmiddleware.errors import ModelError
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -18,15 +20,20 @@ SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
 """Read by the SDK itself, where there is no other address."""
 NO_KEY: Final = "none"
 """Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
+# So many seconds closing waits for the private loop, which a coroutine of the user's may hold up.
+_CLOSE_SECONDS: Final = 5.0
 
 
 class Clients:
     """A sync and an async client: the user's own, or ours, made on first use.
 
     Given clients are never closed. Ours are made once a process, since sockets do not survive a fork, and once an
-    event loop, since they do not survive its end either; when a loop shuts down, its client is closed in it. For the
-    same reasons a given client has connections of our own in a forked process, and an async one in every loop but the
-    first it is used in, unless its connections were given to it in turn.
+    event loop, since they do not survive its end either; when a loop shuts down, its client is closed in it. The client
+    of the private loop serves the blocking calls of those who gave an async one alone, until `close`.
+
+    For the same reasons a given client is copied, with connections of the copy's own, in a forked process, and an async
+    one in every loop: an idle connection that we left in it would fail, or hang, the caller's own next call in another
+    loop. One that cannot be copied so (`can_move`) is used as it is.
     """
 
     def __init__(self, given: Any, base_url: str | None) -> None:
@@ -37,20 +44,21 @@ class Clients:
         self._given_async = next((member for member in members if is_async_client(member)), None)
         self._calm_sync: Any = None
         self._process = os.getpid()
-        self._home: ReferenceType[asyncio.AbstractEventLoop] | None = None
+        # The process in whose private loop there is a client to close.
+        self._in_background: int | None = None
         # Plain dicts whose `setdefault` is atomic: a lock could be held by another thread at the moment of a fork. The
         # client of a parent process stays in its place unused, for to close it here would be to wait for its locks.
         self._by_process: dict[int, Any] = {}
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
 
     @property
-    def can_sync(self) -> bool:
-        """Whether a synchronous call can be served."""
+    def can_block(self) -> bool:
+        """Whether there is a client for synchronous calls."""
         return self._own or self._given_sync is not None
 
     @property
     def can_async(self) -> bool:
-        """Whether an asynchronous call can be served."""
+        """Whether there is a client for asynchronous calls."""
         return self._own or self._given_async is not None
 
     @property
@@ -62,14 +70,11 @@ class Clients:
         return _host_of(_address(self._base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, ""))
 
     def sync(self) -> Any:
-        """The client for a synchronous call, without retries; raises `ModelError` where only an async one was given."""
-        if not self._own:
-            if self._given_sync is None:
-                raise ModelError("unavailable", "an async client cannot serve a synchronous call; pass openai.OpenAI()")
-            if os.getpid() == self._process or not has_own_connections(self._given_sync):
-                if self._calm_sync is None:
-                    self._calm_sync = without_retries(self._given_sync)
-                return self._calm_sync
+        """The client for a synchronous call, without retries, where one was given or none at all."""
+        if not self._own and (os.getpid() == self._process or not can_move(self._given_sync)):
+            if self._calm_sync is None:
+                self._calm_sync = without_retries(self._given_sync)
+            return self._calm_sync
         process = os.getpid()
         client = self._by_process.get(process)
         if client is None:
@@ -86,18 +91,17 @@ class Clients:
             raise ModelError(
                 "unavailable", "a sync client cannot serve an asynchronous call; pass openai.AsyncOpenAI()"
             )
-        loop = asyncio.get_running_loop()
-        if self._home is None:
-            self._home = ref(loop)
-        is_at_home = self._home() is loop and os.getpid() == self._process
-        if not self._own and (is_at_home or not has_own_connections(given)):
+        if not self._own and not can_move(given):
             return given
+        loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             for ended in [other for other in list(self._by_loop) if other.is_closed()]:
                 self._by_loop.pop(ended, None)
             client = self._make("AsyncOpenAI") if self._own else moved(given)
             lifetime = self._lifetime(loop, client)
             self._by_loop[loop] = client, lifetime
+            if is_in_background_loop():
+                self._in_background = os.getpid()
             await anext(lifetime)
         return self._by_loop[loop][0]
 
@@ -110,14 +114,31 @@ class Clients:
             await client.close()
 
     def close(self) -> None:
-        """Close our sync client of this process; the next call makes another."""
+        """Close our clients of this process and of the private loop; the next call makes others."""
+        self._close_sync()
+        if self._was_in_background():
+            with suppress(TimeoutError):
+                run_in_background_loop(self._close_here, _CLOSE_SECONDS)
+
+    async def aclose(self) -> None:
+        """Close our clients of this process, of the running event loop and of the private one."""
+        self._close_sync()
+        await self._close_here()
+        if self._was_in_background():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await await_in_background_loop(self._close_here)
+
+    def _close_sync(self) -> None:
         client = self._by_process.pop(os.getpid(), None)
         if client is not None:
             client.close()
 
-    async def aclose(self) -> None:
-        """Close our clients of this process and of the running event loop."""
-        self.close()
+    def _was_in_background(self) -> bool:
+        used, self._in_background = self._in_background, None
+        return used == os.getpid()
+
+    async def _close_here(self) -> None:
         _, lifetime = self._by_loop.get(asyncio.get_running_loop(), (None, None))
         if lifetime is not None:
             await lifetime.aclose()
@@ -159,17 +180,53 @@ def is_async_client(client: Any) -> bool:
     return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
 
 
-def has_own_connections(client: Any) -> bool:
-    """Whether *client* is one of the vendor's that made its connections itself."""
-    return can_stream(client) and type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
+def can_move(client: Any) -> bool:
+    """Whether *client* is one of the vendor's whose connections a copy can do without.
+
+    It made them itself, or they are those of an ordinary asynchronous `httpx` client it was given.
+    """
+    if not can_stream(client):
+        return False
+    return _made_its_own(client) or (is_async_client(client) and _has_known_pools(getattr(client, "_client", None)))
+
+
+def _made_its_own(client: Any) -> bool:
+    return type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
+
+
+def _transports_of(http: Any) -> list[Any]:
+    mounts = getattr(http, "_mounts", {})
+    return [getattr(http, "_transport", None), *(it for it in mounts.values() if it is not None)]
+
+
+def _has_known_pools(http: Any) -> bool:
+    pools = [getattr(transport, "_pool", None) for transport in _transports_of(http)]
+    return all(isinstance(getattr(pool, "_connections", None), list) and hasattr(pool, "_requests") for pool in pools)
 
 
 def moved(client: Any) -> Any:
     """*client* with connections of its own."""
     import openai
 
+    if not _made_its_own(client):
+        return client.with_options(http_client=_with_empty_pools(client._client))
     kind = openai.DefaultAsyncHttpxClient if is_async_client(client) else openai.DefaultHttpxClient
     return client.with_options(http_client=kind(base_url=client.base_url))
+
+
+def _with_empty_pools(http: Any) -> Any:
+    """A copy of the client *http* of `httpx`, with its proxies, certificates and hooks, and no connection yet."""
+    twin = copy(http)
+    twin._transport = _with_empty_pool(http._transport)
+    twin._mounts = {pattern: it and _with_empty_pool(it) for pattern, it in http._mounts.items()}
+    return twin
+
+
+def _with_empty_pool(transport: Any) -> Any:
+    twin = copy(transport)
+    twin._pool = copy(transport._pool)
+    twin._pool._connections, twin._pool._requests = [], []
+    return twin
 
 
 def can_stream(client: Any) -> bool:

@@ -36,7 +36,6 @@ class RecordingModel:
         self._path = Path(path)
         self._lock = ForkLock()
         self._written: set[tuple[str, str]] | None = None
-        self.can_sync: bool = getattr(inner, "can_sync", True)
         self.can_async: bool = getattr(inner, "can_async", True)
 
     def __repr__(self) -> str:

@@ -49,7 +49,6 @@ class RecordedModel:
     *histories* gives the messages by ``_id``. Raises `ConfigError` where no record could ever be found.
     """
 
-    can_sync = True
     can_async = True
 
     def __init__(

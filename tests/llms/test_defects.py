@@ -1,0 +1,204 @@
+"""A bug in a model function is found in the log, once, without any text of a query, and is no outage."""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.trsock
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.deadline import Deadline
+from qtmiddleware.errors import ModelError
+from qtmiddleware.llms.callable import CallableModel
+from qtmiddleware.llms.defects import defect_of
+from qtmiddleware.ports import Prompt
+
+QUERY = "Does Jaco have any health concerns?"
+PROMPT = Prompt("rewrite", "1", "You rewrite a query so that it is found.", json.dumps({"query": QUERY}), (), QUERY)
+SETTINGS = {
+    "transformationType": "rewrite",
+    "cache": {"enabled": False},
+    "breaker": {"failures": 1},
+    "limits": {"llmTimeoutMs": 20_000, "deadlineMs": 25_000},
+}
+
+
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return [{"id": "a", "score": 1.0, "metadata": {"text": "Jaco has no health concerns"}}]
+
+
+class Logged(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def errors() -> Any:
+    handler = Logged()
+    logger = logging.getLogger("qtmiddleware")
+    logger.addHandler(handler)
+    yield lambda: [it.getMessage() for it in handler.records if it.levelno >= logging.ERROR]
+    logger.removeHandler(handler)
+
+
+def ask_both_ways(middleware: qtm.QueryMiddleware) -> list[qtm.Retrieval]:
+    wrapped = middleware.wrap(search)
+    return [wrapped.retrieve(QUERY), asyncio.run(wrapped.aretrieve(QUERY)), wrapped.retrieve(QUERY)]
+
+
+def looks_up_the_text(messages: Any) -> str:
+    return {}[messages[1]["content"]]  # type: ignore[no-any-return]
+
+
+def looks_up_a_field(messages: Any) -> str:
+    return {"choices": []}["answer_text"]  # type: ignore[return-value]
+
+
+async def takes_nothing() -> str:
+    return ""
+
+
+def misspelt(messages: Any) -> str:
+    return mesages[0]  # type: ignore[name-defined,no-any-return]  # noqa: F821
+
+
+NOTHING: Any = None
+BUGS = [
+    (looks_up_the_text, "KeyError", "return {}[messages[1]"),
+    (looks_up_a_field, "KeyError", "KeyError: 'answer_text'"),
+    (lambda: "x", "TypeError", "takes 0 positional arguments but 1 was given"),
+    (takes_nothing, "TypeError", "takes 0 positional arguments but 1 was given"),
+    (misspelt, "NameError", "name 'mesages' is not defined"),
+    (lambda messages: NOTHING[0], "TypeError", "'NoneType' object is not subscriptable"),
+    (lambda messages: messages.text, "AttributeError", "'list' object has no attribute 'text'"),
+    (lambda messages: messages[3], "IndexError", "list index out of range"),
+]
+
+
+@pytest.mark.parametrize(("fn", "kind", "shown"), BUGS)
+def test_a_bug_in_a_model_function_is_named_and_logged_once_and_opens_no_breaker(
+    errors: Any, fn: Any, kind: str, shown: str
+) -> None:
+    with qtm.QueryMiddleware(SETTINGS, client=fn) as middleware:
+        found = ask_both_ways(middleware)
+    (logged,) = errors()
+    detail = f"{fn.__qualname__} raised {kind}: a bug in the function; the traceback is in the log"
+    assert [it.degradations for it in found] == [(qtm.Degradation("transform.rewrite", "failed", detail),)] * 3
+    assert [it.response for it in found] == [search(QUERY)] * 3
+    assert "Traceback (most recent call last):" in logged
+    assert "test_defects.py" in logged
+    assert shown in logged
+    assert not [word for word in ("Jaco", "health", "concerns", QUERY) if word in logged]
+
+
+def test_a_bug_that_many_threads_run_into_at_once_is_logged_once(errors: Any) -> None:
+    def fn(messages: Any) -> str:
+        raise LookupError
+
+    model = CallableModel(fn)
+
+    def ask(_: int) -> None:
+        with pytest.raises(ModelError):
+            model.complete(PROMPT, Deadline())
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(64)))
+    assert len(errors()) == 1
+
+
+def test_each_kind_of_bug_of_each_function_is_logged(errors: Any) -> None:
+    def function() -> Any:
+        bugs = iter([TypeError(), KeyError(), TypeError()])
+
+        def fn(messages: Any) -> str:
+            raise next(bugs)
+
+        return fn
+
+    for fn in (function(), function()):
+        for _ in range(3):
+            with pytest.raises(ModelError):
+                CallableModel(fn).complete(PROMPT, Deadline())
+    assert len(errors()) == 4
+
+
+def test_a_model_of_one_s_own_with_a_bug_is_logged_too(errors: Any) -> None:
+    class Model:
+        name = "mine"
+
+        def complete(self, prompt: Any, deadline: Any) -> Any:
+            return prompt.nothing
+
+        async def acomplete(self, prompt: Any, deadline: Any) -> Any:
+            return prompt.nothing
+
+    with qtm.QueryMiddleware(SETTINGS, client=Model()) as middleware:
+        found = ask_both_ways(middleware)
+    assert [it.degradations[0].reason for it in found] == ["failed"] * 3
+    (logged,) = errors()
+    assert "return prompt.nothing" in logged
+
+
+async def test_an_error_within_a_library_of_connections_is_no_bug(errors: Any) -> None:
+    async def fn(messages: Any) -> str:
+        gone: Any = None
+        return str(asyncio.trsock.TransportSocket(gone).fileno())
+
+    with pytest.raises(ModelError) as caught:
+        await CallableModel(fn).acomplete(PROMPT, Deadline())
+    assert caught.value.reason == "unavailable"
+    assert errors() == []
+
+
+def test_endless_recursion_is_a_bug_with_a_log_of_bounded_size(errors: Any) -> None:
+    def fn(messages: Any) -> str:
+        return again(messages)
+
+    def again(messages: Any) -> str:
+        return fn(messages)
+
+    with pytest.raises(ModelError):
+        CallableModel(fn).complete(PROMPT, Deadline())
+    assert len(errors()[0].splitlines()) < 450
+
+
+QUOTES = {
+    "text": str,
+    "repr": repr,
+    "ascii": ascii,
+    "bytes": lambda text: repr(text.encode("utf-8", "replace")),
+    "within": lambda text: f"no {text}!",
+    "json": json.dumps,
+    "upper": str.upper,
+}
+
+
+@pytest.mark.parametrize("way", QUOTES)
+@given(data=st.data(), query=st.text(min_size=3, max_size=80))
+def test_a_message_that_quotes_a_part_of_the_question_is_not_logged(way: str, data: Any, query: str) -> None:
+    words = [it for it in query.split() if len(it) > 2 and it.isalnum()]
+    part = data.draw(st.sampled_from([*words, query]))
+    handler, said = Logged(), QUOTES[way](part)
+    prompt = Prompt("rewrite", "1", "system", json.dumps({"query": query}), (), query)
+
+    error = KeyError(said)
+    logging.getLogger("qtmiddleware").addHandler(handler)
+    failure = defect_of(error, "fn", error, prompt)
+    logging.getLogger("qtmiddleware").removeHandler(handler)
+    assert failure is not None
+    (record,) = handler.records
+    last = record.getMessage().rpartition("\n")[2]
+    # A question of punctuation alone is quoted by every message.
+    if any(it.isalnum() for it in part):
+        assert last == "KeyError (its message is not shown, since it may quote the question)"
