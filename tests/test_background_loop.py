@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
 from contextvars import ContextVar
 from threading import Event, Thread
 
 import pytest
 
-from qtmiddleware.background_loop import await_in_background_loop, run_in_background_loop
+from qtmiddleware.background_loop import await_in_background_loop, iterate_in_background_loop, run_in_background_loop
 
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 
@@ -92,6 +93,42 @@ def test_the_loop_may_be_asked_from_inside_itself_and_waits_for_nobody() -> None
         return "reached"
 
     assert run_in_background_loop(outer, 30.0) == "reached"
+
+
+async def counting(ended: Event, up_to: int = 3) -> AsyncGenerator[int, None]:
+    try:
+        for number in range(up_to):
+            yield number
+            await asyncio.sleep(0)
+        raise LookupError("no more")
+    finally:
+        ended.set()
+
+
+def test_an_asynchronous_generator_is_iterated_to_its_end_and_raises_what_it_raises() -> None:
+    ended, seen = Event(), []
+    with pytest.raises(LookupError, match="no more"):
+        seen.extend(iterate_in_background_loop(lambda: counting(ended)))
+    for number in iterate_in_background_loop(lambda: counting(Event(), 2)):
+        seen.append(number)
+        if number:
+            break
+    assert (seen, ended.wait(10)) == ([0, 1, 2, 0, 1], True)
+
+
+def test_a_generator_nobody_reads_on_is_ended() -> None:
+    ended = Event()
+    numbers = iterate_in_background_loop(lambda: counting(ended, 10**9))
+    assert next(numbers) == 0
+    numbers.close()
+    assert ended.wait(10)
+
+
+def test_a_generator_may_be_iterated_from_inside_the_loop() -> None:
+    async def outer() -> int:
+        return next(iterate_in_background_loop(lambda: counting(Event())))
+
+    assert run_in_background_loop(outer, 30.0) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -39,7 +39,8 @@ _TAKEN_AWAY: Final = (AttributeError, AssertionError, LookupError)
 
 _MOST_FRAMES: Final = 100
 _OURS: Final = str(Path(__file__).parents[1])
-_WORD: Final = re.compile(r"[a-z]{3,}|\d+|[^\W\d_a-z]")
+_SHORT: Final = 3
+_WORD: Final = re.compile(r"[a-z]{2,}|\d+|[^\W\d_a-z]")
 # What Python itself says in its errors: words that quote nothing.
 _PHRASES = (
     "an and are argument arguments as at attribute be but by can cannot class dict division expected expression float"
@@ -112,10 +113,14 @@ def _message(error: BaseException, prompt: Prompt) -> str:
         said = str(error)
     except Exception:
         return ""
-    texts = " ".join((prompt.user, prompt.query, *(it.content for it in prompt.history)))
+    folded, texts = said.casefold(), " ".join((prompt.user, prompt.query, *(it.content for it in prompt.history)))
     # As they are, and as they look escaped in what Python says of a text or of its bytes.
     texts = f"{texts} {texts!a} {texts.encode(errors='replace')!r}".casefold()
-    quotes = any(word in texts for word in _words(said)) or any(word in said.casefold() for word in _words(texts))
+    quotes = (
+        prompt.query.strip().casefold() in folded
+        or any(word in texts for word in _words(said))
+        or any(word in folded for word in _words(texts) if len(word) > _SHORT)
+    )
     if quotes or _shares_a_phrase(said, prompt.system):
         return " (its message is not shown, since it may quote the question)"
     return f": {said}" if said else ""

@@ -231,3 +231,26 @@ def test_an_asynchronous_client_streams_into_a_loop(chat: Chat) -> None:
 
     answer = asyncio.run(read())
     assert answer.retrieval.trace.cost_usd == pytest.approx(PRICE)
+
+
+def test_an_asynchronous_client_answers_and_streams_to_one_who_blocks(chat: Chat) -> None:
+    client = openai.AsyncOpenAI(api_key=SECRET, base_url=chat.url)
+    with qtm.QueryMiddleware(client=client) as middleware:
+        searching: Any = middleware.wrap(search)
+        assert searching.answer(QUERY).text == "He is well [1]."
+        with searching.stream_answer(QUERY) as stream:
+            pieces = list(stream)
+        assert len(pieces) > 1
+        assert "".join(pieces) == stream.answer.text == "He is well [1]."
+        with searching.stream_answer(QUERY) as stream:
+            assert next(stream)
+    assert stream.shown
+
+
+def test_an_asynchronous_function_answers_one_who_blocks() -> None:
+    async def model(messages: list[dict[str, str]]) -> str:
+        await asyncio.sleep(0)
+        return "He is well [1]."
+
+    searching: Any = qtm.QueryMiddleware(client=model).wrap(search)
+    assert searching.answer(QUERY).text == "".join(searching.stream_answer(QUERY)) == "He is well [1]."
