@@ -9,6 +9,7 @@ from typing import Any
 
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.query_middleware import QueryMiddleware
+from qtmiddleware.request import validated
 from qtmiddleware.types import Answer, Degradation, Match, Retrieval
 
 Turns = Sequence[Mapping[str, str]]
@@ -76,6 +77,7 @@ class Asker:
                 write(piece)
 
         try:
+            validated(question, "query", self.middleware.settings)
             if self.answers:
                 answer = self._answer(question, options, given if write is not None else None)
                 retrieval = answer.retrieval
