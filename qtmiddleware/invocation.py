@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
-from qtmiddleware.drivers import in_thread
 from qtmiddleware.errors import QtMiddlewareError, WrapError, is_outage
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
@@ -41,8 +40,8 @@ class Outfit:
     chat: GovernedModel
     memory: Memory
     shape: Shape | None = None
-    embed: Callable[[Sequence[str]], Vectors] | None = None
-    aembed: Callable[[Sequence[str]], Awaitable[Vectors]] | None = None
+    embed: Callable[[Sequence[str], int], Vectors] | None = None
+    aembed: Callable[[Sequence[str], int], Awaitable[Vectors]] | None = None
     log: QueryLog | None = None
     reranker: Reranker | None = None
     redact: Redact | None = None
@@ -67,11 +66,6 @@ def awaitable(value: Any) -> Awaitable[Any]:
     A wrapper may make an asynchronous function synchronous and still look like it.
     """
     return value if hasattr(value, "__await__") else _ready(value)
-
-
-def as_list(vector: Any) -> Any:
-    """*vector* as a list where it is an array: what embeds often gives arrays, and Pinecone takes none."""
-    return vector.tolist() if hasattr(vector, "tolist") else vector
 
 
 def _may_narrow(step: Search, error: Exception) -> bool:
@@ -110,7 +104,7 @@ class Invocation:
 
     @property
     def _embeds(self) -> bool:
-        return self._outfit.embed is not None or self._outfit.aembed is not None
+        return self._outfit.embed is not None
 
     def _made(self, query: Any, top_k: int | None) -> Any:
         if query is None or (top_k is None and query is self._original):
@@ -126,7 +120,7 @@ class Invocation:
         """
         query: Any = step.text
         if self._embeds and query is not None:
-            query = as_list(step.vector if step.vector is not None else self.embed((query,))[0])
+            query = step.vector if step.vector is not None else self.embed((query,))[0]
         try:
             return settled(self._made(query, step.top_k))
         except Exception as error:
@@ -145,7 +139,7 @@ class Invocation:
     async def _searched(self, step: Search) -> Any:
         query: Any = step.text
         if self._embeds and query is not None:
-            query = as_list(step.vector if step.vector is not None else (await self.aembed((query,)))[0])
+            query = step.vector if step.vector is not None else (await self.aembed((query,)))[0]
         try:
             return await awaitable(self._made(query, step.top_k))
         except Exception as error:
@@ -156,16 +150,16 @@ class Invocation:
         return response
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """A vector a text, in one batch."""
+        """A vector a text; an asynchronous embed runs in the background loop."""
         if self._outfit.embed is None:
-            raise WrapError("embed is asynchronous and the wrapped function is not; give a synchronous embed")
-        return self._outfit.embed(texts)
+            raise WrapError("there is no embed= to make vectors of texts")
+        return self._outfit.embed(texts, self._outfit.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
-        """A vector a text, in one batch; a synchronous embed runs in a thread."""
-        if self._outfit.aembed is not None:
-            return await self._outfit.aembed(texts)
-        return await in_thread(functools.partial(self.embed, texts))
+        """A vector a text; a synchronous embed runs in a thread."""
+        if self._outfit.aembed is None:
+            raise WrapError("there is no embed= to make vectors of texts")
+        return await self._outfit.aembed(texts, self._outfit.settings.limits.max_concurrency)
 
     def rerank(self, step: Rerank) -> Sequence[float]:
         """A score a text."""

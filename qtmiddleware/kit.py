@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qtmiddleware.calls import is_async
 from qtmiddleware.embedders import CallableEmbedder, OpenAIEmbedder, embedder_named
-from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.errors import ConfigError, StoreError, WrapError
 from qtmiddleware.hybrid import HybridSearch
 from qtmiddleware.ports import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.settings import Settings
@@ -42,10 +42,10 @@ def open_kit(
     settings: Settings,
     *,
     store: Store | None = None,
-    embedder: Embedder | Callable[[list[str]], Sequence[Any]] | None = None,
+    embedder: Any = None,
     must_exist: bool = False,
 ) -> Kit:
-    """The kit *settings* ask for; *store* and *embedder* stand in for those they name.
+    """The kit *settings* ask for; *store* and *embedder*, whatever embeds, stand in for those they name.
 
     With *must_exist* a store that keeps files is not made where there is none. Raises `StoreError` where the store
     cannot be opened or holds vectors of another model, `ConfigError` for impossible settings, `MissingExtra`.
@@ -62,13 +62,12 @@ def open_kit(
 def _embedder(given: Any, settings: Settings) -> Embedder:
     if given is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
-    allowed = "an embedder or a plain function from a list of texts to vectors"
-    made = given if is_embedder(given) or not callable(given) else CallableEmbedder(given)
-    if not is_embedder(made):
-        raise ConfigError(f"embedder must be {allowed}, not {type(given).__name__}", path="embedder", allowed=allowed)
-    if inspect.iscoroutinefunction(made.embed) or (isinstance(made, CallableEmbedder) and made.can_async):
-        raise ConfigError(f"embedder is async, but it is called in a thread: give {allowed}", path="embedder")
-    return made
+    if is_embedder(given) and not is_async(given.embed):
+        return given
+    try:
+        return CallableEmbedder(given)
+    except WrapError as error:
+        raise ConfigError(f"embedder: {error}", path="embedder", allowed="a function or object that embeds") from None
 
 
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
@@ -87,6 +86,8 @@ def _search(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
     """The search over *store*, and what embeds its queries where it takes vectors."""
+    if isinstance(embedder, CallableEmbedder):
+        embedder = embedder.queries
     if settings.hybrid.enabled:
         return HybridSearch(store, embedder, options=settings.hybrid, preprocess=settings.preprocess), None
 

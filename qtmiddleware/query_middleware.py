@@ -17,7 +17,7 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.invocation import Outfit
 from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
-from qtmiddleware.ports import Embedder, LanguageModel, Record, Store
+from qtmiddleware.ports import LanguageModel, Record, Store
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.querylog import Redact
 from qtmiddleware.request import Memory
@@ -25,7 +25,7 @@ from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforming import Transforming
 from qtmiddleware.types import Answer, Transformation
-from qtmiddleware.wrap_options import AskOptions, WrapOptions, awaits, embedding
+from qtmiddleware.wrap_options import AskOptions, WrapOptions, awaits
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class QueryMiddleware:
     the key and address from the environment. *reranker* judges candidates where the configuration asks for that: an
     object with ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and
     texts; without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names,
-    for questions to the own store. *redact* makes of every text of a query what may be written of it, to the query log
+    for questions to the own store; *embedder* is whatever `CallableEmbedder` takes. *redact* makes of every text of a query what may be written of it, to the query log
     and to the records of `logging` at DEBUG; where it fails, a hash is written. Safe with many threads and event loops.
     """
 
@@ -57,7 +57,7 @@ class QueryMiddleware:
         client: Any = None,
         reranker: Any = None,
         store: Store | None = None,
-        embedder: Embedder | Callable[[list[str]], Sequence[Any]] | None = None,
+        embedder: Any = None,
         redact: Redact | None = None,
     ) -> None:
         self.config = Config.load(config)
@@ -112,16 +112,19 @@ class QueryMiddleware:
     def _outfit(self, *, awaits: bool, embed: Any, read: Any, write: Any) -> Outfit:
         if (read is None) != (write is None):
             raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
-        plain, awaited = embedding(embed)
-        if awaited is not None and not awaits:
-            raise WrapError("embed is asynchronous and the wrapped function is not; give a synchronous embed")
+        embedder = None
+        if embed is not None:
+            # Those who wrap functions of texts do not wait for its modules.
+            from qtmiddleware.embedders import query_embedder
+
+            embedder = query_embedder(embed)
         return Outfit(
             **self._equipment.parts(self.settings),
             changed=self._changed,
             memory=Memory(self._memory.cache),
             shape=custom_shape(read, write) if read is not None else None,
-            embed=plain,
-            aembed=awaited,
+            embed=None if embedder is None else embedder.embed,
+            aembed=None if embedder is None else embedder.aembed,
         )
 
     def _changed(self, outfit: Outfit, layers: Layers) -> Outfit:

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypedDict
 
 from qtmiddleware.calls import is_async
 from qtmiddleware.errors import WrapError
-from qtmiddleware.ports import Embedder, is_embedder
 
 
 class AskOptions(TypedDict, total=False):
@@ -22,14 +21,15 @@ class WrapOptions(TypedDict, total=False):
     """How a function is to be read.
 
     *query_arg* and *top_k_arg* name its parameters where the usual names are not used (``inputs.text`` reaches into a
-    mapping). *embed* turns texts into vectors for a function that takes a vector: an embedder or a function of a list
-    of texts. *read* takes the matches out of a response of an own shape and *write* puts others back in. *kind* is
-    ``sync`` or ``async`` where that cannot be seen.
+    mapping). *embed* turns texts into vectors for a function that takes a vector: a function of a text or of a list of
+    texts, or an object of LangChain, LlamaIndex or sentence-transformers, as `CallableEmbedder` takes them. *read*
+    takes the matches out of a response of an own shape and *write* puts others back in. *kind* is ``sync`` or ``async``
+    where that cannot be seen.
     """
 
     query_arg: str | None
     top_k_arg: str | None
-    embed: Embedder | Callable[[Sequence[str]], Any] | None
+    embed: Any
     read: Callable[[Any], Sequence[Any]] | None
     write: Callable[[Any, Sequence[Any]], Any] | None
     kind: Literal["sync", "async"] | None
@@ -46,14 +46,3 @@ def awaits(fn: Any, kind: object) -> bool:
             f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns them"
         )
     return kind == "async" if kind else is_async(fn)
-
-
-def embedding(embed: Any) -> tuple[Any, Any]:
-    """The synchronous and the asynchronous embedding of what the caller gave."""
-    if embed is None:
-        return None, None
-    if is_embedder(embed):
-        return embed.embed, None
-    if callable(embed):
-        return (None, embed) if is_async(embed) else (embed, None)
-    raise WrapError(f"embed must be a function of a list of texts or an embedder, not {type(embed).__name__}")

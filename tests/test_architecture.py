@@ -23,9 +23,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     types breaker flights background_loop
     ports
     steps spending cache calls responses fusion keywords preprocessing transforms overrides chunking filters loading
-    gate
+    gate drivers
     history
-    lockstep request variants asking querylog drivers embedders rerankers stores documents config wrap_options
+    lockstep request variants asking querylog embedders rerankers stores documents config wrap_options
     llms
     merging equipment hybrid
     searching reranking kit turn

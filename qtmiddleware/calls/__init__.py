@@ -164,9 +164,10 @@ class CallShape:
             kwargs.pop(where, None)
 
     def _absent(self) -> WrapError:
+        by_vector = "if it takes a vector, wrap it with embed=; else " if self._loose and self._vector is None else ""
         return WrapError(
-            f"{self._function.name}() was called without a query; pass it as {self.argument!r}, or name the parameter "
-            "that holds it with query_arg="
+            f"{self._function.name}() was called without a query; {by_vector}pass it as {self.argument!r}, or name the "
+            "parameter that holds it with query_arg="
         )
 
 

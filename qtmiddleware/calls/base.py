@@ -54,6 +54,7 @@ class Function:
         inner = fn.func if isinstance(fn, functools.partial) else fn
         every = _parameters(fn)
         self.name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
+        self._module = str(getattr(inner, "__module__", ""))
         self.parameters = {name: p for name, p in every.items() if p.kind not in _MANY}
         self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in every.values())
         self._any_position = any(p.kind is p.VAR_POSITIONAL for p in every.values())
@@ -75,6 +76,11 @@ class Function:
     def searches(self) -> bool:
         """Whether this is Pinecone's search, which takes the text inside ``inputs`` or ``query``, by keyword only."""
         return {"inputs", "namespace"} <= self.parameters.keys() and not self._positional
+
+    @property
+    def _is_pinecone_query(self) -> bool:
+        """Whether this is the query of Pinecone's synchronous index, which shows no parameters and takes a vector."""
+        return self.is_loose and self.name.endswith(".query") and self._module.startswith("pinecone.")
 
     def argument(self, query_arg: str | None, takes_vector: bool) -> str:
         """The parameter that holds the query, with dots for what lies inside it."""
@@ -165,7 +171,8 @@ class Function:
         free = [name for name in self._positional if name not in self._fixed]
         chosen = next(iter(free if takes_vector else sorted(free, key=self._unlike_text)), None)
         if not takes_vector and (
-            chosen in VECTORS or (chosen is None and not self.parameters.keys().isdisjoint(VECTORS))
+            chosen in VECTORS
+            or (chosen is None and (self._is_pinecone_query or not self.parameters.keys().isdisjoint(VECTORS)))
         ):
             raise self._refused("takes a vector and no text; pass embed=, a function that turns a text into its vector")
         if chosen is not None:

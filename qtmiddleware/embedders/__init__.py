@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from qtmiddleware.embedders.callable import CallableEmbedder
 from qtmiddleware.embedders.minilm import MODEL_NAME, MiniLMEmbedder
@@ -17,6 +17,7 @@ __all__ = [
     "OpenAIEmbedder",
     "SentenceTransformersEmbedder",
     "embedder_named",
+    "query_embedder",
 ]
 
 _MINILM: Final = (MODEL_NAME, f"sentence-transformers/{MODEL_NAME}")
@@ -46,3 +47,8 @@ def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
     if name.startswith((_OPENAI, "text-embedding-")):
         return OpenAIEmbedder(name.removeprefix(_OPENAI), dimensions=dimensions)
     return SentenceTransformersEmbedder(name, dimensions=dimensions)
+
+
+def query_embedder(given: Any) -> CallableEmbedder:
+    """The embedder of questions for whatever makes vectors of texts; raises `WrapError` where *given* cannot."""
+    return given.queries if isinstance(given, CallableEmbedder) else CallableEmbedder(given, for_queries=True)

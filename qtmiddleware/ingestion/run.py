@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -26,11 +26,10 @@ from qtmiddleware.ingestion.report import IngestReport, Listener, Progress, Skip
 from qtmiddleware.kit import Kit, open_kit
 from qtmiddleware.llms import as_language_model
 from qtmiddleware.llms.governed import GovernedModel
-from qtmiddleware.ports import Embedder, LanguageModel, Store
+from qtmiddleware.ports import LanguageModel, Store
 from qtmiddleware.settings import Settings
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
-EmbedderSource = Embedder | Callable[[list[str]], Sequence[Any]] | None
 
 logger: Final = logging.getLogger("qtmiddleware.ingest")
 
@@ -45,7 +44,7 @@ def ingest(
     *,
     config: ConfigSource = None,
     client: Any = None,
-    embedder: EmbedderSource = None,
+    embedder: Any = None,
     store: Store | None = None,
     progress: Listener | None = None,
 ) -> IngestReport:
