@@ -165,13 +165,16 @@ class CallableEmbedder:
             await asyncio.wait(tasks, timeout=_DRAIN_SECONDS)
 
     def _call(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
+        argument = (
+            argument if isinstance(argument, str) else list(argument)
+        )  # The function's own, to do with as it likes.
         made = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
-        return list(made) if isinstance(made, Iterator) and not inspect.isawaitable(made) else made
+        return made if inspect.isawaitable(made) else _listed(made)
 
     async def _acall(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         call = partial(self._call, fn, argument)
         made = call() if is_async(fn) else await in_thread(call)
-        return await made if inspect.isawaitable(made) else made
+        return await _awaited(made) if inspect.isawaitable(made) else made
 
     def _talk(self, texts: list[str]) -> _Talk:
         """The vectors of *texts*, by calls of the function that somebody else makes."""
@@ -205,12 +208,13 @@ class CallableEmbedder:
             self._contract = Contract.MANY
             return many.vectors[: len(texts)]
         one = yield from self._attempt(texts[0], 1)
-        may_be_one = one.vectors and (one.is_flat or not many.vectors)
-        if one.vectors and may_be_one and (yield from self._reads_whole(texts[0], one.vectors[0])):
-            # A service that was down for a moment must not make a function of lists one of single texts for good.
-            if one.is_flat or many.error is None or isinstance(many.error, _MISUSE):
-                self._contract = Contract.ONE
-            return (yield from self._one_by_one(texts[1:], one.vectors))
+        if one.vectors and (one.is_flat or not many.vectors):
+            if (yield from self._reads_whole(texts[0], one.vectors[0])):
+                # A service that was down for a moment must not make a function of lists one of single texts for good.
+                if one.is_flat or many.error is None or isinstance(many.error, _MISUSE):
+                    self._contract = Contract.ONE
+                return (yield from self._one_by_one(texts[1:], one.vectors))
+            one = one._replace(came="returned the vector of its first letter")
         if many.vectors and (yield from self._keeps_texts_apart()):
             self._contract = Contract.MANY
             return many.vectors[: len(texts)]
@@ -288,7 +292,12 @@ class _Attempt(NamedTuple):
 
 
 async def _awaited(made: Awaitable[Any]) -> Any:
-    return await made
+    return _listed(await made)
+
+
+def _listed(made: Any) -> Any:
+    """*made*, or all it gives where it can be read once only."""
+    return list(made) if isinstance(made, Iterator) else made
 
 
 def _functions(given: Any, names: Sequence[str]) -> tuple[Callable[..., Any], Callable[..., Any] | None]:

@@ -50,7 +50,7 @@ class EmbeddingsServer:
         self.requests.append(asked)
         if self.faults:
             return self.faults.pop(0)
-        texts = asked["input"]
+        texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
         if len(texts) > 2_048 or not all(texts):
             return refusal("'$.input' is invalid. Please check the API reference.")
         if (longest := max(map(self.tokens, texts))) > self.most_tokens:
