@@ -335,6 +335,8 @@ def test_a_vector_goes_where_the_function_wants_it_however_the_text_came(
     [
         (lambda: CallShape.of(by_vector), "embed="),
         (lambda: CallShape.of(older_query), "embed="),
+        (lambda: CallShape.of(INDEX.query), "embed="),
+        (lambda: CallShape.of(loose).query((), {"vector": VECTOR}), "wrap it with embed=; else pass it as 'query'"),
         (lambda: CallShape.of(plain, query_arg="querry"), "did you mean 'query'"),
         (lambda: CallShape.of(plain, top_k_arg="depth"), "query, top_k, namespace"),
         (lambda: CallShape.of(lambda: None), "query_arg="),

@@ -73,15 +73,58 @@ def retrieved(way: Way, embed: Any, config: Any, **options: Any) -> tuple[qtm.Re
 def test_the_variants_are_embedded_in_one_batch(way: Way, kind: str) -> None:
     embedding = Embedding()
     given = {"function": embedding.embed, "embedder": embedding, "coroutine function": embedding.aembed}[kind]
-    if kind == "coroutine function" and way.name != "async":
-        with pytest.raises(qtm.WrapError, match="embed is asynchronous"):
-            retrieved(way, given, transforming("decompose"))
-        return
     retrieval, nearest = retrieved(way, given, transforming("decompose"))
     assert embedding.batches == [[QUERY], SUBS]
     assert sorted(nearest.asked) == sorted(vector(text) for text in (QUERY, *SUBS))
     assert kinds(retrieval) == ["original", "sub_query", "sub_query"]
     assert retrieval.status == "full"
+
+
+@every_way
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_function_of_one_text_is_found_out_once_for_a_wrapped_function(way: Way, is_async: bool) -> None:
+    asked: list[Any] = []
+
+    def embed(text):  # type: ignore[no-untyped-def]
+        asked.append(text)
+        return vector(text if isinstance(text, str) else text[0])
+
+    async def aembed(text):  # type: ignore[no-untyped-def]
+        return embed(text)
+
+    nearest = Nearest()
+    qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
+    wrapped: Any = qm.wrap(
+        nearest.awaited if way.name == "async" else nearest.plain, embed=aembed if is_async else embed
+    )
+    assert asked == []
+    first = way.retrieve(wrapped, QUERY)
+    assert (first.status, sorted(nearest.asked)) == ("full", sorted(vector(text) for text in (QUERY, *SUBS)))
+    assert sum(isinstance(it, list) for it in asked) == 1
+    asked.clear()
+    assert way.retrieve(wrapped, QUERY).response == first.response
+    assert sorted(asked) == sorted([QUERY, *SUBS])
+    assert {type(number) for asked_vector in nearest.asked for number in asked_vector} == {float}
+
+
+@every_way
+def test_an_object_that_embeds_questions_and_passages_embeds_questions(way: Way) -> None:
+    class Embeddings:
+        def embed_documents(self, texts: list[str]) -> Any:
+            raise AssertionError("a question is no passage")
+
+        def embed_query(self, text: str) -> list[float]:
+            return vector(text)
+
+    retrieval, nearest = retrieved(way, Embeddings(), transforming("decompose"))
+    assert retrieval.status == "full"
+    assert sorted(nearest.asked) == sorted(vector(text) for text in (QUERY, *SUBS))
+
+
+@every_way
+def test_what_embeds_nothing_is_an_error_that_names_both_contracts(way: Way) -> None:
+    with pytest.raises(qtm.EmbeddingError, match="'a text -> its vector' or 'a list of texts -> a list of vectors'"):
+        retrieved(way, lambda it: None, {})
 
 
 @every_way
@@ -143,7 +186,7 @@ def test_one_list_of_distances_keeps_its_order(way: Way) -> None:
     assert retrieval.response == nearest.rows(vector(QUERY), 8)
 
 
-@pytest.mark.parametrize("embed", [42, "all-MiniLM-L6-v2", object()], ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize("embed", [42, "all-MiniLM-L6-v2", object(), Embedding], ids=lambda it: type(it).__name__)
 def test_what_cannot_embed_is_refused(embed: Any) -> None:
     with pytest.raises(qtm.WrapError, match="embed"):
         qtm.QueryMiddleware().wrap(Nearest().plain, embed=embed)

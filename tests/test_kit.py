@@ -164,11 +164,44 @@ class AwaitedEmbedder:
         return numbers(texts)
 
 
-@pytest.mark.parametrize("given", [awaited_numbers, AwaitedEmbedder(), CallableEmbedder(awaited_numbers, dimension=3)])
-def test_an_async_embedder_is_refused_before_anything_is_opened(given: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"embedder is async.*plain function"):
-        open_kit(Settings(index_path=str(tmp_path / "index.sqlite")), embedder=given)
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("given", [awaited_numbers, AwaitedEmbedder(), CallableEmbedder(awaited_numbers)])
+def test_an_async_embedder_serves_ingest_and_questions(given: Any, documents: Path) -> None:
+    store = MemoryStore(embedding_model="numbers", dimension=3)
+    assert qtm.ingest(documents, store=store, embedder=given).chunks == 3
+    with qtm.QueryMiddleware(store=store, embedder=given) as qm:
+        assert len(qm.retriever(QUESTION, top_k=3)) == 3
+
+
+class Embeddings:
+    """The methods of LangChain's, with vectors by which a question is near no passage but through its own method."""
+
+    def __init__(self) -> None:
+        self.passages: list[str] = []
+        self.questions: list[str] = []
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.passages += texts
+        return numbers(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        self.questions.append(text)
+        return numbers([DOCUMENTS["lamp.md"]])[0]
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_passages_and_questions_are_embedded_each_by_their_own_method(
+    hybrid: bool, documents: Path, tmp_path: Path
+) -> None:
+    config = {"hybrid": hybrid, "indexPath": str(tmp_path / "index"), "dataPath": str(documents)}
+    embeddings = Embeddings()
+    assert qtm.ingest(config=config, embedder=embeddings).chunks == 3
+    assert set(DOCUMENTS.values()) <= set(embeddings.passages)
+    assert embeddings.questions == []
+    embedded = len(embeddings.passages)
+    with qtm.QueryMiddleware(config, embedder=embeddings) as qm:
+        assert qm.retriever.retrieve(QUESTION).matches[0].id == "lamp.md#0"
+    assert embeddings.questions == [QUESTION]
+    assert [text for text in embeddings.passages[embedded:] if text != "dimension"] == []
 
 
 def test_a_given_store_is_not_closed_and_an_own_one_is(tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ MANY: dict[str, Callable[[Vector], Callable[[Any], Any]]] = {
     "a list, as arrays": lambda v: lambda ts: [np.array(v(t), dtype=np.float32) for t in of_list(ts)],
     "a list, squeezed": lambda v: lambda ts: np.squeeze(np.array([v(t) for t in of_list(ts)])),
     "a list, one after the other": lambda v: lambda ts: (v(t) for t in of_list(ts)),
-    "a list, as a response in any order": lambda v: lambda ts: {
-        "data": [{"index": at, "embedding": v(t)} for at, t in enumerate(of_list(ts))][::-1]
-    },
+    "a list, as a response in any order": lambda v: (
+        lambda ts: {"data": [{"index": at, "embedding": v(t)} for at, t in enumerate(of_list(ts))][::-1]}
+    ),
 }
 NEITHER: dict[str, Callable[[Vector], Callable[[Any], Any]]] = {
     "the first of a list, of a text the first letter": lambda v: lambda ts: v(ts[0]),
