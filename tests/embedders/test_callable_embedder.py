@@ -20,6 +20,7 @@ from qtmiddleware.embedders import CallableEmbedder, query_embedder
 from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.ports import Embedder
 from tests.embedders.embeddings_server import EmbeddingsServer, refusal, vector_of
+from tests.embedders.tiny_models import embedder_folder
 
 Embed = Callable[[CallableEmbedder, list[str]], list[list[float]]]
 
@@ -159,8 +160,6 @@ def test_what_keeps_no_contract_gives_right_vectors_or_an_error(
 @both_ways
 @pytest.mark.parametrize("contract", NEITHER)
 def test_what_fits_neither_contract_is_an_error_that_names_both_and_what_came(embed: Embed, contract: str) -> None:
-    if contract == "all but the last":
-        pytest.skip("known by the number alone")
     secret = "the secret plan"
     with pytest.raises(EmbeddingError) as caught:
         embed(CallableEmbedder(NEITHER[contract](true), name="mine"), [secret])
@@ -498,21 +497,25 @@ class LangChain:
 
 
 class LlamaIndex:
-    """The methods of a LlamaIndex embedding, which can also be called with nodes."""
+    """The methods of a LlamaIndex embedding, which can also be called, with nodes."""
 
     model_name = "llama-small"
-    get_text_embedding_batch = LangChain.embed_documents
-    get_query_embedding = LangChain.embed_query
-    aget_query_embedding = LangChain.aembed_query
-    aget_text_embedding_batch = LangChain.aembed_documents
-    awaited = 0
-    embed_documents = property(lambda self: self.get_text_embedding_batch)
+
+    def __init__(self) -> None:
+        self.awaited = 0
 
     def __call__(self, nodes: Any) -> Any:
         raise AssertionError("was given texts instead of nodes")
 
+    def get_text_embedding_batch(self, texts: list[str], show_progress: bool = False) -> list[list[float]]:
+        return [true(f"passage: {text}") for text in of_list(texts)]
 
-del LlamaIndex.embed_documents
+    def get_query_embedding(self, query: str) -> list[float]:
+        return true(f"query: {of_text(query)}")
+
+    async def aget_query_embedding(self, query: str) -> list[float]:
+        self.awaited += 1
+        return self.get_query_embedding(query)
 
 
 class Chroma:
@@ -526,7 +529,7 @@ class Chroma:
 
 
 @both_ways
-@pytest.mark.parametrize("make", [LangChain, Chroma])
+@pytest.mark.parametrize("make", [LangChain, LlamaIndex, Chroma])
 def test_questions_and_passages_are_embedded_each_by_their_method(embed: Embed, make: Any) -> None:
     passages = CallableEmbedder(make())
     for questions in (passages.queries, query_embedder(passages), query_embedder(make())):
@@ -537,7 +540,7 @@ def test_questions_and_passages_are_embedded_each_by_their_method(embed: Embed, 
 
 @both_ways
 def test_a_method_that_is_awaited_is_taken_where_one_awaits(embed: Embed) -> None:
-    for given_object in (LangChain(), Both()):
+    for given_object in (LangChain(), LlamaIndex(), Both()):
         embed(query_embedder(given_object), ["a"])
         assert given_object.awaited == (1 if embed is awaiting else 0)
 
@@ -647,6 +650,45 @@ def test_a_key_that_is_refused_is_the_clients_own_error(embed: Embed, server: Em
     with pytest.raises(openai.AuthenticationError):
         embed(embedder, ["one"])
     assert embed(embedder, ["one"]) == server.expected(["one"])
+
+
+# --- real models of sentence-transformers -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    folder = embedder_folder(tmp_path_factory.mktemp("models") / "tiny")
+    return SentenceTransformer(str(folder), device="cpu", prompts={"query": "text: ", "document": ""})
+
+
+def test_a_model_of_sentence_transformers_embeds_questions_and_passages_as_it_should(model: Any) -> None:
+    texts = ["Does Jaco have any health concerns?", "What is the strategy of Nike?"]
+    near = partial(pytest.approx, abs=1e-6)
+    questions, passages = query_embedder(model), CallableEmbedder(model)
+    for found, text in zip(questions.embed(texts), texts, strict=True):
+        assert found == near(model.encode_query(text).tolist())
+    for found, text in zip(passages.embed(texts), texts, strict=True):
+        assert found == near(model.encode_document(text).tolist())
+    assert questions.embed(texts)[0] != near(passages.embed(texts)[0])
+
+
+@both_ways
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_lambdas_around_a_model_of_sentence_transformers(embed: Embed, as_tensor: bool, model: Any) -> None:
+    options = {"convert_to_tensor": as_tensor}
+    for fn in (
+        lambda text: model.encode(text, **options),
+        lambda text: model.encode([f"{text}"], **options),
+        lambda text: model.encode([f"{text}"], **options)[0],
+        lambda texts: list(model.encode(texts, **options)),
+        partial(model.encode, **options),
+    ):
+        embedder = CallableEmbedder(fn)
+        for texts in (["Jaco has health concerns"], ["nike sell shoes", "the strategy of nike"]):
+            found = embed(embedder, texts)
+            assert found == [pytest.approx(model.encode(text).tolist(), abs=1e-6) for text in texts]
 
 
 # --- as an embedder of an index -----------------------------------------------------------------------------------

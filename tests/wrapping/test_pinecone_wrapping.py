@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import openai
 import pytest
 from pinecone import AsyncIndex, Pinecone
 from pinecone.exceptions import PineconeException
@@ -15,6 +16,7 @@ from werkzeug import Request, Response
 from wrapping_world import QUERY, REWRITE, WIDE, middleware
 
 import qtmiddleware as qtm
+from tests.embedders.embeddings_server import EmbeddingsServer
 
 TEXTS = {
     "cats": "Cats sleep most of the day",
@@ -124,6 +126,33 @@ def test_a_query_may_be_asked_for_later(service: Service, index: Any) -> None:
     search = qm.wrap(index.query, embed=Embedding())
     retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True, async_req=True)
     assert [match.id for match in retrieval.matches] == ["health", "food"]
+
+
+def test_a_query_without_embed_is_refused_with_the_word_for_it(index: Any) -> None:
+    with pytest.raises(qtm.WrapError, match="takes a vector and no text; pass embed="):
+        qm.wrap(index.query)
+
+
+async def first(made: Any) -> Any:
+    return (await made).data[0].embedding
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["OpenAI", "AsyncOpenAI"])
+def test_the_one_line_around_an_openai_client_gives_every_text_its_vector(
+    is_async: bool, service: Service, data_plane: HTTPServer, index: Any
+) -> None:
+    server = EmbeddingsServer(data_plane)
+    client: Any = (openai.AsyncOpenAI if is_async else openai.OpenAI)(api_key="k", base_url=server.url)
+
+    def create(text: Any) -> Any:
+        return client.embeddings.create(model="tiny", input=text)
+
+    search = qm.wrap(
+        index.query, embed=lambda text: first(create(text)) if is_async else create(text).data[0].embedding
+    )
+    retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True)
+    assert retrieval.status == "full"
+    assert sorted(body["vector"] for body in service.bodies) == sorted(server.expected([QUERY, REWRITE]))
 
 
 @pytest.mark.parametrize(
