@@ -58,14 +58,15 @@ class CallableEmbedder:
 
     A function (method, partial, callable object; synchronous or not) takes one text and returns its vector, or takes a
     list of texts and returns a vector each. Vectors are lists, tuples, arrays or tensors; a whole response of OpenAI's
-    ``embeddings.create`` will do too. Of an object the method is called that embeds passages or, *for_queries*,
-    questions: of LangChain's ``Embeddings``, a LlamaIndex embedding, a model of sentence-transformers or an `Embedder`.
+    ``embeddings.create`` or Pinecone's ``inference.embed`` will do too. Of an object the method is called that embeds
+    passages or, *for_queries*, questions: of LangChain's ``Embeddings``, a LlamaIndex embedding, a model of
+    sentence-transformers or an `Embedder`.
 
     Which of the two contracts a function has is told by the annotation of its parameter (``str``, ``list[str]``,
     ``Sequence[str]``), else learned from the first texts: a function of lists gets a constant text beside the caller's
     own where that is alone, one of single texts is called two times more. It is remembered then, and so is the length
-    of the vectors. *name* stands beside an index made with it; by
-    default that of the function or model. *dimension* is learned from the first vectors where it is not given.
+    of the vectors. *name* stands beside an index made with it; by default that of the function or model. *dimension*
+    is learned from the first vectors where it is not given.
 
     Thread-safe as far as *given* is. Raises `WrapError` where *given* cannot embed. On use, what the function raises
     passes through unchanged; what fits neither contract, vectors of unequal length and numbers that are not finite
@@ -105,7 +106,7 @@ class CallableEmbedder:
         """One vector a text, in the texts' order.
 
         An asynchronous function runs in the background loop. One that takes one text a call is called for at most
-        *limit* texts at a time.
+        *limit* texts at a time, in threads where it is synchronous.
         """
         if not texts:
             return []
@@ -165,9 +166,8 @@ class CallableEmbedder:
             await asyncio.wait(tasks, timeout=_DRAIN_SECONDS)
 
     def _call(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
-        argument = (
-            argument if isinstance(argument, str) else list(argument)
-        )  # The function's own, to do with as it likes.
+        if isinstance(argument, list):
+            argument = list(argument)  # The function's own, to do with as it likes.
         made = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
         return made if inspect.isawaitable(made) else _listed(made)
 
@@ -271,8 +271,11 @@ class CallableEmbedder:
         """The *count* vectors in what the function returned, and whether that was one flat vector."""
         data = made.get("data") if isinstance(made, Mapping) else getattr(made, "data", None)
         is_flat = False
-        if isinstance(data, list):  # a whole response; the data of arrays is none
-            made = vectors_in(made, count, self._name)
+        if isinstance(
+            data, list
+        ):  # A whole response, of Pinecone's client or of OpenAI's; the data of arrays is no list.
+            values = [it.values for it in data if isinstance(getattr(it, "values", None), list)]
+            made = values or vectors_in(made, count, self._name)
         elif isinstance(made, Mapping | Set):
             made = None
         elif is_flat := _is_flat(made):

@@ -21,6 +21,7 @@ from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.ports import Embedder
 from tests.embedders.embeddings_server import EmbeddingsServer, refusal, vector_of
 from tests.embedders.tiny_models import embedder_folder
+from tests.pinecone_world import pinecone_world
 
 Embed = Callable[[CallableEmbedder, list[str]], list[list[float]]]
 
@@ -650,6 +651,27 @@ def test_a_key_that_is_refused_is_the_clients_own_error(embed: Embed, server: Em
     with pytest.raises(openai.AuthenticationError):
         embed(embedder, ["one"])
     assert embed(embedder, ["one"]) == server.expected(["one"])
+
+
+@both_ways
+def test_what_pinecones_own_models_answer_will_do(embed: Embed) -> None:
+    with pinecone_world() as world:
+        world.add_index("texts", dimension=16, model="test-embed")
+        client = world.client()
+
+        def answer(given_input: Any) -> Any:
+            return client.inference.embed(
+                model="test-embed", inputs=given_input, parameters={"input_type": "query", "truncate": "END"}
+            )
+
+        texts = ["red lamp", "front brake", "rain"]
+        expected = [list(it.values) for it in answer(texts)]
+        for fn in (
+            answer,
+            lambda text: answer(text)[0].values,
+            lambda given_texts: [it.values for it in answer(given_texts)],
+        ):
+            assert embed(CallableEmbedder(fn), texts) == expected
 
 
 # --- real models of sentence-transformers -------------------------------------------------------------------------
