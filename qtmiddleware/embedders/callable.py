@@ -264,7 +264,8 @@ class CallableEmbedder:
         try:
             vectors, is_flat = self._read(made, count, self._dimension)
         except EmbeddingError as error:
-            return _Attempt(came=f"{str(error).removeprefix(self._name).strip()} ({type(made).__name__})")
+            why = str(error).removeprefix(f"{self._name} returned ")
+            return _Attempt(came=f"returned {type(made).__name__} ({why})")
         return _Attempt(vectors, is_flat, came="returned the same vector for each" if count > 1 else "returned one")
 
     def _read(self, made: Any, count: int, dimension: int | None) -> tuple[_Vectors, bool]:
