@@ -44,10 +44,11 @@ class QueryMiddleware:
     LangChain or LlamaIndex, any function of messages, plain or async, or an object with ``name``, ``complete`` and
     ``acomplete``; each serves blocking and awaiting calls. Without one a client is made when it is first needed, with
     the key and address from the environment. *reranker* judges candidates where the configuration asks for that: an
-    object with ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and
-    texts; without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names,
-    for questions to the own store; *embedder* is whatever `CallableEmbedder` takes. *redact* makes of every text of a query what may be written of it, to the query log
-    and to the records of `logging` at DEBUG; where it fails, a hash is written. Safe with many threads and event loops.
+    object with ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and texts;
+    without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names, for
+    questions to the own store; *embedder* is whatever `CallableEmbedder` takes. *redact* makes of every text of a query
+    what may be written of it, to the query log and to the records of `logging` at DEBUG; where it fails, a hash is
+    written. Safe with many threads and event loops.
     """
 
     def __init__(
@@ -106,10 +107,10 @@ class QueryMiddleware:
             top_k_arg=options.get("top_k_arg"),
             takes_vector=embed is not None,
         )
-        outfit = self._outfit(awaits=is_awaited, embed=embed, read=options.get("read"), write=options.get("write"))
+        outfit = self._outfit(embed=embed, read=options.get("read"), write=options.get("write"))
         return (AsyncWrapped if is_awaited else Wrapped)(fn, call_shape, outfit)
 
-    def _outfit(self, *, awaits: bool, embed: Any, read: Any, write: Any) -> Outfit:
+    def _outfit(self, *, embed: Any, read: Any, write: Any) -> Outfit:
         if (read is None) != (write is None):
             raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
         embedder = None
@@ -146,7 +147,7 @@ class QueryMiddleware:
         call_shape = CallShape.of(
             kit.search, query_arg="query", top_k_arg="top_k", takes_vector=kit.query_embedder is not None
         )
-        outfit = self._outfit(awaits=True, embed=kit.query_embedder, read=None, write=None)
+        outfit = self._outfit(embed=kit.query_embedder, read=None, write=None)
         self._equipment.prepare(self.settings)
         return Wrapped(kit.search, call_shape, outfit)
 
