@@ -83,7 +83,7 @@ class CallableModel:
         except ModelError:
             raise
         except Exception as error:
-            raise self._failure(error, prompt) from error
+            raise self._failure(error) from error
         if not inspect.isawaitable(answer):
             return read_returned(answer, prompt, self._label, self._prices)
         try:
@@ -112,11 +112,11 @@ class CallableModel:
         except Exception as error:
             if scope.expired():
                 raise ModelError("timeout", f"{self._label} did not answer in time") from error
-            raise self._failure(error, prompt) from error
+            raise self._failure(error) from error
         return read_returned(answer, prompt, self._label, self._prices)
 
-    def _failure(self, error: Exception, prompt: Prompt) -> ModelError:
-        defect = defect_of(error, self._label, self._fn, prompt)
+    def _failure(self, error: Exception) -> ModelError:
+        defect = defect_of(error, self._label, self._fn)
         if defect is not None:
             return defect
         said = f"{self._label} raised {type(error).__name__}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 from traceback import StackSummary, extract_tb
 from types import TracebackType
@@ -11,7 +10,6 @@ from typing import Any, Final
 from weakref import finalize
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt
 
 _DEFECTS: Final = (
     ArithmeticError,
@@ -39,34 +37,24 @@ _TAKEN_AWAY: Final = (AttributeError, AssertionError, LookupError)
 
 _MOST_FRAMES: Final = 100
 _OURS: Final = str(Path(__file__).parents[1])
-_SHORT: Final = 3
-_WORD: Final = re.compile(r"[a-z]{2,}|\d+|[^\W\d_a-z]")
-# What Python itself says in its errors: words that quote nothing.
-_PHRASES = (
-    "an and are argument arguments as at attribute be but by can cannot class dict division expected expression float"
-    " for from function given got has have import in index indices int integer integers invalid is iterable it keyword"
-    " list missing module multiple must name named no none nonetype not object of operand or out positional range"
-    " required returned sequence slices str string subscriptable takes than the to tuple type types unexpected"
-    " unhashable unpack unsupported value values was were with zero"
-)
-_PYTHON_SAYS: Final = frozenset(_PHRASES.split())
 
 _log = logging.getLogger("qtmiddleware")
 _reported: dict[tuple[int, str], object] = {}
 
 
-def defect_of(error: BaseException, label: str, fn: Any, prompt: Prompt) -> ModelError | None:
+def defect_of(error: BaseException, label: str, fn: Any) -> ModelError | None:
     """The `ModelError` ("failed") for *error* of *fn*, which goes by *label*, where it is a defect in its code.
 
     It is one where Python itself raised it (`TypeError`, `KeyError`, ...) and not for a connection. The first of each
-    type of each function is logged at ERROR with its stack, without local variables; its message too, unless that
-    quotes *prompt*.
+    type of each function is logged at ERROR with its stack, without local variables and without its message, which may
+    quote the question; that is logged at DEBUG.
     """
     if not _is_defect(error):
         return None
     kind = type(error).__name__
     if _is_first(fn, kind):
-        _log.error("%s raised %s: a bug in the function, logged once\n%s", label, kind, _stack(error, fn, prompt))
+        _log.error("%s raised %s: a bug in the function, logged once\n%s", label, kind, _stack(error, fn))
+        _log.debug("%s failed", label, exc_info=error)
     return ModelError("failed", f"{label} raised {kind}: a bug in the function; the traceback is in the log")
 
 
@@ -98,39 +86,13 @@ def _is_first(fn: Any, kind: str) -> bool:
     return True
 
 
-def _stack(error: BaseException, fn: Any, prompt: Prompt) -> str:
+def _stack(error: BaseException, fn: Any) -> str:
     frames = extract_tb(error.__traceback__, limit=_MOST_FRAMES)
     shown = StackSummary.from_list([it for it in frames if not it.filename.startswith(_OURS)]).format()
     code = getattr(fn, "__code__", None)
     if not shown and code is not None:
         # It could not be called with what it is given.
         shown = [f'  File "{code.co_filename}", line {code.co_firstlineno}, called with one argument, the messages\n']
-    return f"Traceback (most recent call last):\n{''.join(shown)}{type(error).__name__}{_message(error, prompt)}"
-
-
-def _message(error: BaseException, prompt: Prompt) -> str:
-    try:
-        said = str(error)
-    except Exception:
-        return ""
-    folded, texts = said.casefold(), " ".join((prompt.user, prompt.query, *(it.content for it in prompt.history)))
-    # As they are, and as they look escaped in what Python says of a text or of its bytes.
-    texts = f"{texts} {texts!a} {texts.encode(errors='replace')!r}".casefold()
-    quotes = (
-        prompt.query.strip().casefold() in folded
-        or any(word in texts for word in _words(said))
-        or any(word in folded for word in _words(texts) if len(word) > _SHORT)
+    return (
+        f"Traceback (most recent call last):\n{''.join(shown)}{type(error).__name__} (its message is logged at DEBUG)"
     )
-    if quotes or _shares_a_phrase(said, prompt.system):
-        return " (its message is not shown, since it may quote the question)"
-    return f": {said}" if said else ""
-
-
-def _words(text: str) -> frozenset[str]:
-    """The words, numbers and letters of other scripts in *text*, without those Python itself uses."""
-    return frozenset(_WORD.findall(text.casefold())) - _PYTHON_SAYS
-
-
-def _shares_a_phrase(said: str, text: str) -> bool:
-    words = said.split()
-    return any(" ".join(words[at : at + 3]) in text for at in range(max(0, len(words) - 2)))

@@ -119,7 +119,7 @@ class GovernedModel:
         except BaseException:
             attempt.abandoned()
             raise
-        is_defect = partial(defect_of, label=self.name, fn=self.inner, prompt=prompt)
+        is_defect = partial(defect_of, label=self.name, fn=self.inner)
         return _Call(self.name, attempt, reserved, self._prices, deadline.at, is_defect)
 
     def __repr__(self) -> str:
