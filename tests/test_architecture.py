@@ -20,9 +20,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
     errors deadline trace settings forking files
-    types breaker flights background_loop
+    types breaker flights background_loop preprocessing
     ports
-    steps spending cache calls responses fusion keywords preprocessing transforms overrides chunking filters loading
+    steps spending cache calls responses fusion keywords transforms overrides chunking filters loading
     gate drivers
     history
     lockstep request variants asking querylog embedders rerankers stores documents config wrap_options

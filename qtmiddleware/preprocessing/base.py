@@ -61,6 +61,8 @@ class Lexicon:
     *homographs* are stop words that are names too, *pronouns* what follows one where it is none. A language is told by
     the words *strong* and *weak*, by *starters*, first words that are enough alone, and by *openers*, which weigh more
     in that place. *lead_ins* and *kept* are phrases: what goes as a whole at the start, and what stays anywhere.
+    *titles* stand before names. *chatter* and *fillers* are patterns for the replies of a model: how a sentence opens
+    that talks about the task, and what may stand before it.
     """
 
     language: str
@@ -80,6 +82,9 @@ class Lexicon:
     lead_ins: Phrases = field(default_factory=dict)
     kept: Phrases = field(default_factory=dict)
     nouns_are_capitalised: bool = False
+    titles: frozenset[str] = frozenset()
+    chatter: tuple[str, ...] = ()
+    fillers: tuple[str, ...] = ()
 
 
 Leads = Mapping[str, Mapping[str, frozenset[str] | None]]

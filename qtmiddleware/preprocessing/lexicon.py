@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any, cast
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.base import Lexicon, Phrase, Phrases, fold
 
 
+@cache
 def load(language: str) -> Lexicon:
-    """The word list of *language*, read from its file."""
+    """The word list of *language*, read from its file once."""
     from importlib.resources import files
 
     source = files("qtmiddleware.preprocessing").joinpath("lexicons", f"{language}.json")
@@ -34,9 +36,12 @@ def load(language: str) -> Lexicon:
         weak=_words(hints["weak"]),
         starters=_words(hints["starters"]),
         openers=_words(hints.get("openers", [])),
-        lead_ins=_phrases(data["lead_ins"]),
-        kept=_phrases(data["kept_phrases"]),
+        lead_ins=phrases(data["lead_ins"]),
+        kept=phrases(data["kept_phrases"]),
         nouns_are_capitalised=bool(data.get("nouns_are_capitalised", False)),
+        titles=_words(data["titles"]),
+        chatter=tuple(data["chatter"]),
+        fillers=tuple(data["fillers"]),
     )
 
 
@@ -50,7 +55,7 @@ def adjusted(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> L
     singles = {word for word in keep if " " not in word}
     phrases = [word for word in keep if " " in word]
     kept = dict(lexicon.kept)
-    for first, found in _phrases(phrases).items():
+    for first, found in phrases(phrases).items():
         kept[first] = kept.get(first, ()) + found
     return replace(
         lexicon,
@@ -83,8 +88,11 @@ def checked(words: Collection[str], key: str) -> frozenset[str]:
     return frozenset(text for word in folded if (text := " ".join(word.split())))
 
 
-def _phrases(patterns: Iterable[str]) -> Phrases:
-    """Patterns such as ``can|could you [please] tell me`` by the words they may begin with."""
+def phrases(patterns: Iterable[str]) -> Phrases:
+    """Patterns such as ``can|could you [please] tell me`` by the words they may begin with.
+
+    A place ``a|b`` takes one of these words, ``[a|b]`` one or none.
+    """
     table: dict[str, tuple[Phrase, ...]] = {}
     for phrase in map(_phrase, patterns):
         for words, optional in phrase:

@@ -59,7 +59,7 @@ def bare(text: str, query: str) -> str:
     label, rest = split_label(text, query)
     if label:
         text = rest.lstrip("* ")
-    return unquoted(without_lead_in(_BOLD.sub(r"\1", text)).strip(), query)
+    return unquoted(without_lead_in(_BOLD.sub(r"\1", text), query).strip(), query)
 
 
 def unquoted(text: str, query: str) -> str:

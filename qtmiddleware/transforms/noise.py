@@ -1,15 +1,20 @@
 """Sentences that are about the task instead of doing it: preambles, remarks, error messages and empty forms.
 
-Only openings that nobody would search for are named. Where the user's own question uses the same words, they are no
-noise.
+Only openings that nobody would search for are named: those of chatter in the word list of each language, all others
+here. Where the user's own question uses the same words, they are no noise.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
-from qtmiddleware.transforms.wording import is_blank, opening_of, opens_with
+from qtmiddleware.preprocessing import LANGUAGES
+from qtmiddleware.preprocessing.base import Phrase, Phrases
+from qtmiddleware.preprocessing.lexicon import load, phrases
+from qtmiddleware.transforms.wording import folded, is_blank, opening_of, opens_with, words
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
 _FAILURES: Final = (
@@ -81,17 +86,102 @@ _ANNOUNCED: Final = r"(?:here(?:'s|’s| is| are)|this is|the following (?:is|ar
 LEAD_INS: Final = (_POLITE, _ANNOUNCED)
 """What may stand before a text that is to be searched for, as patterns."""
 _LEAD_IN: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNORECASE)
+_STOP: Final = re.compile(r"[.!?…:]+[\"'”»)]*\s|[。！？：]")
+_SENTENCE_CHARS: Final = 300
+_MOST_SENTENCES: Final = 5
+_MANY_WORDS: Final = 20
 
 
 def is_noise(text: str, query: str) -> bool:
     """Whether *text* holds nothing, or opens as talk about the task does."""
-    return is_blank(text) or opens_with(_NOISE, text, query)
+    return is_blank(text) or opens_with(_NOISE, text, query) or chatter_end(text, query) > 0
 
 
-def without_lead_in(text: str) -> str:
-    """*text* without a "Sure! Here is the rewritten query:" before it."""
+def without_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
+    """*text* without a "Sure! Here is the rewritten query:" before it, in any language that has a word list.
+
+    Sentences of chatter go too where what follows is surely the text: it stands behind a colon, it asks for something
+    of *query*, or it is long enough for a passage.
+    """
     match = _LEAD_IN.match(text)
-    return text[match.end() :] if match else text
+    if match and words(folded(match.group()))[:2] != words(folded(query[:_SENTENCE_CHARS]))[:2]:
+        text = text[match.end() :]
+    end = chatter_end(text, query)
+    rest = text[end:].strip()
+    if not end or is_blank(rest):
+        return text
+    is_announced = text[:end].rstrip().endswith((":", "："))
+    is_question = rest.endswith(("?", "？")) and not _content(rest).isdisjoint(_content(query))
+    return rest if is_announced or is_question or (is_passage and len(words(rest)) >= _MANY_WORDS) else text
+
+
+def chatter_end(text: str, query: str) -> int:
+    """How many characters at the start of *text* are sentences of chatter; 0 where none is or *query* opens so too."""
+    end = place = 0
+    for _ in range(_MOST_SENTENCES):
+        stop = _STOP.search(text, place, place + _SENTENCE_CHARS)
+        after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
+        keys = words(folded(text[place:after]))
+        start = _length_of_fillers(keys)
+        if _is_chatter(keys[start:], query):
+            end = after
+        elif not 0 < start == len(keys):
+            break
+        place = after
+    return end
+
+
+def _is_chatter(keys: Sequence[str], query: str) -> bool:
+    length = _length_of_chatter(keys)
+    if not length:
+        return False
+    asked = words(folded(query[:_SENTENCE_CHARS]))
+    return not (set(keys[:length]) <= set(asked) or _length_of_chatter(asked))
+
+
+def _length_of_chatter(keys: Sequence[str]) -> int:
+    chatter, _ = _openings()
+    found = chatter.get(keys[0], ()) if keys else ()
+    return min((length for phrase in found if (length := _length(phrase, keys))), default=0)
+
+
+def _length_of_fillers(keys: Sequence[str]) -> int:
+    _, fillers = _openings()
+    start = 0
+    while start < len(keys) and (found := fillers.get(keys[start])):
+        length = max(_length(phrase, keys[start:]) for phrase in found)
+        if not length:
+            break
+        start += length
+    return start
+
+
+def _length(phrase: Phrase, keys: Sequence[str]) -> int:
+    """How many of *keys* from the first on *phrase* covers at least, 0 where it does not stand there.
+
+    A place ``*3`` stands for up to three words, whichever they are.
+    """
+    places = {0}
+    for allowed, optional in phrase:
+        gap = next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
+        if gap:
+            places = {at + skipped for at in places for skipped in range(gap + 1)}
+        else:
+            taken = {at + 1 for at in places if at < len(keys) and keys[at] in allowed}
+            places = taken | places if optional else taken
+    return min((at for at in places if at <= len(keys)), default=0)
+
+
+@cache
+def _openings() -> tuple[Phrases, Phrases]:
+    """How chatter opens, and what may stand before it, in all languages: a model may fall into any of them."""
+    lists = [load(code) for code in LANGUAGES]
+    chatter = (folded(pattern) for one in lists for pattern in one.chatter)
+    return phrases(chatter), phrases(folded(pattern) for one in lists for pattern in one.fillers)
+
+
+def _content(text: str) -> set[str]:
+    return {word[:5] for word in words(folded(text)) if len(word) > 3}
 
 
 def is_error_page(text: str) -> bool:

@@ -11,7 +11,7 @@ from qtmiddleware.ports import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.filling import filled
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
 from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
-from qtmiddleware.transforms.noise import is_error_page, is_noise, without_lead_in
+from qtmiddleware.transforms.noise import chatter_end, is_error_page, is_noise, without_lead_in
 from qtmiddleware.transforms.picking import Picked, pick
 from qtmiddleware.transforms.references import points_elsewhere
 from qtmiddleware.transforms.refusals import is_refusal
@@ -119,8 +119,10 @@ class _Reading:
         """The texts of one field that can be searched for, without repetition, at most as many as were asked for."""
         most = field.max_items if field.shape == "list" else 1
         kept: dict[str, str] = {}
-        # A sentence that was cut at its commas would not be known as a refusal any more.
-        parts = texts if any(is_refusal(text, self.prompt.query) for text in texts[:1]) else _apart(field, texts)
+        query = self.prompt.query
+        # A sentence that was cut at its commas would not be known as a refusal or as chatter any more.
+        is_talk = any(is_refusal(text, query) or chatter_end(bare(text, query), query) for text in texts[:1])
+        parts = texts if is_talk else _apart(field, texts)
         for text in parts[:MOST_TEXTS]:
             value = self._value(field, text)
             if not value:
@@ -143,7 +145,8 @@ class _Reading:
         """*text* as it is searched for, or nothing where it should not be."""
         query = self.prompt.query
         if field.shape == "passage":
-            value = unquoted(without_lead_in(clean(_whole_sentences(text) if isinstance(text, Cut) else text)), query)
+            whole = clean(_whole_sentences(text) if isinstance(text, Cut) else text)
+            value = unquoted(without_lead_in(whole, query, is_passage=True), query)
         else:
             value = clean(bare(clean(text), query))
             aside = _ASIDE.search(value[-200:])
