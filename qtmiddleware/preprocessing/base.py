@@ -62,7 +62,7 @@ class Lexicon:
     the words *strong* and *weak*, by *starters*, first words that are enough alone, and by *openers*, which weigh more
     in that place. *lead_ins* and *kept* are phrases: what goes as a whole at the start, and what stays anywhere.
     *titles* stand before names. *chatter* and *fillers* are patterns for the replies of a model: how a sentence opens
-    that talks about the task, and what may stand before it.
+    that talks about the task, and what may stand before it; *talk* are words by which it speaks of itself and the task.
     """
 
     language: str
@@ -85,6 +85,7 @@ class Lexicon:
     titles: frozenset[str] = frozenset()
     chatter: tuple[str, ...] = ()
     fillers: tuple[str, ...] = ()
+    talk: frozenset[str] = frozenset()
 
 
 Leads = Mapping[str, Mapping[str, frozenset[str] | None]]

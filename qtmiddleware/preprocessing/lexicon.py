@@ -42,6 +42,7 @@ def load(language: str) -> Lexicon:
         titles=_words(data["titles"]),
         chatter=tuple(data["chatter"]),
         fillers=tuple(data["fillers"]),
+        talk=_words(data["talk"]),
     )
 
 

@@ -90,6 +90,11 @@ _STOP: Final = re.compile(r"[.!?…:]+[\"'”»)]*\s|[。！？：]")
 _SENTENCE_CHARS: Final = 300
 _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
+_FEW_WORDS: Final = 4
+STATEMENT_CHARS: Final = 400
+"""A longer text is no statement about the task."""
+_STATED: Final = (".", "!")
+_QUOTES: Final = "\"'”»* "
 
 
 def is_noise(text: str, query: str) -> bool:
@@ -113,6 +118,21 @@ def without_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> 
     is_announced = text[:end].rstrip().endswith((":", "："))
     is_question = rest.endswith(("?", "？")) and not _content(rest).isdisjoint(_content(query))
     return rest if is_announced or is_question or (is_passage and len(words(rest)) >= _MANY_WORDS) else text
+
+
+def is_beside_the_point(text: str, query: str, context: str) -> bool:
+    """Whether *text* is a statement in words of talk that has no other word in common with *query* and its *context*.
+
+    Only a short one is judged, and none where the user too writes in statements.
+    """
+    if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
+        return False
+    said = words(folded(text[:STATEMENT_CHARS]))
+    if len(text) > STATEMENT_CHARS or len(said) < _FEW_WORDS:
+        return False
+    return not _talk().isdisjoint(set(said) - set(words(folded(query)))) and _content(text).isdisjoint(
+        _content(context)
+    )
 
 
 def chatter_end(text: str, query: str) -> int:
@@ -180,8 +200,20 @@ def _openings() -> tuple[Phrases, Phrases]:
     return phrases(chatter), phrases(folded(pattern) for one in lists for pattern in one.fillers)
 
 
+@cache
+def _talk() -> frozenset[str]:
+    return frozenset(folded(word) for code in LANGUAGES for word in load(code).talk)
+
+
+@cache
+def _small() -> frozenset[str]:
+    """The beginnings of the words that say nothing about a topic."""
+    return frozenset(folded(word)[:5] for code in LANGUAGES for word in load(code).stop | load(code).talk)
+
+
 def _content(text: str) -> set[str]:
-    return {word[:5] for word in words(folded(text)) if len(word) > 3}
+    """The beginnings of the words of *text* that may say what it is about."""
+    return {word[:5] for word in words(folded(text)) if len(word) > 2} - _small()
 
 
 def is_error_page(text: str) -> bool:

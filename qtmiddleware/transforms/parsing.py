@@ -11,7 +11,7 @@ from qtmiddleware.ports import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.filling import filled
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
 from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
-from qtmiddleware.transforms.noise import chatter_end, is_error_page, is_noise, without_lead_in
+from qtmiddleware.transforms.noise import is_beside_the_point, is_error_page, is_noise, without_lead_in
 from qtmiddleware.transforms.picking import Picked, pick
 from qtmiddleware.transforms.references import points_elsewhere
 from qtmiddleware.transforms.refusals import is_refusal
@@ -119,9 +119,9 @@ class _Reading:
         """The texts of one field that can be searched for, without repetition, at most as many as were asked for."""
         most = field.max_items if field.shape == "list" else 1
         kept: dict[str, str] = {}
+        # A sentence that was cut at its commas would not be known as a refusal or as talk any more.
         query = self.prompt.query
-        # A sentence that was cut at its commas would not be known as a refusal or as chatter any more.
-        is_talk = any(is_refusal(text, query) or chatter_end(bare(text, query), query) for text in texts[:1])
+        is_talk = any(is_refusal(text, query) or self._is_talk(field, bare(text, query)) for text in texts[:1])
         parts = texts if is_talk else _apart(field, texts)
         for text in parts[:MOST_TEXTS]:
             value = self._value(field, text)
@@ -167,7 +167,7 @@ class _Reading:
             self.refused = True
             return "dropped: refusal"
         key = normal(value)
-        if not key or is_noise(value, query) or (text.endswith((":", "：")) and not query.endswith((":", "："))):
+        if not key or self._is_talk(field, value) or (text.endswith((":", "：")) and not query.endswith((":", "："))):
             self.nothing_new = True
             return "dropped: no query"
         # One of several sub-queries may well be the query: it is one side of it then.
@@ -183,6 +183,13 @@ class _Reading:
         if field.name == "sub_queries" and points_elsewhere(value, query):
             return "dropped: unresolved reference"
         return "dropped: no query" if _JSON_OPENING.match(value) and value[:1] != query[:1] else ""
+
+    def _is_talk(self, field: ReplyField, value: str) -> bool:
+        query = self.prompt.query
+        if is_noise(value, query):
+            return True
+        # A passage is made of statements, and may well have other words.
+        return field.shape != "passage" and is_beside_the_point(value, query, f"{query} {self.prompt.user}")
 
     def _note(self, field: ReplyField, what: str) -> None:
         self.notes[field.name, what] = None

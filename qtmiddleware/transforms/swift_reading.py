@@ -15,7 +15,7 @@ from typing import Any, Final
 from qtmiddleware.ports import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.filling import filled
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
-from qtmiddleware.transforms.noise import LEAD_INS, TALK, chatter_end
+from qtmiddleware.transforms.noise import LEAD_INS, STATEMENT_CHARS, TALK, chatter_end
 from qtmiddleware.transforms.references import points_elsewhere
 from qtmiddleware.transforms.refusals import REFUSALS
 from qtmiddleware.transforms.salvage import MAX_DEPTH
@@ -105,6 +105,8 @@ def _is_ordinary(text: str, limit: int, *, is_passage: bool) -> bool:
         and text.isprintable()
         and "  " not in text
         and text[-1] not in " :"
+        # A short statement may be talk.
+        and (is_passage or text[-1] not in ".!\"'*" or len(text) > STATEMENT_CHARS)
         # A colon may end a label, a bracket a remark; in a passage they are punctuation.
         and (is_passage or (":" not in text and text[-1] not in ")]"))
         and not _NO_ANSWER.match(text[:_OPENING_CHARS].rstrip(" ").lower())
