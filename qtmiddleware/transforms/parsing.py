@@ -185,11 +185,8 @@ class _Reading:
         return "dropped: no query" if _JSON_OPENING.match(value) and value[:1] != query[:1] else ""
 
     def _is_talk(self, field: ReplyField, value: str) -> bool:
-        query = self.prompt.query
-        if is_noise(value, query):
-            return True
-        # A passage is made of statements, and may well have other words.
-        return field.shape != "passage" and is_beside_the_point(value, query, f"{query} {self.prompt.user}")
+        query, context = self.prompt.query, f"{self.prompt.query} {self.prompt.user}"
+        return is_noise(value, query) or is_beside_the_point(value, query, context, is_passage=field.shape == "passage")
 
     def _note(self, field: ReplyField, what: str) -> None:
         self.notes[field.name, what] = None

@@ -106,7 +106,7 @@ def _is_ordinary(text: str, limit: int, *, is_passage: bool) -> bool:
         and "  " not in text
         and text[-1] not in " :"
         # A short statement may be talk.
-        and (is_passage or text[-1] not in ".!\"'*" or len(text) > STATEMENT_CHARS)
+        and (text[-1] not in ".!\"'*" or len(text) > STATEMENT_CHARS)
         # A colon may end a label, a bracket a remark; in a passage they are punctuation.
         and (is_passage or (":" not in text and text[-1] not in ")]"))
         and not _NO_ANSWER.match(text[:_OPENING_CHARS].rstrip(" ").lower())
