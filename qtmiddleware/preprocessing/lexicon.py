@@ -54,9 +54,8 @@ def adjusted(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> L
     if any(" " in word for word in extra):
         raise ConfigError("extraWords holds single words; write a phrase as its words", path="preprocess.extraWords")
     singles = {word for word in keep if " " not in word}
-    phrases = [word for word in keep if " " in word]
     kept = dict(lexicon.kept)
-    for first, found in phrases(phrases).items():
+    for first, found in phrases(word for word in keep if " " in word).items():
         kept[first] = kept.get(first, ()) + found
     return replace(
         lexicon,

@@ -29,6 +29,11 @@ NUMBER = re.compile(
     r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
     r"[$€£¥₹₩₽¢]?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
 )
+CURRENCIES = "$€£¥₹₩₽¢"
+SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
+"""What stands behind a number, with a space between: 100 €, 5 %."""
+# An amount for a time or a piece: €100/month.
+AMOUNT = re.compile(r"(?:[$€£¥₹₩₽¢]\d++(?:[.,]\d++)*+|\d++(?:[.,]\d++)*+[$€£¥₹₩₽¢])/[^\W\d_]++")
 CODE = re.compile(r"[.$#@]?+\w++(?:(?:[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2})\w++)*+(?:\+\+?|#|\(\)|/)?+")
 CALL = re.compile(r"[\w.:]++(?:\([\w.,=:]*+\)|<[\w.,:*&]*+>)")
 FLAG = re.compile(r"--?[^\W\d_][\w-]*+(?:=\S++)?+")
@@ -39,6 +44,9 @@ PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s|')?+")
 
 SHIFTED = 6
 """A word with two capitals at its start is a code from this length on, and a slip of the shift key below it."""
+
+SHORTENED = frozenset(["w/o", "w/out"])
+"""Words with a slash inside."""
 
 SIGNS = frozenset("0123456789_.:#@+\\=>()~%?$")
 """What makes a piece of letters a code; the hyphen, the slash and the ampersand alone do not."""
@@ -65,13 +73,37 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
             tokens.append(Token(kind, chunk, match.start(), match.end(), opens, False))
             opens = False
             continue
-        found = list(_read_chunk(chunk, match.start(), opens))
+        sign = SIGN.match(chunk)
+        if sign and tokens and tokens[-1].text[-1].isdigit() and _is_amount(tokens[-1], match.start()):
+            last = tokens.pop()
+            end = match.start() + sign.end()
+            found = [Token("number", text[last.start : end], last.start, end, last.opens, end < match.end())]
+        else:
+            found = list(_read_chunk(chunk, match.start(), opens))
+            if found and start <= found[0].start - 2:
+                found[0] = _with_sign_before(text, found[0], tokens)
         tokens += found
         if ENDS & set(chunk[-3:]) and (not found or found[-1].end < match.end()):
             opens = True
         elif found:
             opens = False
     return opens
+
+
+def _is_amount(token: Token, place: int) -> bool:
+    """Whether *token* is a number that ends one blank before *place*."""
+    return token.kind == "number" and token.end + 1 == place
+
+
+def _with_sign_before(text: str, token: Token, before: Sequence[Token]) -> Token:
+    """*token* with the sign of a currency that stands alone before it, if it is a number: € 100."""
+    start = token.start - 2
+    is_sign = (
+        token.kind == "number" and token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
+    )
+    if not is_sign or (start and not text[start - 1].isspace()) or (before and before[-1].end > start):
+        return token
+    return token._replace(text=text[start : token.end], start=start)
 
 
 def _read_chunk(chunk: str, offset: int, opens: bool) -> Iterator[Token]:
@@ -132,8 +164,10 @@ def kind_of(core: str) -> TokenKind | None:
         return "acronym" if PLURAL.fullmatch(plain) else _compound(plain)
     if ADDRESS.fullmatch(core) or EMAIL.fullmatch(core):
         return "url"
-    if NUMBER.fullmatch(core):
+    if NUMBER.fullmatch(core) or AMOUNT.fullmatch(core):
         return "number"
+    if core.casefold() in SHORTENED:
+        return "word"
     if DOTTED.fullmatch(core) or FLAG.fullmatch(core) or CALL.fullmatch(core):
         return "identifier"
     if PATH.fullmatch(core) or (CODE.fullmatch(core) and _is_code(core)):

@@ -17,6 +17,7 @@ SHORT = 4
 _PLAIN: Final = b"abcdefghijklmnopqrstuvwxyz ,;?!"
 _SENTENCE: Final = _PLAIN[:29] + b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NAME: Final = re.compile(r"(?<=[ ,;])[A-Z][a-z]+")
+_UNIT: Final = re.compile(r"\s(?:kg|mg|g|km|cm|mm|m|ml|lbs?|oz|ft|kwh)(?!\w)")
 _BLANK_MARKS: Final = bytes.maketrans(b",;?!", b"    ")
 
 
@@ -61,13 +62,13 @@ def names_alone(text: str, lexicon: Lexicon) -> tuple[Span, ...] | None:
 
 def spans(text: str, tokens: Sequence[Token], lexicon: Lexicon, loud: bool) -> tuple[Span, ...]:
     """The protected parts of *text*, from left to right; where it is *loud*, in capitals throughout, no names."""
-    found = [span for token in tokens if (span := _span(token, lexicon))]
+    found = [span for token in tokens if (span := _span(text, token, lexicon))]
     if not (loud or _is_title(tokens, lexicon)):
         found += _names(text, tokens, lexicon)
     return tuple(sorted(found, key=lambda span: span.start))
 
 
-def _span(token: Token, lexicon: Lexicon) -> Span | None:
+def _span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
     """What *token* is protected as by itself."""
     if token.kind == "quote":
         inner = token.text[1:-1]
@@ -75,7 +76,11 @@ def _span(token: Token, lexicon: Lexicon) -> Span | None:
         return Span("quote", inner.strip(), start, start + len(inner.strip()))
     if is_negation(fold(token.text), lexicon):
         return Span("negation", token.text, token.start, token.end)
-    if token.kind in ("identifier", "number", "url"):
+    if token.kind == "number":
+        unit = _UNIT.match(text, token.end)
+        end = unit.end() if unit else token.end
+        return Span("number", text[token.start : end], token.start, end)
+    if token.kind in ("identifier", "url"):
         return Span(token.kind, token.text, token.start, token.end)
     return None
 
@@ -90,21 +95,41 @@ def is_negation(key: str, lexicon: Lexicon) -> bool:
 def _names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterator[Span]:
     """The names among the words of *tokens*: acronyms, and runs of capitalised words inside a sentence."""
     whole = 1 < len(tokens) <= SHORT and all(_is_capitalised(token) for token in tokens)
-    for is_name, group in groupby(_runs(tokens, lexicon, whole), key=lambda pair: pair[0] > 0):
+    for is_name, group in groupby(_runs(tokens, lexicon, whole, text), key=lambda pair: pair[0] > 0):
         if not is_name:
             continue
         for _, run in groupby(group, key=lambda pair: pair[0]):
             yield from _name(text, [token for _, token in run], lexicon)
 
 
-def _runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool) -> Iterator[tuple[int, Token]]:
+def _runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool, text: str) -> Iterator[tuple[int, Token]]:
     """Every token with the number of the run of capitalised words it stands in, 0 for none."""
     number, inside = 0, False
-    for token in tokens:
-        belongs = _may_be_name(token, lexicon, whole)
+    for at, token in enumerate(tokens):
+        leads = _leads_to_name(tokens, at, lexicon, text)
+        led = at > 0 and _leads_to_name(tokens, at - 1, lexicon, text)
+        belongs = leads or led or _may_be_name(token, lexicon, whole)
         number += belongs and not inside
         yield (number if belongs else 0), token
-        inside = belongs and not token.closed
+        inside = belongs and (leads or not token.closed)
+
+
+def _leads_to_name(tokens: Sequence[Token], at: int, lexicon: Lexicon, text: str) -> bool:
+    """Whether the token at *at* is a title or an initial with a full stop that a name follows: Dr. May Wong, J. Smith.
+
+    A word that is common too is a name there if it is called one of those that are, or another name follows: the next
+    word may also begin a sentence.
+    """
+    token, rest = tokens[at], tokens[at + 1 : at + 3]
+    is_initial = len(token.text) == 1 and token.text.isupper() and token.text != "I"
+    if text[token.end : token.end + 1] != "." or not (is_initial or fold(token.text) in lexicon.titles):
+        return False
+    if not rest or not _is_capitalised(rest[0]):
+        return False
+    key = fold(rest[0].text)
+    if key not in lexicon.stop or (key in lexicon.homographs and not is_initial):
+        return True
+    return len(rest) > 1 and _is_capitalised(rest[1]) and not rest[0].closed and fold(rest[1].text) not in lexicon.stop
 
 
 def _may_be_name(token: Token, lexicon: Lexicon, whole: bool) -> bool:

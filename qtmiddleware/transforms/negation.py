@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
+from qtmiddleware.preprocessing import LANGUAGES
+from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.transforms.wording import folded, listed, words
 
 # By line: English, Spanish, German, French, Italian, Portuguese, Dutch, Slavic in Latin letters, Nordic, Turkish,
@@ -35,28 +39,64 @@ _WORDS: Final = listed(
 # In these scripts a denial is part of a longer run of characters; in the others, part of a contraction.
 _INSIDE: Final = re.compile(
     r"[不没沒无無未非勿]|别|除了|以外|ない|なし|ません"
-    r"|なかった|なく|ずに|नहीं|बिना|않|안 |못|없|아니|제외|ไม่|n't\b|\bn'\w|\bd'aucun"
+    r"|なかった|なく|ずに|नहीं|बिना|않|안 |못|없|아니|제외|ไม่|n't\b|\bn'\w|\bd'aucun|\bw/o(?:ut)?\b"
 )
 _PREFIXED: Final = re.compile(r"^(?:un|non|in|im|ir|il|dis|a)-?(\w{4,})$")
 _WORKING: Final = re.compile(r"\bwork")
 _TROUBLE: Final = re.compile(r"\b(?:problems?|issues?|errors?|troubles?|faults?|malfunction\w*|troubleshoot\w*)\b")
 
 
+_COMPOUND: Final = re.compile(r"\b(?:non?|not|never)-\w+(?:-\w+)*")
+_WITHOUT: Final = listed("without w/o w/out ohne sin sans senza sem zonder")
+
+
 def is_negated(text: str) -> bool:
     """Whether *text* has a word, contraction or character that denies, in any of some twenty languages."""
-    plain = folded(text)
-    # In ASCII only a contraction can hide a denial inside a run.
-    hidden = not plain.isascii() or "'" in plain
-    return (hidden and bool(_INSIDE.search(plain))) or not _WORDS.isdisjoint(words(plain))
+    return bool(_denials(folded(text)))
 
 
 def keeps_negation(text: str, query: str) -> bool:
-    """Whether *text* still denies what *query* denies: by any such word, or by a prefix ("uncovered")."""
-    if is_negated(text):
-        return True
+    """Whether *text* still denies what *query* denies: by any word or contraction that does, or a prefix ("uncovered").
+
+    What *query* says beside its denial is none: "aren't non-stop" is not kept by "are non-stop", nor "doesn't fail" by
+    "fails". Of a question that has both a "not" and a "without", a text must hold two denials.
+    """
     asked, plain = folded(query), folded(text)
-    if _WORKING.search(asked) and _TROUBLE.search(plain):
-        return True
+    for compound in _COMPOUND.findall(asked):
+        for form in (compound, compound.replace("-", ""), compound.replace("-", " ")):
+            plain = plain.replace(form, " ")
+    denials = _denials(asked)
+    own = {denial for denial in denials if denial in _WORDS and denial not in _negations()}
+    count = _count(denial for denial in _denials(plain) if denial not in own) + _count_in_other_words(plain, asked)
+    meant = [denial for denial in denials if denial not in own]
+    is_double = _count(denial for denial in meant if denial not in _WITHOUT) and not _WITHOUT.isdisjoint(meant)
+    return count > 1 if is_double else count > 0
+
+
+def _count(denials: Iterable[str]) -> int:
+    """How many *denials* there are, where "ne" and "n'" are half of one."""
+    found = list(denials)
+    return len([one for one in found if one != "ne" and (one == "n't" or not one.startswith("n'"))]) or len(found[:1])
+
+
+def _denials(plain: str) -> list[str]:
+    """The words, contractions and characters that deny in a folded text."""
+    # In ASCII only a contraction or a slash can hide a denial inside a run.
+    hidden = not plain.isascii() or "'" in plain or "/" in plain
+    found = _INSIDE.findall(plain) if hidden else []
+    return found + [word for word in words(plain) if word in _WORDS]
+
+
+def _count_in_other_words(plain: str, asked: str) -> int:
+    known = set(re.findall(r"[\w-]+", asked))
     stems = {word[:5] for word in words(asked) if len(word) > 3}
-    prefixed = (_PREFIXED.match(word) for word in re.findall(r"[\w-]+", plain))
-    return any(match and match.group(1)[:5] in stems for match in prefixed)
+    prefixed = (
+        _PREFIXED.match(word) for word in re.findall(r"[\w-]+", plain) if word not in known and word not in _WORDS
+    )
+    is_trouble = bool(_WORKING.search(asked) and _TROUBLE.search(plain))
+    return is_trouble + sum(match is not None and match.group(1)[:5] in stems for match in prefixed)
+
+
+@cache
+def _negations() -> frozenset[str]:
+    return frozenset(folded(word) for code in LANGUAGES for word in load(code).negations)

@@ -91,9 +91,8 @@ _SENTENCE_CHARS: Final = 300
 _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
-_SENTENCE_WORDS: Final = 12
-STATEMENT_CHARS: Final = 400
-"""A longer text is no statement about the task."""
+STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
+"""The longest statement about the task, by shape; a passage is made of statements that may well have other words."""
 _STATED: Final = (".", "!")
 _QUOTES: Final = "\"'”»* "
 
@@ -121,20 +120,17 @@ def without_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> 
     return rest if is_announced or is_question or (is_passage and len(words(rest)) >= _MANY_WORDS) else text
 
 
-def is_beside_the_point(text: str, query: str, context: str, *, is_passage: bool = False) -> bool:
+def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool:
     """Whether *text* is a statement in words of talk that has no other word in common with *query* and its *context*.
 
-    Only a short one is judged, and none where the user too writes in statements. A passage is made of statements and
-    may well have other words, so of passages a single sentence alone is judged.
+    None is judged that is longer than `STATEMENT_WORDS` for its *shape*, or where the user too writes in statements.
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
-    said = words(folded(text[:STATEMENT_CHARS]))
-    if len(text) > STATEMENT_CHARS or not _FEW_WORDS <= len(said) <= (_SENTENCE_WORDS if is_passage else len(said)):
+    said = words(folded(text)) if text.count(" ") < STATEMENT_WORDS[shape] else []
+    if len(said) < _FEW_WORDS or _talk().isdisjoint(set(said) - set(words(folded(query)))):
         return False
-    return not _talk().isdisjoint(set(said) - set(words(folded(query)))) and _content(text).isdisjoint(
-        _content(context)
-    )
+    return _content(text).isdisjoint(_content(context))
 
 
 def chatter_end(text: str, query: str) -> int:

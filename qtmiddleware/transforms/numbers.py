@@ -27,6 +27,24 @@ _SPELLED: Final = {
     }.items()
     for word in listed(names)
 }  # fmt: skip
+_SIGNS: Final = {
+    sign: listed(names)
+    for sign, names in {
+        "€": "eur euro euros евро 欧元 ユーロ 유로",
+        "$": "usd dollar dollars buck bucks dolar dolares dollari доллар 美元 ドル 달러",
+        "£": "gbp pound pounds sterling quid libra libras livre livres sterlina sterline pfund pond "
+        "фунт 英镑 ポンド 파운드",
+        "¥": "jpy cny rmb yen yuan renminbi иен юан 元 円 엔 위안",
+        "₹": "inr rs rupee rupees rupia rupias rupie roupie roupies рупи 卢比",
+        "₩": "krw won won вон 韩元 원",
+        "₽": "rub ruble rubles rouble roubles rublo rublos rubel рубл 卢布",
+        "¢": "cent cents",
+        "%": "percent percentage cent pct prozent ciento porcentaje pourcent pourcentage cento percentuale porcentagem "
+        "procent процент 百分 パーセント 퍼센트",
+        "‰": "permille permil promille mille",
+    }.items()
+}
+"""How else the sign beside a number is written: as a word, or in other scripts as a part of one."""
 _HAN: Final = {char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")} | {"两": Decimal(2)}
 
 
@@ -36,7 +54,9 @@ def numbers(text: str) -> list[frozenset[Decimal]]:
 
 
 def has_numbers_of(span: str, text: str) -> bool:
-    """Whether every number of *span* stands in *text* by value, in digits or as an English word."""
+    """Whether every number of *span* stands in *text* by value, in digits or as an English word, and its sign too."""
+    if not all(_has_sign(sign, text) for sign in span if sign in _SIGNS):
+        return False
     there: set[Decimal] = set().union(*numbers(text))
     there |= {_SPELLED[word] for word in words(folded(text)) if word in _SPELLED}
     there |= {_HAN[char] for char in text if char in _HAN}
@@ -44,6 +64,13 @@ def has_numbers_of(span: str, text: str) -> bool:
     if not wanted:
         return folded(span) in folded(text)
     return all(values & there for values in wanted)
+
+
+def _has_sign(sign: str, text: str) -> bool:
+    plain = folded(text)
+    if sign in plain or not _SIGNS[sign].isdisjoint(words(plain)):
+        return True
+    return any(not name.isascii() and folded(name) in plain for name in _SIGNS[sign])
 
 
 def _values(match: re.Match[str]) -> frozenset[Decimal]:

@@ -167,6 +167,8 @@ class _Reading:
             self.refused = True
             return "dropped: refusal"
         key = normal(value)
+        if key.count(" ") >= 3 and key in self.instructions:
+            return "dropped: copy of the instructions"
         if not key or self._is_talk(field, value) or (text.endswith((":", "：")) and not query.endswith((":", "："))):
             self.nothing_new = True
             return "dropped: no query"
@@ -174,8 +176,6 @@ class _Reading:
         if key == self.original and field.name not in ("keywords", "sub_queries"):
             self.nothing_new = True
             return SAME
-        if key.count(" ") >= 3 and key in self.instructions:
-            return "dropped: copy of the instructions"
         if field.name == "keywords":
             return "dropped: no keyword" if len(value) > MAX_KEYWORD_CHARS else ""
         if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
@@ -185,8 +185,8 @@ class _Reading:
         return "dropped: no query" if _JSON_OPENING.match(value) and value[:1] != query[:1] else ""
 
     def _is_talk(self, field: ReplyField, value: str) -> bool:
-        query, context = self.prompt.query, f"{self.prompt.query} {self.prompt.user}"
-        return is_noise(value, query) or is_beside_the_point(value, query, context, is_passage=field.shape == "passage")
+        query = self.prompt.query
+        return is_noise(value, query) or is_beside_the_point(value, field.shape, query, f"{query} {self.prompt.user}")
 
     def _note(self, field: ReplyField, what: str) -> None:
         self.notes[field.name, what] = None

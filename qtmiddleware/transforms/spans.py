@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Final
 
+from qtmiddleware.preprocessing import LANGUAGES
+from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.transforms.negation import keeps_negation
 from qtmiddleware.transforms.numbers import has_numbers_of
 from qtmiddleware.transforms.wording import folded, listed, normal, words
@@ -77,14 +80,27 @@ def _has_name(span: str, text: str) -> bool:
     """Whether the words of a name are all there, in any order, or its initials, or what its initials stand for."""
     said = [word.removesuffix("'s") for word in words(folded(text))]
     full, _, short = span.partition("(")
+    full = " ".join(word for word in full.split() if not (word.endswith(".") and folded(word[:-1]) in _titles()))
     parts = [word.removesuffix("'s") for word in words(folded(full)) if word not in _SMALL_WORDS]
-    if parts and all(_is_said(part, said) for part in parts):
+    if parts and all(_is_said(part, said) for part in parts) and _are_common_ones_beside(parts, said):
         return True
     letters = re.sub(r"[\W_]", "", full)
     if letters.isupper() and 2 <= len(letters) <= 6:
         return letters.lower() in "".join(word[0] for word in said if word not in _SMALL_WORDS)
     initials = {"".join(part[0] for part in parts), *words(folded(short))}
     return len(parts) > 1 and not initials.isdisjoint(re.sub(r"(?<=\b\w)\.", "", folded(text)).strip("?!.").split())
+
+
+def _are_common_ones_beside(parts: list[str], said: list[str]) -> bool:
+    """Whether words of a name that are verbs too (May, Will, Can) stand beside another word of it."""
+    pairs = set(pairwise(parts))
+    beside = {word for one, other in pairwise(said) if {(one, other), (other, one)} & pairs for word in (one, other)}
+    return not pairs or all(part in beside for part in parts if part in load("en").verbs)
+
+
+@cache
+def _titles() -> frozenset[str]:
+    return frozenset(folded(title) for code in LANGUAGES for title in load(code).titles)
 
 
 def _is_said(part: str, said: list[str]) -> bool:

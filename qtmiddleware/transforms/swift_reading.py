@@ -15,7 +15,7 @@ from typing import Any, Final
 from qtmiddleware.ports import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.filling import filled
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
-from qtmiddleware.transforms.noise import LEAD_INS, STATEMENT_CHARS, TALK, chatter_end
+from qtmiddleware.transforms.noise import LEAD_INS, STATEMENT_WORDS, TALK, chatter_end
 from qtmiddleware.transforms.references import points_elsewhere
 from qtmiddleware.transforms.refusals import REFUSALS
 from qtmiddleware.transforms.salvage import MAX_DEPTH
@@ -82,10 +82,9 @@ def _texts(field: ReplyField, value: Any) -> list[str] | None:
 def _are_ordinary(field: ReplyField, texts: Sequence[Any], query: str, original: str, instructions: str) -> bool:
     """Whether *texts* are to be searched as they are, all of them."""
     limit = MAX_KEYWORD_CHARS if field.name == "keywords" else MAX_CHARS[field.shape]
-    is_passage = field.shape == "passage"
     seen = {original}
     for text in texts:
-        if not isinstance(text, str) or not _is_ordinary(text, limit, is_passage=is_passage):
+        if not isinstance(text, str) or not _is_ordinary(text, limit, field.shape):
             return False
         key = normal(text)
         if key in seen or (key in instructions and key.count(" ") >= 3):
@@ -96,7 +95,7 @@ def _are_ordinary(field: ReplyField, texts: Sequence[Any], query: str, original:
     return True
 
 
-def _is_ordinary(text: str, limit: int, *, is_passage: bool) -> bool:
+def _is_ordinary(text: str, limit: int, shape: str) -> bool:
     """Whether no rule about marks, labels, quotes, remarks, refusals and length has anything to do with *text*."""
     return (
         text[:1] in _LETTERS
@@ -106,9 +105,9 @@ def _is_ordinary(text: str, limit: int, *, is_passage: bool) -> bool:
         and "  " not in text
         and text[-1] not in " :"
         # A short statement may be talk.
-        and (text[-1] not in ".!\"'*" or len(text) > STATEMENT_CHARS)
+        and (text[-1] not in ".!\"'*" or text.count(" ") >= STATEMENT_WORDS[shape])
         # A colon may end a label, a bracket a remark; in a passage they are punctuation.
-        and (is_passage or (":" not in text and text[-1] not in ")]"))
+        and (shape == "passage" or (":" not in text and text[-1] not in ")]"))
         and not _NO_ANSWER.match(text[:_OPENING_CHARS].rstrip(" ").lower())
         and not chatter_end(text, "")
     )

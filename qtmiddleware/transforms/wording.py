@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
+from qtmiddleware.preprocessing.base import APOSTROPHES
+
 # Control, zero-width, bidi, soft-hyphen, tag and surrogate characters: nothing a reader sees, much that can hide.
 _UNSEEN: Final = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
@@ -62,7 +64,7 @@ def folded(text: str) -> str:
         return text.lower()
     apart = unicodedata.normalize("NFKD", text.casefold())
     whole = unicodedata.normalize("NFC", _ACCENT.sub("", apart))
-    return re.sub("[‐‑‒–—−]", "-", whole.replace("’", "'"))
+    return re.sub("[‐‑‒–—−]", "-", whole.translate(APOSTROPHES))
 
 
 def words(text: str) -> list[str]:

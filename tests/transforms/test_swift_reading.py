@@ -33,6 +33,7 @@ FIELDS = {
     "combined": ["rewrite", "step_back", "sub_queries", "hyde"],
 }
 HISTORY = (Message("user", "Who founded Acme?"),)
+PASSAGE = "Nike sells: shoes (all), in its own stores and online, to runners in forty countries."
 LLM = LlmSettings(hyde_in_combined=True)
 
 
@@ -92,7 +93,7 @@ def test_replies_as_models_really_write_them_are_read_alike(mode: str) -> None:
         ("rewrite", {"rewrite": "Which plan does it have?"}, Transformation(rewrite="Which plan does it have?")),
         ("rewrite", {"rewrite": 'What is "it" now?'}, Transformation(rewrite='What is "it" now?')),
         ("multi_query", {"paraphrases": ["goals", "aims"]}, Transformation(paraphrases=("goals", "aims"))),
-        ("hyde", {"hyde": "Nike sells: shoes (all)."}, Transformation(hyde="Nike sells: shoes (all).")),
+        ("hyde", {"hyde": PASSAGE}, Transformation(hyde=PASSAGE)),
         ("keywords", {"keywords": ["goals", "aims"]}, Transformation(keywords=("goals", "aims"))),
         (
             "combined",
