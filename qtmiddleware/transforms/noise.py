@@ -89,6 +89,7 @@ _LEAD_IN: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNOR
 _STOP: Final = re.compile(r"[.!?…:]+[\"'”»)]*\s|[。！？：]")
 _SENTENCE_CHARS: Final = 300
 _MOST_SENTENCES: Final = 5
+_FIRST_CHARS: Final = 40
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
@@ -135,6 +136,10 @@ def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool
 
 def chatter_end(text: str, query: str) -> int:
     """How many characters at the start of *text* are sentences of chatter; 0 where none is or *query* opens so too."""
+    chatter, fillers = _openings()
+    first = words(folded(text[:_FIRST_CHARS]))[:1]
+    if not first or (first[0] not in chatter and first[0] not in fillers):
+        return 0
     end = place = 0
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)

@@ -6,6 +6,7 @@ import json
 import random
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -131,6 +132,51 @@ def test_a_text_that_lost_the_denial_is_dropped(query: str, word: str, text: str
     found = guarded(query, [("negation", word)], rewrite=text)
     assert found.rewrite is None
     assert found.notes == (("rewrite", "dropped: negation"),)
+
+
+SABOTAGE = json.loads(Path(__file__).with_name("sabotage.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("query", "text"), SABOTAGE["lost"])
+def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(query: str, text: str) -> None:
+    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    found = guarded(query, spans, rewrite=text, standalone=text, paraphrases=(text,))
+    assert text not in (found.rewrite, found.standalone, *found.paraphrases)
+    assert {what.partition(":")[0] for _, what in found.notes} <= {"repaired", "dropped"}
+
+
+@pytest.mark.parametrize(("query", "text"), SABOTAGE["kept"])
+def test_a_faithful_reply_is_kept_as_it_is(query: str, text: str) -> None:
+    assert rewrite(query, [(span.kind, span.text) for span in protected_spans(query)], text) == text
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "expected"),
+    [
+        ("Does €100 cover it?", "Is the deposit covered?", "Is the deposit covered? (€100)"),
+        ("Is €100/month much?", "Is it much?", "Is it much? (€100/month)"),
+        ("Is 100 % of it back?", "Is all of it back?", "Is all of it back? (100 %)"),
+        ("How far can 5 kg go?", "How far can it go?", "How far can it go? (5 kg)"),
+        ("Where is Dr. May Wong?", "Where is Dr. Wong?", "Where is Dr. Wong? (Dr. May Wong)"),
+        ("Where is Dr. May Wong?", "Where may Dr. Wong be?", "Where may Dr. Wong be? (Dr. May Wong)"),
+    ],
+)
+def test_what_is_put_back_has_its_sign_and_its_title(query: str, text: str, expected: str) -> None:
+    assert rewrite(query, [(span.kind, span.text) for span in protected_spans(query)], text) == expected
+
+
+@pytest.mark.parametrize("mark", "'’ʼ＇")
+def test_a_contraction_denies_whatever_its_apostrophe_is(mark: str) -> None:
+    query = f"Which flights aren{mark}t non-stop?"
+    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    assert spans == [("negation", f"aren{mark}t")]
+    assert rewrite(query, spans, "Which flights are non-stop?") is None
+    for text in (query[:-1], "flights that are not non-stop", "flights that aren’t nonstop", "no non-stop flights"):
+        assert rewrite(query, spans, text) == text
+
+
+def test_the_table_of_lost_and_faithful_replies_is_as_long_as_it_claims() -> None:
+    assert min(len(SABOTAGE["lost"]), len(SABOTAGE["kept"])) >= 40
 
 
 def test_sub_queries_hold_the_spans_together() -> None:
