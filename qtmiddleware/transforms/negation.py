@@ -47,6 +47,7 @@ _TROUBLE: Final = re.compile(r"\b(?:problems?|issues?|errors?|troubles?|faults?|
 
 
 _COMPOUND: Final = re.compile(r"\b(?:non?|not|never)-\w+(?:-\w+)*")
+_MOST_COMPOUNDS: Final = 20
 _WITHOUT: Final = listed("without w/o w/out ohne sin sans senza sem zonder")
 
 
@@ -55,18 +56,19 @@ def is_negated(text: str) -> bool:
     return bool(_denials(folded(text)))
 
 
-def keeps_negation(text: str, query: str) -> bool:
+def keeps_negation(text: str, query: str, span: str = "") -> bool:
     """Whether *text* still denies what *query* denies: by any word or contraction that does, or a prefix ("uncovered").
 
-    What *query* says beside its denial is none: "aren't non-stop" is not kept by "are non-stop", nor "doesn't fail" by
+    *span* is one denial of *query*. What the query says beside those is none: "aren't non-stop" is not kept by "are non-stop", nor "doesn't fail" by
     "fails". Of a question that has both a "not" and a "without", a text must hold two denials.
     """
     asked, plain = folded(query), folded(text)
-    for compound in _COMPOUND.findall(asked):
+    for compound in _COMPOUND.findall(asked)[:_MOST_COMPOUNDS]:
         for form in (compound, compound.replace("-", ""), compound.replace("-", " ")):
             plain = plain.replace(form, " ")
     denials = _denials(asked)
-    own = {denial for denial in denials if denial in _WORDS and denial not in _negations()}
+    protected = _negations() | set(words(folded(span)))
+    own = {denial for denial in denials if denial in _WORDS and denial not in protected}
     count = _count(denial for denial in _denials(plain) if denial not in own) + _count_in_other_words(plain, asked)
     meant = [denial for denial in denials if denial not in own]
     is_double = _count(denial for denial in meant if denial not in _WITHOUT) and not _WITHOUT.isdisjoint(meant)

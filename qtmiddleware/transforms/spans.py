@@ -25,7 +25,7 @@ def keeps(kind: str, span: str, text: str, *, query: str) -> bool:
     if kind in ("identifier", "name") and _stands_in(span, text):
         return True
     if kind == "negation":
-        return keeps_negation(text, query)
+        return keeps_negation(text, query, span)
     if kind == "number":
         return has_numbers_of(span, text)
     if kind == "quote":

@@ -112,6 +112,7 @@ def test_a_text_that_lost_most_is_dropped() -> None:
         ("qu'est-ce qui n'est pas couvert", "pas", "exclusions: aucune couverture"),
         ("qué no cubre", "no", "gastos sin cobertura"),
         ("что не входит", "не", "услуги без покрытия"),
+        ("что не входит", "не", "что не входит в страховку"),
         ("哪些不包括", "不", "没有包括的项目"),
         ("含まれないもの", "ない", "含まれません"),
     ],
