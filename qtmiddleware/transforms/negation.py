@@ -59,8 +59,9 @@ def is_negated(text: str) -> bool:
 def keeps_negation(text: str, query: str, span: str = "") -> bool:
     """Whether *text* still denies what *query* denies: by any word or contraction that does, or a prefix ("uncovered").
 
-    *span* is one denial of *query*. What the query says beside those is none: "aren't non-stop" is not kept by "are non-stop", nor "doesn't fail" by
-    "fails". Of a question that has both a "not" and a "without", a text must hold two denials.
+    *span* is one denial of *query*. What the query says beside its denials is none: "aren't non-stop" is not kept by
+    "are non-stop", nor "doesn't fail" by "fails". Of a question that has both a "not" and a "without", a text must hold
+    two denials.
     """
     asked, plain = folded(query), folded(text)
     for compound in _COMPOUND.findall(asked)[:_MOST_COMPOUNDS]:

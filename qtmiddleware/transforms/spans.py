@@ -80,7 +80,8 @@ def _has_name(span: str, text: str) -> bool:
     """Whether the words of a name are all there, in any order, or its initials, or what its initials stand for."""
     said = [word.removesuffix("'s") for word in words(folded(text))]
     full, _, short = span.partition("(")
-    full = " ".join(word for word in full.split() if not (word.endswith(".") and folded(word[:-1]) in _titles()))
+    # A text may leave out a title or an initial.
+    full = " ".join(word for word in full.split() if not _is_title_or_initial(word))
     parts = [word.removesuffix("'s") for word in words(folded(full)) if word not in _SMALL_WORDS]
     if parts and all(_is_said(part, said) for part in parts) and _are_common_ones_beside(parts, said):
         return True
@@ -96,6 +97,10 @@ def _are_common_ones_beside(parts: list[str], said: list[str]) -> bool:
     pairs = set(pairwise(parts))
     beside = {word for one, other in pairwise(said) if {(one, other), (other, one)} & pairs for word in (one, other)}
     return not pairs or all(part in beside for part in parts if part in load("en").verbs)
+
+
+def _is_title_or_initial(word: str) -> bool:
+    return word.endswith(".") and (len(word) == 2 or folded(word[:-1]) in _titles())
 
 
 @cache
