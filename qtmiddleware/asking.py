@@ -59,6 +59,7 @@ class Question:
             settings.llm.max_tokens,
             settings.llm.history_messages,
             settings.llm.structured_output,
+            settings.llm.reasoning_effort,
             settings.llm.base_url,
             settings.llm.guard,
             # Without the rules no language is detected, and the guard looks at it.

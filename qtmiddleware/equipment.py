@@ -105,6 +105,7 @@ class Equipment:
             llm.temperature,
             llm.max_tokens,
             llm.structured_output,
+            llm.reasoning_effort,
             llm.input_price,
             llm.output_price,
         )

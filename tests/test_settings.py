@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from qtmiddleware.llms.openai.dialect import least_effort
+from qtmiddleware.llms.openai.prices import find_prices, find_shutdown
 from qtmiddleware.settings import META, FusionSettings, LlmSettings, Settings
 
 
@@ -71,7 +73,14 @@ def test_the_defaults_of_the_seeds_are_kept() -> None:
     settings = Settings()
     seeds = (settings.chunk_size, settings.chunk_overlap, settings.top_k, settings.max_sub_queries)
     assert seeds == (800, 200, 4, 4)
-    assert settings.chat_model == settings.transformation_model == "gpt-4o-mini"
+
+
+def test_the_default_models_have_no_known_end_and_are_asked_not_to_think() -> None:
+    settings = Settings()
+    assert settings.chat_model == settings.transformation_model == "gpt-6-luna"
+    assert find_shutdown(settings.chat_model) is None
+    assert find_prices(settings.chat_model) is not None
+    assert (settings.llm.reasoning_effort, least_effort(settings.chat_model)) == ("auto", "none")
 
 
 def test_no_model_is_called_by_default() -> None:

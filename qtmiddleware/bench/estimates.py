@@ -34,7 +34,7 @@ class EstimatedModel:
         self._inner = inner
         self._priced_as = name
         self._seconds = seconds
-        self._prices = Prices.of(name, input_price, output_price)
+        self._prices = Prices(name, input_price, output_price)
         self.can_async: bool = getattr(inner, "can_async", True)
 
     def __repr__(self) -> str:

@@ -163,7 +163,7 @@ def asked_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) 
     asked = as_language_model(client, settings)
     llm = settings.llm
     address = llm.base_url or [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
-    options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output])
+    options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output, llm.reasoning_effort])
     kept = CachedModel(asked, cache / _CACHE_FILE, options=options)
     try:
         yield kept

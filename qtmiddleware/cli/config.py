@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
 from typing import Annotated
 
 import typer
 
 from qtmiddleware.cli.console import AsJson, as_json, notes, out
 from qtmiddleware.config import Config, json_schema
+from qtmiddleware.llms.openai.clients import Clients
+from qtmiddleware.llms.openai.dialect import is_openai
+from qtmiddleware.llms.openai.prices import find_shutdown
+from qtmiddleware.settings import Settings
 
 app = typer.Typer(help="Show, check and describe the configuration.", no_args_is_help=True)
 
@@ -19,6 +24,8 @@ _File = Annotated[str | None, typer.Argument(help="Config file; without one, QTM
 def show(file: _File = None, json_output: AsJson = False) -> None:
     """Show every value and the layer it came from."""
     config = Config.load(file)
+    for warning in shutdown_warnings(config.settings, _today()):
+        notes.print(f"warning: {warning}")
     if json_output:
         as_json([{"key": key, "value": value, "origin": origin} for key, value, origin in config.rows()])
         return
@@ -30,15 +37,35 @@ def show(file: _File = None, json_output: AsJson = False) -> None:
 
 @app.command()
 def check(file: _File = None, json_output: AsJson = False) -> None:
-    """Check a config file; exit code 2 says that something in it is wrong."""
-    Config.load(file)
+    """Check a config file; exit code 2 says that something in it is wrong. Models with a known end are warned of."""
+    warnings = shutdown_warnings(Config.load(file).settings, _today())
     if json_output:
-        as_json({"ok": True})
-    else:
-        notes.print("the configuration is valid")
+        as_json({"ok": True, "warnings": warnings})
+        return
+    notes.print("the configuration is valid")
+    for warning in warnings:
+        notes.print(f"warning: {warning}")
 
 
 @app.command()
 def schema() -> None:
     """Write the JSON schema of config files."""
     as_json(json_schema())
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def shutdown_warnings(settings: Settings, today: date) -> list[str]:
+    """A sentence for each model of *settings* that OpenAI has shut down or will; other addresses keep their own."""
+    if not is_openai(Clients(None, settings.llm.base_url).host):
+        return []
+    warnings = []
+    for key, model in (("transformationModel", settings.transformation_model), ("chatModel", settings.chat_model)):
+        shutdown = find_shutdown(model)
+        if shutdown is not None:
+            verb = "was" if shutdown.day <= today else "is"
+            successor = shutdown.successor or "named at developers.openai.com/api/docs/deprecations"
+            warnings.append(f"{key} {model} {verb} shut down on {shutdown.day}; its successor is {successor}")
+    return warnings

@@ -30,7 +30,7 @@ _EXAMPLE = "combined"
 def demo(
     question: Annotated[str | None, typer.Option("--question", "-q", help="The question to walk through.")] = None,
     questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
-    model: Annotated[str, typer.Option(help="Language model, where one can be reached.")] = "gpt-4o-mini",
+    model: Annotated[str, typer.Option(help="Language model, where one can be reached.")] = "gpt-6-luna",
     recorded: Annotated[bool, typer.Option("--recorded", help="Replay the recorded replies in any case.")] = False,
     record: Annotated[Path | None, typer.Option(help="Keep the model's replies in this file.")] = None,
     index: Annotated[Path, typer.Option(help="Where the index is built.")] = Path(".tmp/demo/index.sqlite"),

@@ -27,7 +27,7 @@ _OUT: Final = Path("query-transform.config.json")
 _SCHEMA: Final = "schema.json"
 _REPORTS: Final = ("tune.md", "tune.html", "tune.json")
 _EMBEDDER: Final = ("embeddingModel", "embeddingDimensions")
-_MODEL: Final = ("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput")
+_MODEL: Final = ("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput", "llm.reasoningEffort")
 
 
 def tune_command(

@@ -76,6 +76,7 @@ def _openai_model(client: Any, settings: Settings) -> LanguageModel:
         temperature=llm.temperature,
         max_tokens=llm.max_tokens,
         structured_output=llm.structured_output,
+        reasoning_effort=llm.reasoning_effort,
         input_price=llm.input_price,
         output_price=llm.output_price,
     )

@@ -44,7 +44,7 @@ class GovernedModel:
         self._most = settings.llm.max_tokens
         # One caller in a hurry, or after a slow search, must not close the model to all others.
         self._enough = min(settings.limits.llm_timeout_ms, settings.limits.deadline_ms) / 2e3
-        self._prices = Prices.of(inner.name, settings.llm.input_price, settings.llm.output_price)
+        self._prices = Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
         if self._budget.max_usd is not None and self._prices.cost(1, 1) is None:
             raise ConfigError(
                 f"budget.maxUsd needs the price of {inner.name}, which is not known here; set llm.inputPrice and"

@@ -35,6 +35,7 @@ from qtmiddleware.settings.query import (
     LlmSettings,
     LogSettings,
     PreprocessSettings,
+    ReasoningEffort,
     RerankSettings,
     StructuredOutput,
     SubQueryStyle,
@@ -62,6 +63,7 @@ __all__ = [
     "LlmSettings",
     "LogSettings",
     "PreprocessSettings",
+    "ReasoningEffort",
     "RerankSettings",
     "Scores",
     "Settings",
@@ -86,7 +88,7 @@ class Settings:
     """Everything that can be set."""
 
     transformation_type: TransformationType = option("none", "What the language model is asked for.")
-    transformation_model: str = option("gpt-4o-mini", "Model of the transformations.", min_length=1)
+    transformation_model: str = option("gpt-6-luna", "Model of the transformations.", min_length=1)
     max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", ge=2, le=6)
     top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
     scores: Scores = option(
@@ -104,7 +106,7 @@ class Settings:
     embedding_dimensions: int | None = option(
         None, "Length of the vectors, for models that can shorten them; null is the model's own.", ge=1, le=100_000
     )
-    chat_model: str = option("gpt-4o-mini", "Model that answers.", min_length=1)
+    chat_model: str = option("gpt-6-luna", "Model that answers.", min_length=1)
     data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
     index_path: str = option(
         ".tmp/index/qtmiddleware.sqlite",

@@ -12,6 +12,7 @@ ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
 FusionMethod = Literal["anchored", "rrf", "weighted_rrf", "max", "concat"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
+ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SubQueryStyle = Literal["simple", "research"]
 Language = Literal["auto", "de", "en", "es", "fr", "it", "nl", "pt"]
 
@@ -107,6 +108,11 @@ class LlmSettings:
     max_tokens: int | None = option(800, "Most tokens of a reply; null sends no limit.", ge=1, le=100_000)
     structured_output: StructuredOutput = option(
         "auto", "How JSON is asked for; auto starts at json_schema and steps down where it is refused."
+    )
+    reasoning_effort: ReasoningEffort | None = option(
+        "auto",
+        "How long the model thinks before it answers; auto asks OpenAI's models for the least they take (none) and sends"
+        " others nothing; null sends nothing.",
     )
     sub_query_style: SubQueryStyle = option(
         "simple", "simple, or research: definition, method, results, comparison, application."

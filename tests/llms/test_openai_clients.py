@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,8 @@ from pytest_httpserver import HTTPServer
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.llms.openai.prices import Prices
+from qtmiddleware.llms.openai import prices as prices_module
+from qtmiddleware.llms.openai.prices import Prices, find_prices, find_shutdown
 from qtmiddleware.ports import Reply
 
 PATH = "/v1/chat/completions"
@@ -346,18 +348,88 @@ def test_nothing_heavy_is_loaded_before_the_first_call() -> None:
 
 
 PRICES = [
-    (Prices.of("gpt-4o-mini"), 0.15 + 0.60),
-    (Prices.of("gpt-4o-mini-2024-07-18"), 0.15 + 0.60),
-    (Prices.of("gpt-4o-2024-05-13"), 5.0 + 15.0),
-    (Prices.of("my-model"), None),
-    (Prices.of("my-model", 1.0, 2.0), 3.0),
-    (Prices.of("my-model", 1.0), None),
-    (Prices.of("gpt-4o-mini", 0.0, 0.0), 0.0),
-    (Prices.of("gpt-4o-mini", output_price=1.0), 1.15),
+    (Prices("gpt-6-luna"), 0.10 + 0.50),
+    (Prices("gpt-6-luna-2026-09-22"), 0.10 + 0.50),
+    (Prices("gpt-4o-mini"), 0.15 + 0.60),
+    (Prices("gpt-4o-mini-2024-07-18"), 0.15 + 0.60),
+    (Prices("gpt-4o-2024-05-13"), 5.0 + 15.0),
+    (Prices("my-model"), None),
+    (Prices("my-model", 1.0, 2.0), 3.0),
+    (Prices("my-model", 1.0), None),
+    (Prices("gpt-4o-mini", 0.0, 0.0), 0.0),
+    (Prices("gpt-4o-mini", output=1.0), 1.15),
 ]
 
 
+@pytest.fixture(params=["with genai-prices", "with the table alone"])
+def kept_prices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Whether the package that keeps prices is there."""
+    is_there = request.param == "with genai-prices"
+    if not is_there:
+        monkeypatch.setitem(sys.modules, "genai_prices", None)
+    find_prices.cache_clear()
+    yield is_there
+    find_prices.cache_clear()
+
+
 @pytest.mark.parametrize(("prices", "cost"), PRICES)
+@pytest.mark.usefixtures("kept_prices")
 def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float | None) -> None:
     assert prices.cost(1_000_000, 1_000_000) == (None if cost is None else pytest.approx(cost))
     assert prices.cost(0, 0) is None
+
+
+def test_the_table_and_the_package_that_keeps_prices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = prices_module._table()["models"]
+    kept = {name: prices_module._kept_prices(name) for name in names}
+    assert {name: pytest.approx(price) for name, price in kept.items()} == {name: tuple(names[name]) for name in names}
+
+
+def test_the_package_that_keeps_prices_knows_models_the_table_does_not(kept_prices: bool) -> None:
+    assert (find_prices("gpt-5.4-pro") is not None) is kept_prices
+
+
+def test_a_price_costs_no_call_over_the_network_and_is_looked_up_when_it_is_needed() -> None:
+    code = (
+        "import socket, sys\n"
+        "def refused(*a, **k): raise AssertionError('a connection')\n"
+        "socket.socket.connect = socket.getaddrinfo = refused\n"
+        "from qtmiddleware.llms.openai.prices import Prices\n"
+        "prices = Prices('gpt-6-luna')\n"
+        "print('genai_prices' in sys.modules, prices.cost(1_000_000, 0), 'genai_prices' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout == "False 0.1 True\n"
+
+
+def test_an_interface_of_another_version_falls_back_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "genai_prices", SimpleNamespace(Usage=dict, calc_price=lambda *a, **k: None))
+    find_prices.cache_clear()
+    try:
+        assert find_prices("gpt-6-luna") == (0.1, 0.5)
+    finally:
+        find_prices.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        ("gpt-4o-mini", ("2027-01-14", "gpt-6-luna")),
+        ("gpt-4o-mini-2024-07-18", ("2027-01-14", "gpt-6-luna")),
+        ("ft:gpt-4o-mini-2024-07-18:acme::x", ("2027-01-14", "gpt-6-luna")),
+        ("gpt-4o-2024-05-13", ("2026-10-23", "gpt-5.6-sol")),
+        ("gpt-5.1-2025-11-13", ("2027-04-01", None)),
+        ("gpt-6-luna", None),
+        ("gpt-5.2", None),
+        ("my-model", None),
+    ],
+)
+def test_the_end_of_a_model_is_known_by_its_name(model: str, found: tuple[str, str | None] | None) -> None:
+    shutdown = find_shutdown(model)
+    assert (shutdown and (str(shutdown.day), shutdown.successor)) == found
+
+
+def test_no_successor_has_an_end_itself() -> None:
+    successors = {successor for _, successor in prices_module._table()["shutdowns"].values() if successor}
+    assert {name for name in successors if find_shutdown(name)} == set()
+    assert {name for name in successors if not find_prices(name)} == set()

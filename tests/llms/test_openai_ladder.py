@@ -13,7 +13,9 @@ from werkzeug import Request, Response
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.openai.clients import Clients
 from qtmiddleware.llms.openai.dialect import FORMATS, Dialect, Memory, read_refusal
+from qtmiddleware.llms.openai.dialogue import MOST_REQUESTS, THINKING_TOKENS, Dialogue
 
 PATH = "/v1/chat/completions"
 
@@ -141,7 +143,7 @@ def test_max_tokens_becomes_max_completion_tokens_and_then_nothing(ask, prompt, 
     assert not {"max_tokens", "max_completion_tokens"} & provider.sent[-1].keys()
 
 
-def test_one_prompt_costs_at_most_four_requests_and_the_next_goes_on_from_there(
+def test_one_prompt_costs_at_most_five_requests_and_the_next_goes_on_from_there(
     ask, prompt, httpserver: HTTPServer
 ) -> None:
     provider = Provider(
@@ -149,15 +151,111 @@ def test_one_prompt_costs_at_most_four_requests_and_the_next_goes_on_from_there(
         (lambda sent: "max_tokens" in sent, 400, error("max_tokens")),
         (lambda sent: "max_completion_tokens" in sent, 400, error("max_completion_tokens")),
         (lambda sent: "temperature" in sent, 400, error("temperature")),
+        (lambda sent: "reasoning_effort" in sent, 400, error("reasoning_effort")),
         (structured, 400, error("response_format")),
     )
-    model = OpenAIModel("m", base_url=provider.url)
+    model = OpenAIModel("m", base_url=provider.url, reasoning_effort="low")
     with pytest.raises(ModelError) as caught:
         ask(model, prompt)
     assert caught.value.reason == "rejected"
-    assert len(provider.sent) == 4
+    assert len(provider.sent) == 5
     assert ask(model, prompt).calls == 2
     assert ask(model, prompt).calls == 1
+
+
+def test_four_parts_refused_once_each_still_get_an_answer(ask, prompt, httpserver: HTTPServer) -> None:
+    provider = Provider(
+        httpserver,
+        (lambda sent: "max_completion_tokens" in sent, 400, error("unknown: max_completion_tokens")),
+        (lambda sent: "reasoning_effort" in sent, 400, error("Unrecognized request argument: reasoning_effort")),
+        (lambda sent: "temperature" in sent, 400, error("temperature")),
+        (schema, 400, error("response_format")),
+    )
+    model = OpenAIModel("gpt-6-luna", base_url=provider.url)
+    assert ask(model, prompt).calls == 4  # what is not told to leave thinking is not sent a temperature either
+    assert provider.sent[-1].keys() == {"model", "messages", "response_format", "max_tokens"}
+    assert ask(model, prompt).calls == 1
+
+
+EFFORTS = [
+    ("gpt-6-luna", "none"),
+    ("openai/gpt-6-luna", "none"),
+    ("gpt-5.6-terra", "none"),
+    ("gpt-10", "none"),
+    ("gpt-6-astra", "low"),
+    ("gpt-5-mini-2025-08-07", "minimal"),
+    ("o3-mini", "low"),
+    ("gpt-4o-mini", None),
+    ("gpt-4.1", None),
+    ("gpt-oss-120b", None),
+    ("llama3.1:8b", None),
+    ("olmo-2", None),
+]
+
+
+@pytest.mark.parametrize(("name", "effort"), EFFORTS)
+def test_a_model_that_reasons_is_asked_for_the_least_it_takes_and_no_other_for_any(
+    ask, prompt, httpserver: HTTPServer, name: str, effort: str | None
+) -> None:
+    provider = Provider(httpserver)
+    ask(OpenAIModel(name, base_url=provider.url), prompt)
+    (sent,) = provider.sent
+    assert sent.get("reasoning_effort") == effort
+    limit = "max_tokens" if effort is None else "max_completion_tokens"
+    assert {"max_tokens", "max_completion_tokens"} & sent.keys() == {limit}
+    # One that thinks all the same is left room for that, and takes no temperature.
+    thinks = effort not in (None, "none")
+    assert sent[limit] == 800 + (THINKING_TOKENS if thinks else 0)
+    assert ("temperature" in sent) is not thinks
+
+
+@pytest.mark.parametrize(
+    ("host", "limit"),
+    [
+        ("https://api.openai.com/v1", "max_completion_tokens"),
+        ("https://eu.api.openai.com/v1", "max_completion_tokens"),
+        (None, "max_completion_tokens"),
+        ("http://localhost:8000/v1", "max_tokens"),
+        ("https://notapi.openai.com.example/v1", "max_tokens"),
+    ],
+)
+def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(host: str | None, limit: str, make_prompt) -> None:
+    dialogue = Dialogue(
+        "gpt-4o-mini", lambda: Clients(None, host).host, temperature=0.0, max_tokens=800, response_format=None
+    )
+    request = next(dialogue.about(make_prompt()))
+    assert {"max_tokens", "max_completion_tokens"} & request.keys() == {limit}
+    assert "reasoning_effort" not in request
+
+
+def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(ask, prompt, httpserver: HTTPServer) -> None:
+    provider = Provider(httpserver)
+    ask(OpenAIModel("my-thinker", base_url=provider.url, reasoning_effort="medium", max_tokens=500), prompt)
+    ask(OpenAIModel("my-thinker", base_url=provider.url, reasoning_effort="none"), prompt)
+    ask(OpenAIModel("gpt-6-luna", base_url=provider.url, reasoning_effort=None), prompt)
+    thinking, told_not_to, unsaid = provider.sent
+    assert (thinking["reasoning_effort"], thinking["max_tokens"]) == ("medium", 500 + THINKING_TOKENS)
+    assert thinking["temperature"] == 0.0
+    assert (told_not_to["reasoning_effort"], told_not_to["max_tokens"]) == ("none", 800)
+    assert "reasoning_effort" not in unsaid
+    assert unsaid["max_completion_tokens"] == 800 + THINKING_TOKENS
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        error("Unsupported parameter: 'reasoning_effort' is not supported with this model.", param="reasoning_effort"),
+        error("Unsupported value: 'reasoning_effort' does not support 'none' with this model."),
+        error("Unrecognized request argument supplied: reasoning_effort"),
+    ],
+)
+def test_a_refused_effort_is_left_out_and_remembered(ask, prompt, httpserver: HTTPServer, body: Any) -> None:
+    provider = Provider(httpserver, (lambda sent: "reasoning_effort" in sent, 400, body))
+    model = OpenAIModel("gpt-6-luna", base_url=provider.url)
+    assert ask(model, prompt).calls == 2
+    assert ask(model, prompt).calls == 1
+    assert provider.formats == ["json_schema"] * 3
+    assert provider.sent[-1]["max_completion_tokens"] == 800 + THINKING_TOKENS
 
 
 def test_a_fixed_format_is_not_stepped_down(ask, prompt, httpserver: HTTPServer) -> None:
@@ -216,12 +314,12 @@ def test_sixteen_threads_learn_at_once_and_nothing_is_lost(prompt, httpserver: H
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)), range(16)))
     assert {reply.text for reply in replies} == {'{"rewrite": "x"}'}
-    assert all(1 <= reply.calls <= 4 for reply in replies)
+    assert all(1 <= reply.calls <= MOST_REQUESTS for reply in replies)
     assert model.complete(prompt, Deadline.after(50)).calls == 1
     model.close()
 
 
-levels = st.builds(Dialect, st.integers(0, 2), st.integers(0, 2), st.integers(0, 1))
+levels = st.builds(Dialect, st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), reasoning_effort=st.integers(0, 1))
 
 
 @given(st.lists(levels))
@@ -237,7 +335,7 @@ def test_learning_does_not_depend_on_the_order_and_never_goes_back(dialects: lis
     assert there.dialect == back.dialect
 
 
-@given(levels, st.sampled_from(["response_format", "tokens", "temperature"]))
+@given(levels, st.sampled_from(["response_format", "tokens", "temperature", "reasoning_effort"]))
 def test_every_stair_has_an_end(dialect: Dialect, part: Any) -> None:
     steps = 0
     while (lower := dialect.without(part)) is not None:

@@ -20,7 +20,7 @@ from qtmiddleware.llms.openai.prices import Prices
 from qtmiddleware.llms.openai.streaming import StreamReader, says_all
 from qtmiddleware.llms.openai.waiting import timeout, wait_for
 from qtmiddleware.ports import Prompt, Reply
-from qtmiddleware.settings import StructuredOutput
+from qtmiddleware.settings import ReasoningEffort, StructuredOutput
 
 __all__ = ["OpenAIModel"]
 
@@ -36,9 +36,14 @@ class OpenAIModel:
     *can_async* says whether `acomplete` and `astream` can be called.
 
     *temperature* and *max_tokens* ``None`` send none. *structured_output* ``auto`` asks for a JSON schema and steps
-    down to ``json_object`` and to plain text where that is refused; a refused ``temperature`` or ``max_tokens`` is
-    left out likewise. What was refused is remembered as long as this object lives, and one prompt costs at most four
-    requests. *input_price* and *output_price* are US dollars for a million tokens, for models the table does not know.
+    down to ``json_object`` and to plain text where that is refused; a refused ``temperature``, ``reasoning_effort`` or
+    token limit is left out likewise. What was refused is remembered as long as this object lives, and one prompt costs
+    at most five requests. *input_price* and *output_price* are US dollars for a million tokens, for models whose
+    prices are not known.
+
+    *reasoning_effort* ``auto`` asks OpenAI's models that reason for the least they take, and sends none to others.
+    The token limit is called ``max_completion_tokens`` for those models and at OpenAI's own address, elsewhere
+    ``max_tokens``. Where such a model thinks, room for that is added to the limit, and no temperature is sent.
 
     Every request has the rest of the deadline as its timeout. The SDK's retries are turned off, because they sleep as
     long as the server says, without knowing of a deadline; a given async client retries as it was told to, since it is
@@ -60,6 +65,7 @@ class OpenAIModel:
         temperature: float | None = 0.0,
         max_tokens: int | None = 800,
         structured_output: StructuredOutput = "auto",
+        reasoning_effort: ReasoningEffort | None = "auto",
         input_price: float | None = None,
         output_price: float | None = None,
     ) -> None:
@@ -71,8 +77,9 @@ class OpenAIModel:
             temperature=temperature,
             max_tokens=max_tokens,
             response_format=None if structured_output == "auto" else structured_output,
+            reasoning_effort=reasoning_effort,
         )
-        self._prices = Prices.of(model, input_price, output_price)
+        self._prices = Prices(model, input_price, output_price)
 
     def __repr__(self) -> str:
         return f"OpenAIModel({self._model!r}, host={self._clients.host!r})"

@@ -9,11 +9,12 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.forking import ForkLock
 
-Part = Literal["response_format", "tokens", "temperature", "stream"]
+Part = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
 """A part of the request that providers differ on."""
 
 FORMATS: Final = ("json_schema", "json_object", "text")
 TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", None)
+OPENAI_TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens", None)
 STREAMS: Final[tuple[Mapping[str, Any], ...]] = (
     {"stream": True, "stream_options": {"include_usage": True}},
     {"stream": True},
@@ -30,12 +31,38 @@ _PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
     ),
     "tokens": re.compile(r"max_(?:completion_|output_|new_)?tokens"),
     "temperature": re.compile(r"temperature"),
+    "reasoning_effort": re.compile(r"reasoning[_. ]?effort"),
     "stream": re.compile(r"stream|include_usage"),
 }
 _OTHER_CAUSE: Final = re.compile(
     r"context[_ ]length|maximum context|too (?:long|many tokens)|api[_ ]?key|quota|billing|credit|"
     r"model\b.{0,80}(?:not[_ ]?found|not exist|unknown)|model_not_found|content[_ ](?:filter|policy|management)"
 )
+
+
+# OpenAI's models that reason, and the least of it that each takes; the first that fits counts.
+_LEAST_EFFORTS: Final = tuple(
+    (re.compile(pattern), effort)
+    for pattern, effort in (
+        (r"gpt-\d[\d.]*-astra\b|o\d\b", "low"),
+        (r"gpt-5(?:-mini|-nano)?(?:-\d{4}-\d\d-\d\d)?$", "minimal"),
+        (r"gpt-(?:[5-9]|\d\d)\b", "none"),
+    )
+)
+
+
+def least_effort(model: str) -> str | None:
+    """The least reasoning effort that *model* takes; ``None`` where it is not known to be one of OpenAI's that reason.
+
+    A provider's name before the model's (``openai/gpt-6-luna``) is passed over.
+    """
+    name = model.lower().rpartition("/")[2]
+    return next((effort for pattern, effort in _LEAST_EFFORTS if pattern.match(name)), None)
+
+
+def is_openai(host: str) -> bool:
+    """Whether *host*, as `Clients.host` tells it, is OpenAI's own."""
+    return host == "the default address" or host == "api.openai.com" or host.endswith(".api.openai.com")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +73,7 @@ class Dialect:
     tokens: int = 0
     temperature: int = 0
     stream: int = 0
+    reasoning_effort: int = 0
 
     def joined(self, other: Dialect) -> Dialect:
         """What is understood by both; the order of joining does not matter."""
@@ -54,6 +82,7 @@ class Dialect:
             max(self.tokens, other.tokens),
             max(self.temperature, other.temperature),
             max(self.stream, other.stream),
+            max(self.reasoning_effort, other.reasoning_effort),
         )
 
     def without(self, part: Part) -> Dialect | None:

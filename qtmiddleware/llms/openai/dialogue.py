@@ -8,13 +8,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.openai.dialect import FORMATS, STREAMS, TOKEN_LIMITS, Dialect, Memory, Part, read_refusal
+from qtmiddleware.llms.openai.dialect import (
+    FORMATS,
+    OPENAI_TOKEN_LIMITS,
+    STREAMS,
+    TOKEN_LIMITS,
+    Dialect,
+    Memory,
+    Part,
+    is_openai,
+    least_effort,
+    read_refusal,
+)
 from qtmiddleware.llms.openai.failures import as_model_error
 from qtmiddleware.llms.openai.request import build_request
 from qtmiddleware.ports import Prompt
 
-MOST_REQUESTS: Final = 4
-"""Most requests one prompt may cost while a provider's dialect is being learned."""
+MOST_REQUESTS: Final = 5
+"""Most requests one prompt may cost while a provider's dialect is being learned: each of four parts refused once."""
+
+THINKING_TOKENS: Final = 10_000
+"""Added to the limit of an answer where the model thinks first: what it thinks counts as written."""
 
 _log = logging.getLogger("qtmiddleware.llms")
 
@@ -38,7 +52,8 @@ Talk = Generator[dict[str, Any], Sent, Heard]
 class Dialogue:
     """Puts prompts to one *model*, at *where*, and learns what its provider understands.
 
-    *response_format* ``None`` begins with a JSON schema and steps down where that is refused.
+    *response_format* ``None`` begins with a JSON schema and steps down where that is refused. *reasoning_effort*
+    ``auto`` is the least that one of OpenAI's models takes, and none is sent to others; ``None`` sends none.
     """
 
     def __init__(
@@ -49,12 +64,15 @@ class Dialogue:
         temperature: float | None,
         max_tokens: int | None,
         response_format: str | None,
+        reasoning_effort: str | None = "auto",
     ) -> None:
         self._model = model
         self._where = where
         self._temperature = temperature
         self._max_tokens = max_tokens
         self._format = response_format
+        self._reasons = least_effort(model) is not None
+        self._effort = least_effort(model) if reasoning_effort == "auto" else reasoning_effort
         self._memory = Memory()
 
     def about(self, prompt: Prompt, *, streams: bool = False) -> Talk:
@@ -85,15 +103,25 @@ class Dialogue:
         self._memory.learn(heard.dialect)
 
     def _request(self, prompt: Prompt, dialect: Dialect, *, streams: bool) -> dict[str, Any]:
-        limit = TOKEN_LIMITS[dialect.tokens]
-        request = build_request(
-            prompt,
-            model=self._model,
-            response_format=self._format or FORMATS[dialect.response_format],
-            temperature=None if dialect.temperature else self._temperature,
-            token_limit={limit: self._max_tokens} if limit and self._max_tokens is not None else {},
-        )
+        effort = None if dialect.reasoning_effort else self._effort
+        # One of OpenAI's that is not told to leave it thinks, and takes no temperature then.
+        thinks = self._reasons and effort != "none"
+        limit = self._token_limit(dialect)
+        room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
+        options: dict[str, Any] = {
+            "reasoning_effort": effort,
+            "temperature": None if dialect.temperature or thinks else self._temperature,
+        }
+        if limit and self._max_tokens is not None:
+            options[limit] = self._max_tokens + room
+        response_format = self._format or FORMATS[dialect.response_format]
+        request = build_request(prompt, model=self._model, response_format=response_format, **options)
         return {**request, **STREAMS[dialect.stream]} if streams else request
+
+    def _token_limit(self, dialect: Dialect) -> str | None:
+        """The name of the limit: other services than OpenAI often know the old one alone and pass over the new one."""
+        is_new = self._reasons or is_openai(self._where())
+        return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[dialect.tokens]
 
     def _step_down(self, error: Exception, dialect: Dialect, request: dict[str, Any]) -> Dialect | None:
         """The dialect to try next after *error*, ``None`` where nothing that was sent can be left out."""
@@ -104,7 +132,7 @@ class Dialogue:
         if not refusal.certain and part not in request:
             # Of a request without a response format the stream's options are what is refused most often.
             part = "stream"
-        keys = {"tokens": TOKEN_LIMITS[dialect.tokens]}
+        keys = {"tokens": self._token_limit(dialect)}
         fixed = part == "response_format" and self._format is not None
         sent = not fixed and keys.get(part, part) in request
         lower = dialect.without(part) if sent else None

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from qtmiddleware.ports import Prompt, ReplyField
 
 
-def build_request(
-    prompt: Prompt, *, model: str, response_format: str, temperature: float | None, token_limit: Mapping[str, int]
-) -> dict[str, Any]:
+def build_request(prompt: Prompt, *, model: str, response_format: str, **options: Any) -> dict[str, Any]:
     """The keyword arguments of ``chat.completions.create`` for *prompt*.
 
     *response_format* is ``json_schema``, ``json_object`` or ``text``; a prompt without fields is always asked in plain
-    text. *temperature* ``None`` and an empty *token_limit* send none.
+    text. *options* are further arguments, such as ``temperature``; one that is ``None`` is not sent.
     """
     shape = response_format if prompt.fields else "text"
-    request: dict[str, Any] = {"model": model, "messages": _messages(prompt, shape), **token_limit}
-    if temperature is not None:
-        request["temperature"] = temperature
+    request: dict[str, Any] = {"model": model, "messages": _messages(prompt, shape)}
+    request |= {name: value for name, value in options.items() if value is not None}
     if shape == "json_schema":
         schema = {"name": _schema_name(prompt.mode), "strict": True, "schema": reply_schema(prompt.fields)}
         request["response_format"] = {"type": "json_schema", "json_schema": schema}
