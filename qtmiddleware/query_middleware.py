@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 from qtmiddleware.bound import WrappedClassMethod
 from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
 from qtmiddleware.config import Config
+from qtmiddleware.deadline import Deadline
 from qtmiddleware.drivers import ModelOnly, arun, run
 from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import WrapError
 from qtmiddleware.invocation import Outfit
 from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
-from qtmiddleware.ports import LanguageModel, Record, Store
+from qtmiddleware.pipeline import transform
+from qtmiddleware.ports import LanguageModel, Prompt, Record, Reply, Store
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.querylog import Redact
-from qtmiddleware.request import Memory
+from qtmiddleware.request import Memory, Request
 from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforming import Transforming
 from qtmiddleware.types import Answer, Transformation
+from qtmiddleware.warming import await_until_loaded, load_in_background, wait_until_loaded
 from qtmiddleware.wrap_options import AskOptions, WrapOptions, awaits
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
 
@@ -35,6 +39,31 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
+
+
+_REHEARSED: Final = "What does Nike sell in Europe since 2020?"
+_NO_HURRY_MS: Final = 600_000
+
+
+class _Rehearsal:
+    """A model that does all that *inner* does before it sends a prompt, and replies for it."""
+
+    name = "rehearsal"
+    can_async = False
+
+    def __init__(self, inner: LanguageModel) -> None:
+        self._inner: Any = inner
+
+    def complete(self, prompt: Prompt, _: Deadline) -> Reply:
+        """What a model might reply; raises `ModelError` where there is no key."""
+        if hasattr(self._inner, "warm_up"):
+            self._inner.warm_up(prompt)
+        values = {it.name: [_REHEARSED] if it.shape == "list" else _REHEARSED for it in prompt.fields}
+        return Reply(json.dumps(values) if values else _REHEARSED)
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """`complete`."""
+        return self.complete(prompt, deadline)
 
 
 class QueryMiddleware:
@@ -69,6 +98,8 @@ class QueryMiddleware:
         self._equipment.reranker(self.settings)
         self._memory = Memory(TransformationCache(self.settings))
         self._own = OwnSearch(self.settings, store=store, embedder=embedder)
+        if self._equipment.warms_up(self.settings):
+            load_in_background(self._load)
 
     @property
     def model(self) -> LanguageModel:
@@ -109,6 +140,30 @@ class QueryMiddleware:
         )
         outfit = self._outfit(embed=embed, read=options.get("read"), write=options.get("write"))
         return (AsyncWrapped if is_awaited else Wrapped)(fn, call_shape, outfit)
+
+    def warm_up(self) -> None:
+        """Load now what the first question needs, and return when that is done.
+
+        Packages are imported, word lists and prompts read, the model's client made, and the reranker's model read where
+        one is configured. Nothing is sent and nothing costs money. Where the configuration asks a model, most of this
+        happens in the background as soon as the middleware is made, and is waited for here. Raises nothing: what cannot
+        be loaded, as for want of a key, is told by the first question.
+        """
+        wait_until_loaded(Deadline())
+        self._load()
+        self._equipment.prepare(self.settings)
+
+    def _load(self) -> None:
+        """Rehearse one question: all that is done for it but to send it."""
+        settings = replace(
+            self.settings,
+            escalation=replace(self.settings.escalation, mode="always"),
+            limits=replace(self.settings.limits, llm_timeout_ms=_NO_HURRY_MS, deadline_ms=_NO_HURRY_MS),
+            cache=replace(self.settings.cache, enabled=False, redis_url=None),
+        )
+        model = _Rehearsal(self._equipment.model(self.settings).inner)
+        memory = Memory(TransformationCache(settings))
+        run(transform(Request(_REHEARSED, (), settings, memory)), ModelOnly(model))
 
     def _outfit(self, *, embed: Any, read: Any, write: Any) -> Outfit:
         if (read is None) != (write is None):
@@ -219,12 +274,14 @@ class QueryMiddleware:
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""
+        wait_until_loaded(Deadline())
         self._own.close()
         self._memory.cache.close()
         self._equipment.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
+        await await_until_loaded(Deadline())
         self._own.close()
         self._memory.cache.close()
         await self._equipment.aclose()

@@ -17,6 +17,7 @@ from qtmiddleware.request import Request
 from qtmiddleware.steps import Flow, Join, Leaf, Outcome, Recall, Together
 from qtmiddleware.trace import Decision, Trace
 from qtmiddleware.types import Degradation, Query, Transformation
+from qtmiddleware.warming import is_loading
 
 # A leader that is this much later than it may be has been stopped without a word.
 _GRACE: Final = 1.0
@@ -61,6 +62,7 @@ class Turn:
         spans: Callable[[], Sequence[Span]],
     ) -> None:
         self.patience = Deadline()
+        self._longest = Deadline.after(request.settings.limits.deadline_ms / 1e3)
         self._question = question
         self._language = query.language or "auto"
         self._request = request
@@ -98,8 +100,11 @@ class Turn:
         return (yield from self.end(outcomes))
 
     def begin(self, patience: Deadline) -> Flow[None]:
-        """Find out whether to ask, to wait for somebody who asks, or neither; nobody waits longer than *patience*."""
-        self.patience = patience
+        """Find out whether to ask, to wait for somebody who asks, or neither; nobody waits longer than *patience*.
+
+        While what the model is asked with is being loaded, it may take all the time there is: that is not its fault.
+        """
+        self.patience = patience = self._longest if is_loading() else patience
         self._joined, self._elsewhere = None, False
         if self._key is not None and self._shares:
             flight, leads = self._cache.flights.board(self._key, patience.at + _GRACE)

@@ -20,7 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
     errors deadline trace settings forking files
-    types breaker flights background_loop preprocessing
+    types breaker flights background_loop preprocessing warming
     ports
     steps spending cache calls responses fusion keywords transforms overrides chunking filters loading
     gate drivers

@@ -18,6 +18,7 @@ from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 from qtmiddleware.settings import Settings
 from qtmiddleware.spending import METER, Meter, Reservation
+from qtmiddleware.warming import await_until_loaded, wait_until_loaded
 
 # What says that the service is there and at work, though this question got no answer.
 _ANSWERED: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
@@ -69,11 +70,14 @@ class GovernedModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
+        # Two threads that import the same packages may find them half made.
+        wait_until_loaded(deadline)
         with self._call(prompt, deadline) as call:
             return call.answered(self.inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
+        await await_until_loaded(deadline)
         with self._call(prompt, deadline) as call:
             return call.answered(await self.inner.acomplete(prompt, deadline))
 
@@ -83,6 +87,7 @@ class GovernedModel:
         if not hasattr(inner, "stream"):
             yield self.complete(prompt, deadline)
             return
+        wait_until_loaded(deadline)
         with self._call(prompt, deadline) as call, ExitStack() as stack:
             pieces = inner.stream(prompt, deadline)
             if hasattr(pieces, "close"):
@@ -96,6 +101,7 @@ class GovernedModel:
         if not hasattr(inner, "astream"):
             yield await self.acomplete(prompt, deadline)
             return
+        await await_until_loaded(deadline)
         with self._call(prompt, deadline) as call:
             async with AsyncExitStack() as stack:
                 pieces = inner.astream(prompt, deadline)

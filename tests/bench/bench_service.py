@@ -43,7 +43,7 @@ class BenchService:
             return Response(json.dumps(said), status=self.status, content_type="application/json")
         message = {"role": "assistant", "content": _said(mode, body["messages"][-1]["content"])}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        reply = {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4o-mini", "choices": choices}
+        reply = {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-6-luna", "choices": choices}
         return Response(json.dumps({**reply, "usage": USAGE}), content_type="application/json")
 
 

@@ -168,7 +168,7 @@ def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(t
     assert found.notes == (
         "Recorded replies of a language model (r.jsonl): none was asked, and 250 ms stand for the time of each.",
         "4 of 6 questions were recorded; the others are left out.",
-        "Tokens are estimated, 4 characters each; money by the prices of gpt-4o-mini.",
+        "Tokens are estimated, 4 characters each; money by the prices of gpt-6-luna.",
     )
     assert found["combined"].added_ms.p50 >= 250
     assert found["combined"].cost_usd is not None

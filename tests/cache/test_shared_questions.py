@@ -121,7 +121,7 @@ def test_a_hundred_equal_questions_in_four_processes_ask_once(server: RedisServe
         time.sleep(0.3)  # All of them have come by then.
         message = {"role": "assistant", "content": json.dumps({"rewrite": REWRITE})}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        body = {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4o-mini", "choices": choices}
+        body = {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-6-luna", "choices": choices}
         return Response(json.dumps(body), content_type="application/json")
 
     httpserver.expect_request("/v1/chat/completions").respond_with_handler(answer)

@@ -87,7 +87,7 @@ class AnsweringService:
             self.released.wait(20)
 
 
-_HEAD: Final = {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4o-mini"}
+_HEAD: Final = {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-6-luna"}
 _CHUNK: Final = {**_HEAD, "object": "chat.completion.chunk"}
 
 

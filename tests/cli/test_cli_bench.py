@@ -167,7 +167,7 @@ def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat:
     chat.status = 401
     ended = qtm("bench", "--data", data, "--systems", "rewrite,hyde", QTM_LLM_BASE_URL=chat.url)
     assert ended.code == 1
-    assert ended.err.splitlines()[-1].startswith("qtm: gpt-4o-mini answered none of the first 6 questions (unauth")
+    assert ended.err.splitlines()[-1].startswith("qtm: gpt-6-luna answered none of the first 6 questions (unauth")
     assert ended.out == ""
     assert chat.asked.total() == 6
 

@@ -78,7 +78,7 @@ class ChatHouse:
 
 def _completion(**choice: Any) -> dict[str, Any]:
     choices = [{"index": 0, "finish_reason": "stop", **choice}]
-    return {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4o-mini", "choices": choices}
+    return {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-6-luna", "choices": choices}
 
 
 def _events(text: str) -> list[str]:

@@ -41,7 +41,7 @@ def completion(content: str | None, *, finish: str = "stop", refusal: str | None
         "id": "c",
         "object": "chat.completion",
         "created": 0,
-        "model": "gpt-4o-mini",
+        "model": "gpt-6-luna",
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
     }

@@ -48,7 +48,7 @@ def test_what_is_found_meanwhile_is_what_the_rules_find(service: ChatService) ->
     assert retrieval.status == "degraded"
     assert (retrieval.trace.llm_calls, retrieval.trace.decision.call) == (0, False)
     (degradation,) = retrieval.degradations
-    assert "gpt-4o-mini failed and is left alone for 30 more seconds" in degradation.detail
+    assert "gpt-6-luna failed and is left alone for 30 more seconds" in degradation.detail
 
 
 def test_without_rules_that_work_either_the_plain_result_comes(

@@ -232,6 +232,7 @@ def test_the_model_and_its_options_are_set_for_one_call(caller: Caller, service:
     with qtm.override({"transformationModel": "third", "llm": {"maxTokens": 77}}):
         caller.ask(transforming("rewrite"))
     caller.ask(transforming("rewrite"))
-    assert [body["model"] for body in service.bodies] == ["other", "third", "gpt-4o-mini"]
+    assert [body["model"] for body in service.bodies] == ["other", "third", "gpt-6-luna"]
     assert [body["temperature"] for body in service.bodies] == [0.7, 0.0, 0.0]
-    assert [body["max_tokens"] for body in service.bodies] == [800, 77, 800]
+    limits = [body.get("max_completion_tokens", body.get("max_tokens")) for body in service.bodies]
+    assert limits == [800, 77, 800]

@@ -36,7 +36,7 @@ def bodies(httpserver: HTTPServer) -> list[dict[str, Any]]:
             "id": "c",
             "object": "chat.completion",
             "created": 0,
-            "model": "gpt-4o-mini",
+            "model": "gpt-6-luna",
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 400, "completion_tokens": 60, "total_tokens": 460},
         }
@@ -62,9 +62,9 @@ def test_a_real_client_judges_in_both_orders_and_says_what_it_cost(
 ) -> None:
     result = judge(short, long, QUESTIONS, model, baseline_name="raw", challenger_name="combined")
     assert (result.wins, result.losses, result.ties, result.failed) == (7, 0, 0, 1)
-    assert result.judge == "gpt-4o-mini"
+    assert result.judge == "gpt-6-luna"
     assert len(bodies) == 16
-    assert result.cost_usd == pytest.approx(14 * (400 * 0.15 + 60 * 0.60) / 1e6)
+    assert result.cost_usd == pytest.approx(14 * (400 * 0.10 + 60 * 0.50) / 1e6)
     for body in bodies:
         system, user = (message["content"] for message in body["messages"])
         assert "What is number" in user

@@ -31,7 +31,7 @@ def said(body: dict[str, Any]) -> Response:
         "id": "c",
         "object": "chat.completion",
         "created": 0,
-        "model": "gpt-4o-mini",
+        "model": "gpt-6-luna",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
     }
@@ -78,7 +78,7 @@ def test_questions_are_asked_for_and_checked_in_two_small_calls_each(service: Se
     result = generate(bridges(6), service.model, count=4)
     assert len(result.dataset.questions) == 4
     assert len(service.bodies) == 8
-    assert result.cost_usd == pytest.approx(8 * (100 * 0.15 + 20 * 0.60) / 1e6)
+    assert result.cost_usd == pytest.approx(8 * (100 * 0.10 + 20 * 0.50) / 1e6)
     for body in service.bodies:
         schema = body["response_format"]["json_schema"]["schema"]
         assert set(schema["required"]) in ({"question", "answer"}, {"quote", "answers"})

@@ -50,14 +50,14 @@ def test_what_is_written_is_read_back_equal(data: Dataset, tmp_path_factory: pyt
 
 
 def data(**options: Any) -> Dataset:
-    return generate(bridges(12), ScriptedModel(writer, name="gpt-4o-mini"), count=10, **options).dataset
+    return generate(bridges(12), ScriptedModel(writer, name="gpt-6-luna"), count=10, **options).dataset
 
 
 def test_the_readme_says_what_it_is_of_which_model_and_when_not_to_trust_it(tmp_path: Path) -> None:
     write(data(), tmp_path / "synthetic")
     said = (tmp_path / "synthetic" / "README.md").read_text(encoding="utf-8")
     assert "synthetic" in said.splitlines()[0]
-    for expected in ("10 questions about 12 passages", "`gpt-4o-mini`", "No user asked them", "Do not trust it"):
+    for expected in ("10 questions about 12 passages", "`gpt-6-luna`", "No user asked them", "Do not trust it"):
         assert expected in said
 
 

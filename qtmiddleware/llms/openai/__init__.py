@@ -16,9 +16,9 @@ from qtmiddleware.llms.blocking import completed_in_background
 from qtmiddleware.llms.openai.body import Collector, read_reply
 from qtmiddleware.llms.openai.clients import Clients, can_stream
 from qtmiddleware.llms.openai.dialogue import Dialogue, Heard, Sent, aconversed, conversed
-from qtmiddleware.llms.openai.prices import Prices
+from qtmiddleware.llms.openai.prices import Prices, find_prices
 from qtmiddleware.llms.openai.streaming import StreamReader, says_all
-from qtmiddleware.llms.openai.waiting import timeout, wait_for
+from qtmiddleware.llms.openai.waiting import LONGEST_WAIT, timeout, wait_for
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.settings import ReasoningEffort, StructuredOutput
 
@@ -171,6 +171,18 @@ class OpenAIModel:
     def _accounted(self, heard: Heard, reply: Reply) -> Reply:
         self._dialogue.understood(heard)
         return replace(reply, calls=heard.calls, cost_usd=self._prices.cost(reply.input_tokens, reply.output_tokens))
+
+    def warm_up(self, prompt: Prompt) -> None:
+        """Load and make all that asking *prompt* takes, and send nothing; raises `ModelError` where there is no key."""
+        # What a client loads by itself when it is first used.
+        from openai.resources.chat import completions  # noqa: F401
+
+        next(self._dialogue.about(prompt))
+        find_prices(self._model)
+        client = self._clients.sync()
+        if can_stream(client):
+            timeout(LONGEST_WAIT)
+            _ = client.chat.completions.with_streaming_response, client.default_headers
 
     def close(self) -> None:
         """Close our sync client and our async client of the private loop; the model stays usable."""
