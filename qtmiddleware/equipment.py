@@ -12,7 +12,7 @@ from qtmiddleware.breaker import Breaker
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.forking import ForkLock
-from qtmiddleware.llms import as_language_model, has_language_model
+from qtmiddleware.llms import as_language_model
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import LanguageModel, Reranker
@@ -145,13 +145,12 @@ class Equipment:
             except (MissingExtra, ModelError) as error:
                 logger.warning("nothing will be reranked: %s", error)
 
-    def warms_up(self, settings: Settings) -> bool:
-        """Whether *settings* ask a model of ours that can be reached, so that loading it beforehand saves time."""
+    def asks(self, settings: Settings) -> bool:
+        """Whether *settings* may ask a model that takes something to load, which it has a ``warm_up`` for."""
         return (
             settings.transformation_type != "none"
             and settings.escalation.mode != "never"
             and hasattr(self.model(settings).inner, "warm_up")
-            and (self._client is not None or has_language_model(settings))
         )
 
     def log(self, settings: Settings) -> QueryLog | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
 
@@ -17,6 +18,7 @@ from qtmiddleware.drivers import ModelOnly, arun, run
 from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import WrapError
 from qtmiddleware.invocation import Outfit
+from qtmiddleware.llms import has_language_model
 from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
 from qtmiddleware.pipeline import transform
@@ -46,20 +48,13 @@ _NO_HURRY_MS: Final = 600_000
 
 
 class _Rehearsal:
-    """A model that does all that *inner* does before it sends a prompt, and replies for it."""
+    """A model that replies at once, in whatever fields it is asked for."""
 
     name = "rehearsal"
-    can_async = False
-
-    def __init__(self, inner: LanguageModel) -> None:
-        self._inner: Any = inner
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """What a model might reply; raises `ModelError` where there is no key."""
-        if hasattr(self._inner, "warm_up"):
-            self._inner.warm_up(prompt)
-        values = {it.name: [_REHEARSED] if it.shape == "list" else _REHEARSED for it in prompt.fields}
-        return Reply(json.dumps(values) if values else _REHEARSED)
+        """The same for every prompt."""
+        return Reply(json.dumps({it.name: [_REHEARSED] if it.shape == "list" else _REHEARSED for it in prompt.fields}))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """`complete`."""
@@ -98,7 +93,7 @@ class QueryMiddleware:
         self._equipment.reranker(self.settings)
         self._memory = Memory(TransformationCache(self.settings))
         self._own = OwnSearch(self.settings, store=store, embedder=embedder)
-        if self._equipment.warms_up(self.settings):
+        if self._equipment.asks(self.settings) and (client is not None or has_language_model(self.settings)):
             load_in_background(self._load)
 
     @property
@@ -154,16 +149,19 @@ class QueryMiddleware:
         self._equipment.prepare(self.settings)
 
     def _load(self) -> None:
-        """Rehearse one question: all that is done for it but to send it."""
+        # The client first: a question that is asked meanwhile waits for it, and reads the rules by itself.
+        if self._equipment.asks(self.settings):
+            model: Any = self._equipment.model(self.settings).inner
+            with suppress(Exception):
+                model.warm_up()
         settings = replace(
             self.settings,
             escalation=replace(self.settings.escalation, mode="always"),
             limits=replace(self.settings.limits, llm_timeout_ms=_NO_HURRY_MS, deadline_ms=_NO_HURRY_MS),
             cache=replace(self.settings.cache, enabled=False, redis_url=None),
         )
-        model = _Rehearsal(self._equipment.model(self.settings).inner)
-        memory = Memory(TransformationCache(settings))
-        run(transform(Request(_REHEARSED, (), settings, memory)), ModelOnly(model))
+        request = Request(_REHEARSED, (), settings, Memory(TransformationCache(settings)))
+        run(transform(request), ModelOnly(_Rehearsal()))
 
     def _outfit(self, *, embed: Any, read: Any, write: Any) -> Outfit:
         if (read is None) != (write is None):

@@ -172,17 +172,17 @@ class OpenAIModel:
         self._dialogue.understood(heard)
         return replace(reply, calls=heard.calls, cost_usd=self._prices.cost(reply.input_tokens, reply.output_tokens))
 
-    def warm_up(self, prompt: Prompt) -> None:
-        """Load and make all that asking *prompt* takes, and send nothing; raises `ModelError` where there is no key."""
-        # What a client loads by itself when it is first used.
-        from openai.resources.chat import completions  # noqa: F401
+    def warm_up(self) -> None:
+        """Load and make what asking takes, and send nothing; raises `ModelError` where there is no key."""
+        # What a client and a request load by themselves when they are first used.
+        import pydantic
+        from openai.resources.chat import completions
 
-        next(self._dialogue.about(prompt))
+        _ = pydantic.create_model, completions.Completions
         find_prices(self._model)
         client = self._clients.sync()
         if can_stream(client):
-            timeout(LONGEST_WAIT)
-            _ = client.chat.completions.with_streaming_response, client.default_headers
+            _ = timeout(LONGEST_WAIT), client.chat.completions.with_streaming_response, client.default_headers
 
     def close(self) -> None:
         """Close our sync client and our async client of the private loop; the model stays usable."""
