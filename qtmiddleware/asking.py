@@ -77,7 +77,7 @@ class Question:
 
     def asks(self, deadline: Deadline) -> list[Ask]:
         """The steps of this round; each has its own deadline, since each may be cancelled alone."""
-        return [Ask(prompt, Deadline(deadline.at)) for prompt in self.prompts]
+        return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
 
     def answered(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
         """Take in the replies of this round; whether another round is to be asked."""

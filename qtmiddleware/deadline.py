@@ -11,13 +11,15 @@ NEVER: Final = float("inf")
 class Deadline:
     """A moment after which nobody waits any more.
 
-    It can also be cancelled, which makes it pass at once for whoever looks. Times are seconds on the monotonic clock.
+    It can also be cancelled, which makes it pass at once for whoever looks. With *seconds* it draws nearer when it is
+    begun: that many seconds are left then. Times are seconds on the monotonic clock.
     """
 
-    __slots__ = ("_at",)
+    __slots__ = ("_at", "_seconds")
 
-    def __init__(self, at: float = NEVER) -> None:
+    def __init__(self, at: float = NEVER, seconds: float = NEVER) -> None:
         self._at = at
+        self._seconds = seconds
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
@@ -41,6 +43,15 @@ class Deadline:
     def sooner(self, seconds: float) -> Deadline:
         """The nearer of this deadline and *seconds* from now."""
         return Deadline(min(self._at, monotonic() + seconds))
+
+    def copy(self) -> Deadline:
+        """One like this, that is begun and cancelled alone."""
+        return Deadline(self._at, self._seconds)
+
+    def begin(self) -> None:
+        """Let no more than the *seconds* it was made with be left from now on."""
+        if self._seconds != NEVER:
+            self._at = min(self._at, monotonic() + self._seconds)
 
     def cancel(self) -> None:
         """Let the moment be now."""

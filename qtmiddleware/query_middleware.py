@@ -30,7 +30,7 @@ from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforming import Transforming
 from qtmiddleware.types import Answer, Transformation
-from qtmiddleware.warming import await_until_loaded, load_in_background, wait_until_loaded
+from qtmiddleware.warming import finish_loading, load_in_background
 from qtmiddleware.wrap_options import AskOptions, WrapOptions, awaits
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
 
@@ -94,7 +94,7 @@ class QueryMiddleware:
         self._memory = Memory(TransformationCache(self.settings))
         self._own = OwnSearch(self.settings, store=store, embedder=embedder)
         if self._equipment.asks(self.settings) and (client is not None or has_language_model(self.settings)):
-            load_in_background(self._load)
+            load_in_background(self._load, self._rehearse)
 
     @property
     def model(self) -> LanguageModel:
@@ -144,16 +144,20 @@ class QueryMiddleware:
         happens in the background as soon as the middleware is made, and is waited for here. Raises nothing: what cannot
         be loaded, as for want of a key, is told by the first question.
         """
-        wait_until_loaded(Deadline())
+        finish_loading()
         self._load()
+        self._rehearse()
         self._equipment.prepare(self.settings)
 
     def _load(self) -> None:
-        # The client first: a question that is asked meanwhile waits for it, and reads the rules by itself.
+        """Load the model's packages and make its client; a question that is asked meanwhile waits for that."""
         if self._equipment.asks(self.settings):
             model: Any = self._equipment.model(self.settings).inner
             with suppress(Exception):
                 model.warm_up()
+
+    def _rehearse(self) -> None:
+        """Ask one question of nobody, so that rules, prompts and checks are read."""
         settings = replace(
             self.settings,
             escalation=replace(self.settings.escalation, mode="always"),
@@ -272,14 +276,14 @@ class QueryMiddleware:
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""
-        wait_until_loaded(Deadline())
+        finish_loading()
         self._own.close()
         self._memory.cache.close()
         self._equipment.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
-        await await_until_loaded(Deadline())
+        finish_loading()
         self._own.close()
         self._memory.cache.close()
         await self._equipment.aclose()

@@ -102,9 +102,11 @@ class Turn:
     def begin(self, patience: Deadline) -> Flow[None]:
         """Find out whether to ask, to wait for somebody who asks, or neither; nobody waits longer than *patience*.
 
-        While what the model is asked with is being loaded, it may take all the time there is: that is not its fault.
+        While what the model is asked with is being loaded, its time has not begun.
         """
-        self.patience = patience = self._longest if is_loading() else patience
+        if is_loading():
+            patience = Deadline(self._longest.at, seconds=patience.remaining())
+        self.patience = patience
         self._joined, self._elsewhere = None, False
         if self._key is not None and self._shares:
             flight, leads = self._cache.flights.board(self._key, patience.at + _GRACE)

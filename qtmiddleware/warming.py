@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread
 from typing import Final
 
 from qtmiddleware.deadline import Deadline
@@ -19,51 +19,63 @@ _POLL_SECONDS: Final = 0.005
 # Nothing is held up for longer, whatever a package does while it is imported.
 _LONGEST_WAIT: Final = 10.0
 
-_loading: Final[set[Thread]] = set()
+_at_work: Final[dict[Thread, Event]] = {}
+"""The threads that load, each with what is set when questions need not wait for it any more."""
 
 
-def load_in_background(load: Callable[[], None]) -> None:
-    """Perform *load*, which handles its own errors, in a thread of its own; not at all where none can be had.
+def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -> None:
+    """Perform *load*, which questions wait for, and *rehearse*, in a thread; not at all where none can be had.
 
-    The thread is no daemon: one that is stopped inside a package's native code can take the ending interpreter down
-    with it. So a process that ends at once waits until the loading has ended.
+    Both handle their own errors. The thread is no daemon: one that is stopped inside a package's native code can take
+    the ending interpreter down with it. So a process that ends at once waits until the thread has ended.
     """
+    loaded = Event()
 
     def work() -> None:
         try:
             load()
+            loaded.set()
+            rehearse()
         finally:
-            _loading.discard(thread)
+            loaded.set()
+            _at_work.pop(thread, None)
 
     thread = Thread(target=work, name="qtmiddleware-loading")
-    _loading.add(thread)
+    _at_work[thread] = loaded
     try:
         thread.start()
     except RuntimeError:
-        _loading.discard(thread)
+        _at_work.pop(thread, None)
 
 
 def is_loading() -> bool:
-    """Whether anything is being loaded."""
-    return any(thread.is_alive() for thread in tuple(_loading))
+    """Whether there is anything for a question to wait for."""
+    return any(not loaded.is_set() and thread.is_alive() for thread, loaded in tuple(_at_work.items()))
 
 
 def wait_until_loaded(deadline: Deadline) -> None:
-    """Wait until nothing is being loaded, at most until *deadline*; returns at once in a thread that loads."""
-    threads = tuple(_loading)
-    if current_thread() in threads:
-        return
-    for thread in threads:
-        # One that has not begun yet cannot be joined.
-        with suppress(RuntimeError):
-            thread.join(min(deadline.remaining(), _LONGEST_WAIT))
+    """Wait until everything is loaded, at most until *deadline*, and begin it."""
+    for thread, loaded in tuple(_at_work.items()):
+        if thread.is_alive():
+            loaded.wait(min(deadline.remaining(), _LONGEST_WAIT))
+    deadline.begin()
 
 
 async def await_until_loaded(deadline: Deadline) -> None:
     """`wait_until_loaded` without blocking the running loop."""
     while is_loading() and not deadline.passed:
         await asyncio.sleep(_POLL_SECONDS)
+    deadline.begin()
+
+
+def finish_loading() -> None:
+    """Wait until the threads that load have ended; one of them waits for none."""
+    threads = tuple(_at_work)
+    for thread in threads if current_thread() not in threads else ():
+        # One that has not begun yet cannot be joined.
+        with suppress(RuntimeError):
+            thread.join(_LONGEST_WAIT)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=lambda: wait_until_loaded(Deadline()))
+    os.register_at_fork(before=finish_loading)

@@ -15,15 +15,13 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware import warming
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.testing import ScriptedModel
 
 REPLY = {"choices": [{"message": {"content": '{"rewrite": "health of Jaco"}'}, "finish_reason": "stop"}]}
 BEGIN = """
 import os, sys
 import qtmiddleware as qtm
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.warming import is_loading, wait_until_loaded
+from qtmiddleware.warming import finish_loading, is_loading
 
 address = sys.argv[1]
 
@@ -59,7 +57,7 @@ def test_the_first_question_imports_nothing_once_the_background_has(httpserver: 
     written = fresh(
         "qm = transforming()\n"
         "retrieve = qm.wrap(search)\n"
-        "wait_until_loaded(Deadline())\n"
+        "finish_loading()\n"
         "print(vendors())\n"
         "before = set(sys.modules)\n"
         "print(retrieve.retrieve('Is Jaco ill?').status)\n"
@@ -140,10 +138,10 @@ def test_a_middleware_that_is_closed_while_it_loads_leaves_nothing_open(address:
 def loading() -> Iterator[Event]:
     """Something is being loaded until this is set."""
     loaded = Event()
-    warming.load_in_background(lambda: loaded.wait(30) and None)
+    warming.load_in_background(lambda: loaded.wait(30) and None, lambda: None)
     yield loaded
     loaded.set()
-    warming.wait_until_loaded(Deadline())
+    warming.finish_loading()
 
 
 def first_question(kind: str, **limits: int) -> qtm.Retrieval:
