@@ -63,7 +63,7 @@ class CallableModel:
         self._plain: Any
         self._plain, self._awaited, takes_model = _ways_to_call(fn, model)
         self._name = name or (model if takes_model else _model_of(fn)) or self._label
-        self._prices = partial(Prices.of, input_price=input_price, output_price=output_price)
+        self._prices = partial(Prices, input=input_price, output=output_price)
 
     def __repr__(self) -> str:
         return f"CallableModel({self._name!r})"
