@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
+from qtmiddleware.drivers import in_thread
 from qtmiddleware.errors import QtMiddlewareError, WrapError, is_outage
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
@@ -79,7 +80,18 @@ async def _ready(value: Any) -> Any:
 class Invocation:
     """One call of the wrapped function, ready to be made again with other texts."""
 
-    __slots__ = ("_args", "_call_shape", "_fn", "_kwargs", "_original", "_outfit", "chat", "model", "native_async")
+    __slots__ = (
+        "_args",
+        "_call_shape",
+        "_fn",
+        "_is_async",
+        "_kwargs",
+        "_original",
+        "_outfit",
+        "chat",
+        "model",
+        "native_async",
+    )
 
     def __init__(
         self,
@@ -100,7 +112,9 @@ class Invocation:
         self._outfit = outfit
         self.model = outfit.model
         self.chat = outfit.chat
-        self.native_async = native_async
+        self._is_async = native_async
+        # Embedding is awaited in the caller's own loop, where the connections of its client are, whatever follows.
+        self.native_async = native_async or self._embeds
 
     @property
     def _embeds(self) -> bool:
@@ -141,13 +155,18 @@ class Invocation:
         if self._embeds and query is not None:
             query = step.vector if step.vector is not None else (await self.aembed((query,)))[0]
         try:
-            return await awaitable(self._made(query, step.top_k))
+            return await self._amade(query, step.top_k)
         except Exception as error:
             if not _may_narrow(step, error):
                 raise
-        response = await awaitable(self._made(query, None))
+        response = await self._amade(query, None)
         self._outfit.memory.refuses_widening = True
         return response
+
+    async def _amade(self, query: Any, top_k: int | None) -> Any:
+        if self._is_async:
+            return await awaitable(self._made(query, top_k))
+        return await in_thread(lambda: settled(self._made(query, top_k)))
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """A vector a text; an asynchronous embed runs in the background loop."""

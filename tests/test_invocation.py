@@ -282,3 +282,19 @@ def test_an_array_reaches_the_function_as_a_list_of_floats(awaited: bool) -> Non
         middleware.wrap(search, embed=embed).retrieve("where is it kept")
     assert given == [[0.25, 0.25, 0.25]] * 2
     assert {type(number) for vector in given for number in vector} == {float}
+
+
+async def test_an_asynchronous_embed_is_awaited_in_the_callers_loop_whatever_function_is_wrapped() -> None:
+    loops: list[Any] = []
+
+    async def embed(text: str) -> list[float]:
+        loops.append(asyncio.get_running_loop())
+        return [float(len(text)), 1.0]
+
+    search = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted)).wrap(
+        lambda vector, top_k=2: [{"id": "a", "score": 0.5, "text": "one"}], embed=embed
+    )
+    retrieval = await search.aretrieve(QUERY)
+    assert retrieval.status == "full"
+    assert len(loops) == 3
+    assert set(loops) == {asyncio.get_running_loop()}
