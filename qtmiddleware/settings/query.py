@@ -96,7 +96,7 @@ class LimitSettings:
         8_000, "After this nothing is waited for but the original's own search.", ge=1, le=600_000
     )
     max_concurrency: int = option(8, "Most calls one query has in flight.", ge=1, le=256)
-    max_query_chars: int = option(8_000, "Longer queries are refused.", ge=1, le=1_000_000)
+    max_query_chars: int = option(8_000, "Longer queries are passed on as they are.", ge=1, le=1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
