@@ -271,15 +271,18 @@ def _question_scores(chosen: _Chosen, question: Ranking, known: Mapping[Key, int
     A passage that only variants found has no score for the question: it is shown with the lowest of the question's own
     list, since with a better one it would be in it. Where that list has no scores, items stay as they are.
     """
-    # Lists are best first, so the last score is the worst one, whichever way they run.
-    lowest = None if None in question.scores else next(reversed(question.scores), None)
+    scores = [score for score in question.scores if score is not None]
+    lowest = None
+    if scores and len(scores) == len(question.scores):
+        lowest = min(scores) if scores[0] >= scores[-1] else max(scores)
+    left = dict(known)
     items: list[Any] = []
     shown: list[Any] = []
     for key, found_item in zip(chosen.keys, chosen.items, strict=True):
-        place = known.get(key)
+        # The second time a passage comes it is another object.
+        place = left.pop(key, None)
         items.append(found_item if place is None else question.items[place])
-        is_unscored = place is None and lowest is not None
-        shown.append(shape.rescore(found_item, lowest) if is_unscored else items[-1])  # type: ignore[arg-type]
+        shown.append(items[-1] if lowest is None or key in known else shape.rescore(found_item, lowest))
     return replace(chosen, items=items, shown=shown)
 
 
