@@ -45,7 +45,7 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         told = terminal.wait_for(f"{HEALTH} [1]", "Sources:", "Transformed:", "Scores: [1] 0.", "\n>")
         assert "[1] The vet's report (vet.pdf), page 3 (score 0." in told
         assert f"rewrite: {TRANSFORMED['rewrite']}" in told
-        assert "2 LLM calls, 200 + 40 tokens, $0.000054)" in told
+        assert "2 LLM calls, 200 + 40 tokens, $0.000040)" in told
         assert "degraded" not in told
 
         terminal.type("And last year?")

@@ -79,7 +79,7 @@ RETURNED: dict[str, tuple[Any, tuple[int, int]]] = {
 
 
 def read(answer: Any) -> Any:
-    return read_returned(answer, PROMPT, "fn", Prices.of)
+    return read_returned(answer, PROMPT, "fn", Prices)
 
 
 @pytest.mark.parametrize("name", RETURNED)
