@@ -171,3 +171,29 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     answer = shape.row_key(index.rows(QUERY)[PLANTED]) if size > PLANTED and not repeats else None
     if config in RULES and shape.has_text and answer in plain and not in_conversation:
         assert got.index(answer) < PLANTED
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    config=st.sampled_from(["rules", "combined", "combined, reranked", "rerank", "fused scores"]),
+    k=st.one_of(st.integers(1, 12), st.integers(1, 500)),
+    sizes=st.tuples(st.integers(0, 300), st.integers(0, 300)),
+    seed=st.integers(0, 5),
+)
+def test_nothing_is_lost_around_a_hybrid_search(config: str, k: int, sizes: tuple[int, int], seed: int) -> None:
+    vectors, words = (Index(size, seed + place, 0.0, 1.0, rising=False) for place, size in enumerate(sizes))
+    dicts = SHAPES["dicts"]
+
+    def by_words(query: str, top_k: int) -> Any:
+        # Of the keywords of a question that is what the question finds.
+        return dicts.build(words.rows(query)[:top_k])
+
+    hybrid = qtm.Hybrid(lambda query, top_k: dicts.build(vectors.rows(query)[:top_k]), by_words)
+    plain = dicts.keys(hybrid(QUERY, k))
+    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
+    retrieval = qm.wrap(hybrid).retrieve(QUERY, top_k=k)
+    got = dicts.keys(retrieval.response)
+    assert min(k, len(plain)) <= len(got) <= k
+    assert len(set(got)) == len(got)
+    if len(plain) < k:
+        assert set(plain) <= set(got)
