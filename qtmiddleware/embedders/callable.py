@@ -272,9 +272,8 @@ class CallableEmbedder:
         """The *count* vectors in what the function returned, and whether that was one flat vector."""
         data = made.get("data") if isinstance(made, Mapping) else getattr(made, "data", None)
         is_flat = False
-        if isinstance(
-            data, list
-        ):  # A whole response, of Pinecone's client or of OpenAI's; the data of arrays is no list.
+        # A whole response, of Pinecone's client or of OpenAI's; the data of arrays is no list.
+        if isinstance(data, list):
             values = [it.values for it in data if isinstance(getattr(it, "values", None), list)]
             made = values or vectors_in(made, count, self._name)
         elif isinstance(made, Mapping | Set):
