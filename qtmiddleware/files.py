@@ -40,6 +40,30 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, PRIVATE)
 
 
+def read_own_file(path: Path, most: int) -> bytes:
+    """What stands in a file that nobody but this account can have written since it was made, up to *most* bytes.
+
+    Raises `OSError`, also for a link, for what is no file, for one of another account or one that others may write to,
+    and for one that is larger. Windows has neither that owner nor those permissions, so there they are not looked at.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+    # Without waiting, as a pipe would have us do for ever; and what is looked at is what is read.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no file", str(path))
+        if os.name != "nt" and found.st_uid != os.geteuid():
+            raise OSError(errno.EPERM, "it belongs to another account", str(path))
+        if os.name != "nt" and found.st_mode & 0o022:
+            raise OSError(errno.EPERM, "others may write to it (chmod go-w mends that)", str(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+    return content
+
+
 def append_line(path: Path, line: bytes) -> None:
     """Append *line* and a line break in one write, so that the lines of several threads and processes never mix.
 

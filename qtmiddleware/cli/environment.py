@@ -1,41 +1,79 @@
-"""The variables of a ``.env`` file, and what to say where they name no language model."""
+"""The keys of a ``.env`` file, and what to say where none of them names a language model."""
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-from qtmiddleware.cli.harmless import harmless
+from qtmiddleware.cli.harmless import harmless_line
 from qtmiddleware.errors import MissingExtra
+from qtmiddleware.files import read_own_file
+
+CREDENTIALS: Final = ("OPENAI_API_KEY", "PINECONE_API_KEY", "REDIS_USERNAME", "REDIS_PASSWORD", "HF_TOKEN")
+"""All that a ``.env`` file may set. Whoever hands a folder over must not decide where keys are sent or what is run, so
+no address, path, proxy, certificate or setting is ever added here."""
 
 NO_MODEL: Final = (
     "No language model is configured: set OPENAI_API_KEY (a .env file will do), or QTM_LLM_BASE_URL for a service of "
     "your own."
 )
 
+_MOST_BYTES: Final = 1_000_000
+_MOST_NAMES: Final = 20
+_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
+
 
 def load_dotenv_file() -> None:
-    """Set the variables of the nearest ``.env`` file, in the current folder or above it.
+    """Set the `CREDENTIALS` that stand in the current folder's ``.env`` file and are not set yet, and say so on stderr.
 
-    What is set already stays as it is. A file that cannot be read is noted on stderr and no error; no value is shown.
+    No folder above is looked at, and ``${NAME}`` in a value stays as it is. A file that is a link, is another
+    account's or can be written by others is noted and not read, as is one that cannot be read; no value is shown.
     """
+    path = Path(".env").absolute()
+    try:
+        # A folder of that name is somebody's virtual environment.
+        if path.is_dir() or not os.path.lexists(path):
+            return
+        _take(path)
+    except UnicodeDecodeError:
+        _note(f"{path} was not read: it is not UTF-8")
+    except OSError as error:
+        _note(f"{path} was not read: {error.strerror or type(error).__name__}")
+    except ValueError:
+        _note(f"{path} was not read: it holds what no variable can hold")
+
+
+def _take(path: Path) -> None:
     try:
         import dotenv
     except ImportError as error:
         raise MissingExtra("python-dotenv", "cli") from error
-    path = ".env"
-    try:
-        path = dotenv.find_dotenv(usecwd=True)
-        if path:
-            # With or without the mark that some editors put before the first letter.
-            dotenv.load_dotenv(path, override=False, encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        _note(path, "it is not UTF-8")
-    except OSError as error:
-        _note(path, error.strerror or type(error).__name__)
-    except ValueError:
-        _note(path, "it holds what no variable can hold")
+    # With or without the mark that some editors put before the first letter.
+    text = read_own_file(path, _MOST_BYTES).decode("utf-8-sig")
+    values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
+    new = {name: value for name in CREDENTIALS if (value := values.get(name)) and name not in os.environ}
+    if any("\0" in value for value in new.values()):
+        raise ValueError("a variable cannot hold it")
+    os.environ.update(new)
+    parts = [f"{_listed(list(new))} read from {path}"] if new else []
+    if ignored := [name for name in values if name not in CREDENTIALS]:
+        where = "there" if new else f"in {path}"
+        parts.append(f"ignored {where}: {_listed(ignored)} (a .env file sets keys alone: {', '.join(CREDENTIALS)})")
+    if parts:
+        _note("; ".join(parts))
 
 
-def _note(path: str, why: str) -> None:
-    print(harmless(f"qtm: note: {path} was not read: {why}"), file=sys.stderr)
+def _listed(names: Sequence[str]) -> str:
+    # What is written in another way than names are may be a piece of a key whose lines were broken.
+    shown = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
+    more = [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []
+    return ", ".join([*shown, *more])
+
+
+def _note(text: str) -> None:
+    print(harmless_line(f"qtm: note: {text}"), file=sys.stderr)

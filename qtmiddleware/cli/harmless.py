@@ -10,6 +10,7 @@ from typing import Final
 _OBEYED: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 )
+_BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _ACTS: Final = re.compile(f"[{_OBEYED}]")
 # Halves of characters too: no stream can hold them, and JSON has a form for them.
 _ESCAPED: Final = re.compile(f"[{_OBEYED}\ud800-\udfff]")
@@ -18,6 +19,11 @@ _ESCAPED: Final = re.compile(f"[{_OBEYED}\ud800-\udfff]")
 def harmless(text: str) -> str:
     """*text* without control characters other than line feeds and tabs, and without marks that turn or hide text."""
     return _ACTS.sub("", text)
+
+
+def harmless_line(text: str) -> str:
+    """*text* on one line: what breaks or moves it is shown as Python writes it, so that no name can forge a line."""
+    return harmless("".join(repr(it)[1:-1] if it in _BREAKS else it for it in text))
 
 
 def harmless_json(written: str) -> str:

@@ -1,13 +1,18 @@
-"""What a ``.env`` file is to the commands."""
+"""What a ``.env`` file is to the commands: keys, out of a file of one's own in the folder where ``qtm`` is run."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import qtmiddleware
+from qtmiddleware.cli.environment import CREDENTIALS
 from tests.cli.answering_service import AnsweringService
 from tests.cli.conftest import Ended
 from tests.cli.conversing import HEALTH, QUESTION
@@ -16,32 +21,127 @@ Run = Callable[..., Ended]
 SECRET = "sk-verysecret0123456789"
 
 
-def test_a_file_above_sets_what_is_not_set_yet(qtm: Run, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text(
-        f'\ufeffQTM_TOP_K=7\nexport QTM_CHUNK_SIZE="900"\nOPENAI_API_KEY={SECRET}\n', "utf-8"
-    )
-    below = tmp_path / "some" / "where"
-    below.mkdir(parents=True)
-    ended = qtm("config", "show", "--json", folder=below, QTM_CHUNK_SIZE="1000")
-    rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(ended.out)}
-    assert rows["topK"] == (7, "environment QTM_TOP_K")
-    assert rows["chunkSize"] == (1000, "environment QTM_CHUNK_SIZE")
-    assert SECRET not in ended.out + ended.err
+def put(folder: Path, text: str) -> Path:
+    path = folder / ".env"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o644)
+    return path
 
 
-def test_the_model_may_be_named_in_it(qtm: Run, folder: Path, service: AnsweringService) -> None:
-    (folder / ".env").write_text(f"QTM_LLM_BASE_URL={service.url}\nOPENAI_API_KEY={SECRET}\n", encoding="utf-8")
-    ended = qtm("ask", QUESTION)
-    assert (ended.code, ended.err) == (0, "")
+def test_a_key_in_it_is_used_and_named_without_its_value(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    path = put(folder, f"\ufeffexport OPENAI_API_KEY='{SECRET}'\n")
+    ended = qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url)
+    assert (ended.code, ended.err) == (0, f"qtm: note: OPENAI_API_KEY read from {path}\n")
     assert HEALTH in ended.out
     assert service.keys == {f"Bearer {SECRET}"}
 
 
-@pytest.mark.parametrize("content", [b"OPENAI_API_KEY=\xff\xfe", f"A=b\nQTM_TOP_K='{SECRET}\x00'\n".encode()])
+def test_what_is_set_already_stays(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    put(folder, f"OPENAI_API_KEY={SECRET}\n")
+    ended = qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url, OPENAI_API_KEY="mine")
+    assert (ended.code, ended.err, service.keys) == (0, "", {"Bearer mine"})
+
+
+def test_a_dollar_sign_in_a_key_is_no_variable(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    put(folder, "OPENAI_API_KEY=a-${OTHERS_SECRET}-b\n")
+    assert qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url, OTHERS_SECRET=SECRET).code == 0
+    assert service.keys == {"Bearer a-${OTHERS_SECRET}-b"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("QTM_LLM_BASE_URL", "QTM_STORE_HOST", "QTM_CACHE_REDIS_URL", "QTM_CONFIG", "QTM_RERANK_TRUST_REMOTE_CODE"),
+        *("QTM_MODEL_DIR", "OPENAI_BASE_URL", "HF_ENDPOINT", "HTTPS_PROXY", "SSL_CERT_FILE", "XDG_STATE_HOME", "PATH"),
+    ],
+)
+def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(qtm: Run, tmp_path: Path, name: str) -> None:
+    path = put(tmp_path, f"{name}=http://evil/${{OTHERS_SECRET}}\nOPENAI_API_KEY={SECRET}\n")
+    ended = qtm("config", "show", "--json", OTHERS_SECRET="precious")
+    assert ended.code == 0
+    assert {row["origin"] for row in json.loads(ended.out)} == {"default"}
+    assert f"OPENAI_API_KEY read from {path}; ignored there: {name} (" in ended.err
+    for hidden in ("evil", "precious", SECRET):
+        assert hidden not in ended.out + ended.err
+
+
+def test_no_address_of_it_is_ever_sent_a_key(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    put(folder, f"QTM_LLM_BASE_URL={service.url}\nOPENAI_BASE_URL={service.url}\n")
+    ended = qtm("ask", QUESTION, OPENAI_API_KEY=SECRET, QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
+    assert (ended.code, service.keys) == (1, set())
+
+
+def test_one_in_a_folder_above_is_not_looked_at(qtm: Run, tmp_path: Path) -> None:
+    put(tmp_path, f"OPENAI_API_KEY={SECRET}\nQTM_TOP_K=7\n")
+    below = tmp_path / "some" / "where"
+    below.mkdir(parents=True)
+    ended = qtm("preprocess", QUESTION, folder=below)
+    assert (ended.code, ended.err) == (0, "")
+
+
+@pytest.mark.parametrize("kind", ["link", "shared", "open", "pipe", "large"])
+def test_one_that_others_may_have_written_is_not_read(qtm: Run, tmp_path: Path, kind: str) -> None:
+    path, why = tmp_path / ".env", "others may write to it"
+    if kind == "link":
+        put(tmp_path, f"OPENAI_API_KEY={SECRET}").rename(tmp_path / "theirs")
+        path.symlink_to(tmp_path / "theirs")
+        why = "it is a link"
+    elif kind == "pipe":
+        os.mkfifo(path)
+        why = "it is no file"
+    elif kind == "large":
+        put(tmp_path, f"OPENAI_API_KEY={SECRET}\n" + "#" * 1_000_000)
+        why = "it is larger than 1,000,000 bytes"
+    else:
+        put(tmp_path, f"OPENAI_API_KEY={SECRET}").chmod(0o664 if kind == "shared" else 0o666)
+    ended = qtm("ask", QUESTION)
+    assert f"qtm: note: {path} was not read: {why}" in ended.err
+    assert "No language model" in ended.err or ended.code != 0
+    assert SECRET not in ended.err
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_one_of_another_account_is_not_read(qtm: Run, tmp_path: Path) -> None:
+    os.chown(put(tmp_path, f"OPENAI_API_KEY={SECRET}"), 65534, 65534)
+    assert ".env was not read: it belongs to another account" in qtm("preprocess", QUESTION).err
+
+
+def test_a_folder_of_that_name_is_nothing_to_speak_of(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    ended = qtm("preprocess", QUESTION)
+    assert (ended.code, ended.err) == (0, "")
+
+
+def test_no_name_in_it_forges_a_line(qtm: Run, tmp_path: Path) -> None:
+    put(tmp_path, "'a\nqtm: all is well\x1b[2J'=1\n" + "".join(f"N{it}=1\n" for it in range(500)))
+    ended = qtm("preprocess", QUESTION)
+    assert ended.err.count("\n") == 1
+    assert "\x1b" not in ended.err
+    assert "N19, 481 more" in ended.err
+
+
+def test_a_key_that_stands_there_as_a_name_is_not_shown(qtm: Run, tmp_path: Path) -> None:
+    put(tmp_path, f"{SECRET}\nMIIEvAIBADANBgkq0w9=\nTOP_K=1\n")
+    ended = qtm("preprocess", QUESTION)
+    assert f"ignored in {tmp_path / '.env'}: TOP_K, 2 more" in ended.err
+    assert SECRET not in ended.err
+    assert "MIIE" not in ended.err
+
+
+@pytest.mark.parametrize("content", [b"OPENAI_API_KEY=\xff\xfe", f"A=b\nHF_TOKEN='{SECRET}\x00'\n".encode()])
 def test_one_that_cannot_be_read_is_noted_and_no_error(qtm: Run, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / ".env").write_bytes(content)
+    put(tmp_path, "").write_bytes(content)
     ended = qtm("preprocess", QUESTION)
     assert (ended.code, ended.out) == (0, "jaco health concerns\n")
     assert "qtm: note: " in ended.err
     assert ".env was not read" in ended.err
     assert SECRET not in ended.err
+
+
+def test_every_credential_the_package_reads_may_stand_in_it() -> None:
+    read = {"HF_TOKEN"}  # by the library that fetches models
+    for found in pkgutil.walk_packages(qtmiddleware.__path__, "qtmiddleware."):
+        if found.name.rpartition(".")[2] in ("clients", "opening", "redis_address", "pinecone"):
+            module = vars(importlib.import_module(found.name))
+            read |= {module[name] for name in module if name in ("KEY_VARIABLE", "USER_VARIABLE", "PASSWORD_VARIABLE")}
+    assert read == set(CREDENTIALS)

@@ -68,6 +68,7 @@ def folder(tmp_path: Path, service: EchoingService, monkeypatch: pytest.MonkeyPa
     (tmp_path / "address.json").write_text(json.dumps({"llm": {"baseUrl": f"https://me:{OPENAI_KEY}@example.org"}}))
     (tmp_path / "broken.json").write_text(f'{{"topK": 4, "apiKey": "{OPENAI_KEY}}}')
     (tmp_path / ".env").write_text(f"OPENAI_API_KEY={OPENAI_KEY}\nPINECONE_API_KEY={PINECONE_KEY}\nbroken line\n")
+    (tmp_path / ".env").chmod(0o600)
     qtm.ingest("docs", config=CONFIG)
     return tmp_path
 
