@@ -64,16 +64,42 @@ def read_own_file(path: Path, most: int) -> bytes:
     return content
 
 
+def refuse_link(path: Path) -> None:
+    """Raise `OSError` where *path* is a link: whoever put it there would choose what is written to."""
+    if path.is_symlink():
+        real = os.path.realpath(path)
+        raise OSError(errno.ELOOP, f"it is a link, and no link is written through; name {real} itself", str(path))
+
+
+def check_link(path: Path) -> None:
+    """Raise `OSError` where *path* is a link to nothing, to an empty file, or of another account (root aside).
+
+    An index may lie behind a link, on another disk perhaps; but nothing is laid out where a planted one leads.
+    """
+    if not path.is_symlink():
+        return
+    is_ours = os.name == "nt" or path.lstat().st_uid in (0, os.geteuid())
+    if not is_ours or not path.exists() or (path.is_file() and not path.stat().st_size):
+        refuse_link(path)
+
+
+def open_itself(path: Path, flags: int) -> int:
+    """Open the file at *path* for writing with *flags*, made for its owner alone; raises `OSError`, also for a link."""
+    refuse_link(path)
+    # What is put there in the meantime is refused too.
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), PRIVATE)
+
+
 def append_line(path: Path, line: bytes) -> None:
     """Append *line* and a line break in one write, so that the lines of several threads and processes never mix.
 
     The file and the folders that are missing are made for their owner alone; a file that is there keeps its
-    permissions, and a link is followed, as logs are often led elsewhere. After a line that was left unfinished a new
-    one is begun. Raises `OSError`, also where the disk was full in the middle.
+    permissions. After a line that was left unfinished a new one is begun. Raises `OSError`, also for a link and where
+    the disk was full in the middle.
     """
     make_private_folders(path.parent)
     data = line + b"\n"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
+    descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         if os.lseek(descriptor, 0, os.SEEK_END):
             os.lseek(descriptor, -1, os.SEEK_END)
@@ -90,13 +116,12 @@ def replace_file(path: Path, data: bytes) -> None:
     """Put *data* at *path* whole: readers see the old file or the new one, and a crash leaves the old one.
 
     A new file is as readable as the umask has it, for what is written so is meant to be shared; one that is replaced
-    hands on its permissions. A link is followed to the file it names, which is what is replaced. What is no file is
-    never replaced. Raises `OSError`.
+    hands on its permissions. What is no file is never replaced. Raises `OSError`, also for a link.
     """
-    target = Path(os.path.realpath(path))
-    mode = _mode_of(target)
+    refuse_link(path)
+    mode = _mode_of(path)
     # A name nobody can guess, which must be new: a file or link that was planted there would be refused.
-    draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -106,7 +131,7 @@ def replace_file(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         if mode is not None:
             draft.chmod(mode)
-        draft.replace(target)
+        draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -152,7 +177,7 @@ def _is_same(path: Path, seen: os.stat_result) -> bool:
 def _mode_of(target: Path) -> int | None:
     """The permissions of the file at *target*, ``None`` where there is none."""
     try:
-        found = target.stat().st_mode
+        found = target.lstat().st_mode
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(found):

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -111,13 +111,40 @@ def test_a_file_that_is_replaced_hands_on_its_permissions(tmp_path: Path, before
     assert (mode(path), path.read_bytes()) == (before, b"new")
 
 
-def test_a_link_is_followed_to_what_it_names(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "folder" / "real")
-    for text in (b"first", b"second"):
-        replace_file(tmp_path / "link", text)
-        assert (tmp_path / "link").is_symlink()
-        assert (tmp_path / "folder" / "real").read_bytes() == text
+@pytest.mark.parametrize("write", [replace_file, append_line])
+@pytest.mark.parametrize("leads_to", ["file", "nothing", "itself"])
+def test_no_link_is_written_through_and_what_it_names_is_told(
+    tmp_path: Path, write: Callable[[Path, bytes], None], leads_to: str
+) -> None:
+    link, real = tmp_path / "link", tmp_path / ("link" if leads_to == "itself" else "real")
+    link.symlink_to(real)
+    if leads_to == "file":
+        real.write_text("precious")
+    with pytest.raises(OSError, match=f"is a link, .* name {real} itself"):
+        write(link, b"new")
+    assert link.is_symlink()
+    assert {it.name for it in tmp_path.iterdir()} == ({"link", "real"} if leads_to == "file" else {"link"})
+    assert leads_to != "file" or real.read_text() == "precious"
+
+
+@pytest.mark.parametrize("write", [replace_file, append_line])
+def test_a_link_that_is_put_there_at_the_last_moment_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], None]
+) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "victim")
+    monkeypatch.setattr("qtmiddleware.files.refuse_link", lambda path: None)
+    with pytest.raises(OSError, match="link"):
+        write(tmp_path / "link", b"new")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+@pytest.mark.parametrize("write", [replace_file, append_line])
+def test_a_folder_may_be_a_link(tmp_path: Path, write: Callable[[Path, bytes], None]) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write(tmp_path / "link" / "file", b"new")
+    assert (tmp_path / "real" / "file").read_bytes().strip() == b"new"
 
 
 @pytest.mark.parametrize("planted", ["link", "file"])

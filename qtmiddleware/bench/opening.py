@@ -21,7 +21,7 @@ from qtmiddleware.bench.recorded import fields_of, recorded_part
 from qtmiddleware.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Comparison, Dataset, Progress, require_extras, require_measurable
-from qtmiddleware.files import make_private_folders
+from qtmiddleware.files import make_private_folders, open_itself
 from qtmiddleware.llms import as_language_model, has_language_model
 from qtmiddleware.llms.openai import OpenAIModel
 from qtmiddleware.llms.openai.clients import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
@@ -177,7 +177,7 @@ def _writable(recording: Path) -> Path:
     """*recording*; raises `ConfigError` where nothing can be recorded there, before anything is asked."""
     try:
         make_private_folders(recording.parent)
-        os.close(os.open(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        os.close(open_itself(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     except OSError as error:
         raise ConfigError(f"the replies cannot be recorded in {recording}: {error.strerror}", path="record") from error
     for _ in read_lines(recording):

@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 
 from qtmiddleware.cli.bench_show import note
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.files import replace_file
+from qtmiddleware.files import refuse_link, replace_file
 
 
 def require_jinja() -> None:
@@ -27,6 +27,8 @@ def check_places(folder: Path, names: Sequence[str], option: str) -> None:
         with TemporaryFile(dir=folder):
             pass
     for name in names:
+        with named_errors(folder / name, option):
+            refuse_link(folder / name)
         if (folder / name).exists() and not (folder / name).is_file():
             message = f"nothing can be written to {folder / name}: it is no file; name another place with {option}"
             raise ConfigError(message, path=option, value=str(folder / name))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from qtmiddleware.cli.show import note
 from qtmiddleware.errors import MissingExtra
+from qtmiddleware.files import open_itself
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -118,7 +119,7 @@ def _history_file() -> Path | None:
         path = history_path()
         is_new = not path.exists()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        os.close(open_itself(path, os.O_RDWR | os.O_CREAT))
     except (OSError, RuntimeError) as error:
         note(f"Questions are not kept: {getattr(error, 'strerror', None) or error}.")
         return None

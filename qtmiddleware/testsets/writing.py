@@ -49,7 +49,7 @@ def write(dataset: Dataset, folder: Path) -> None:
     _check_ids(dataset)
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        check_free(target)
+        check_free(folder)
         make_private_folders(target.parent)
         try:
             _fill(draft, dataset)
@@ -68,6 +68,9 @@ def write(dataset: Dataset, folder: Path) -> None:
 def check_free(folder: Path) -> None:
     """Raise `ConfigError` where something stands at *folder* that `write` would not write over."""
     target = folder.expanduser()
+    if target.is_symlink() and not target.exists():
+        message = f"{target} is a link to nothing; name {os.path.realpath(target)} itself"
+        raise ConfigError(message, path=str(target))
     if any(target.iterdir()) if target.is_dir() else target.exists():
         raise ConfigError(
             f"{target} is there already, and a test set is never written over; name a new folder", path=str(target)

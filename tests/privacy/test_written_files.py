@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 from emitted import PASSAGE, QUERY, listening
 
 import qtmiddleware as qtm
+from qtmiddleware.bench.cache_file import CacheFile
 from qtmiddleware.bench.cached_model import CachedModel
+from qtmiddleware.bench.opening import _writable
 from qtmiddleware.cli.bench_files import check_places, write_report
+from qtmiddleware.cli.keyboard import _history_file
 from qtmiddleware.cli.tune import _write
-from qtmiddleware.errors import ConfigError
+from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.llms.recorded import RecordingModel
 from qtmiddleware.stores import LanceDBStore, SQLiteStore
 from qtmiddleware.testing import ScriptedModel
@@ -82,15 +86,86 @@ def test_an_index_and_its_ledger_are_their_owners_alone(tmp_path: Path, folder: 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777
 
 
-def test_a_link_that_leads_to_nothing_yet_leads_to_a_file_of_the_owner_alone(folder: Path) -> None:
-    for name in ("index", "log"):
-        (folder / name).symlink_to(folder / f"real-{name}")
-    with SQLiteStore(folder / "index", embedding_model="m", dimension=3), listening():
-        assert qtm.QueryMiddleware({"log": str(folder / "log")}).wrap(search)(QUERY)
-    assert {it.name: oct(it.lstat().st_mode) for it in folder.glob("real-*")} == {
-        "real-index": "0o100600",
-        "real-log": "0o100600",
-    }
+def open_store(kind: str, place: Path) -> None:
+    (SQLiteStore if kind == "sqlite" else LanceDBStore)(place, embedding_model="m", dimension=3).close()
+
+
+def write_log(place: Path) -> None:
+    with listening():
+        assert qtm.QueryMiddleware({"log": str(place)}).wrap(search)(QUERY)
+
+
+def ingest(place: Path) -> None:
+    (place.parent / "doc.txt").write_text(PASSAGE)
+    config = {"indexPath": str(place.with_suffix(""))}
+    qtm.ingest(place.parent / "doc.txt", config=config, embedder=embedder)
+
+
+def record_reply(place: Path) -> None:
+    with (
+        listening(),
+        qtm.QueryMiddleware({"transformationType": "rewrite"}, client=RecordingModel(model(), place)) as it,
+    ):
+        assert it.wrap(search)(QUERY)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "sqlite": lambda place: open_store("sqlite", place),
+    "lancedb": lambda place: open_store("lancedb", place),
+    "ledger": ingest,
+    "bench cache": CacheFile,
+    "query log": write_log,
+    "recording": record_reply,
+    "recording of a bench": _writable,
+    "history of questions": lambda place: _history_file(),
+    "report": lambda place: write_report(place.parent, {place.name: "text"}),
+    "report, before anything is asked": lambda place: check_places(place.parent, (place.name,), "--report"),
+    "tuned config": lambda place: _write(place, {"topK": 4}),
+    "test set": lambda place: write(bridges_data(), place),
+}
+
+
+@pytest.mark.parametrize("leads_to", ["nothing", "an empty file", "a file"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_planted_link_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, leads_to: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "qtmiddleware").mkdir()
+    place, victim = tmp_path / "qtmiddleware" / "history.ingest", tmp_path / "victim"
+    if writer == "history of questions":
+        place = place.with_suffix("")
+    place.symlink_to(victim)
+    content = {"nothing": None, "an empty file": b"", "a file": b"precious"}[leads_to]
+    if content is not None:
+        victim.write_bytes(content)
+    with suppress(ConfigError, StoreError):
+        WRITERS[writer](place)
+    assert (victim.read_bytes() if victim.exists() else None) == content
+    assert place.is_symlink() or writer == "bench cache"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+def test_an_index_that_was_moved_to_another_disk_is_used_through_its_link(tmp_path: Path, kind: str) -> None:
+    open_store(kind, tmp_path / "elsewhere")
+    (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
+    open_store(kind, tmp_path / "index")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+def test_an_index_whose_link_leads_to_nothing_is_refused_and_what_it_names_is_told(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match=rf"{tmp_path / 'index'} cannot be opened.* name {tmp_path / 'elsewhere'}"):
+        open_store(kind, tmp_path / "index")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give links away")
+def test_an_index_behind_a_link_of_another_account_is_refused(tmp_path: Path) -> None:
+    open_store("sqlite", tmp_path / "elsewhere")
+    (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
+    os.chown(tmp_path / "index", 65534, 65534, follow_symlinks=False)
+    with pytest.raises(StoreError, match="it is a link"):
+        open_store("sqlite", tmp_path / "index")
 
 
 def test_a_folder_for_lancedb_that_was_there_keeps_its_permissions_and_lets_nobody_at_the_table(folder: Path) -> None:

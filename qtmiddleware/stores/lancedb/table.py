@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
-from qtmiddleware.files import PRIVATE_FOLDER, make_private_folders
+from qtmiddleware.files import PRIVATE_FOLDER, check_link, make_private_folders
 
 VERSION: Final = "2"
 _TABLE: Final = "passages"
@@ -29,6 +29,7 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
     except ImportError as error:
         raise MissingExtra("lancedb", "lancedb") from error
     try:
+        check_link(path)
         if path.exists() and not path.is_dir():
             raise StoreError(
                 f"the store {path} cannot be opened: it is not a folder, as a store of the kind lancedb is; "

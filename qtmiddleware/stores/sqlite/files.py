@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
 
-from qtmiddleware.files import PRIVATE, make_private_folders
+from qtmiddleware.files import PRIVATE, check_link, make_private_folders
 
 MEMORY: Final = ":memory:"
 BUSY_SECONDS: Final = 30.0
@@ -26,13 +26,13 @@ def make_file(path: Path) -> None:
 
     One that is there is not opened, not even for a moment: a process that closes any descriptor of a file lets go of
     all its locks on it, those of SQLite too; another process would then remove the log this one writes to, and writes
-    would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2). Raises `OSError`.
+    would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2). Raises `OSError`, also for a link that is not to be
+    followed, as `check_link` says.
     """
-    # Where a link leads to nothing yet, SQLite would make that, as the umask has it.
-    target = Path(os.path.realpath(path))
-    make_private_folders(target.parent)
+    check_link(path)
+    make_private_folders(path.parent)
     with suppress(FileExistsError):
-        os.close(os.open(target, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
 
 
 def mark_of(connection: sqlite3.Connection) -> tuple[int, int]:
