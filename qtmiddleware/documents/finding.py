@@ -21,7 +21,7 @@ def find_documents(data_path: str | Path) -> list[Path]:
     """The documents *data_path* means, in order: a file, the files below a folder, or those a pattern matches.
 
     Of folders and patterns, files of `EXTENSIONS` are taken and hidden ones left out, as are hidden folders; links to
-    folders are not followed. A single file is taken whatever its name, and a name that exists is never a pattern.
+    folders are not followed, unless *data_path* names them. A single file is taken whatever its name, and a name that exists is never a pattern.
 
     Raises `ConfigError` where there are none, and where a folder cannot be looked into: its documents would seem gone.
     """
@@ -71,6 +71,8 @@ def _matching(path: Path) -> Iterator[Path]:
     shows_hidden = any(part.startswith(".") for part in rest)
     for found in base.glob(str(Path(*rest))):
         hidden = any(part.startswith(".") for part in found.relative_to(base).parts)
+        if any(above.is_symlink() for above in found.parents if above != base and above.is_relative_to(base)):
+            continue
         if _is_document(found.name) and (shows_hidden or not hidden) and not found.is_dir():
             yield found
 

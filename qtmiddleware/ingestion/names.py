@@ -18,21 +18,26 @@ _WILD: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A data path: *key* tells it from all others, and documents are named by where they lie below *base*."""
+    """A data path: *key* tells it from all others, and documents are named by where they lie below *base*.
+
+    *is_file* where the data path names one document itself, and does not have it found in a folder or by a pattern.
+    """
 
     key: str
     base: Path
+    is_file: bool
 
     @classmethod
     def of(cls, data_path: str | os.PathLike[str]) -> Root:
         """The root of a file (its folder), a folder, or a glob (the folders before its first wildcard)."""
-        path = Path(os.path.realpath(Path(data_path).expanduser()))
+        given = Path(data_path).expanduser()
+        path = Path(os.path.realpath(given))
         base = path
         if not path.is_dir():
             base = path.parent
             while any(mark in part for part in base.parts for mark in _WILD) and not base.is_dir():
                 base = base.parent
-        return cls(encoded(str(path)), base)
+        return cls(encoded(str(path)), base, os.path.lexists(given) and not path.is_dir())
 
     def source(self, path: Path) -> str:
         """Where *path* lies below the data path, with ``/`` on every system."""

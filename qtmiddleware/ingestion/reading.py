@@ -53,8 +53,11 @@ class Reader:
     def take(self, path: Path) -> str:
         """Make the document at *path* part of this run; answers ``added``, ``changed`` or ``unchanged``.
 
-        What is known of it already is not read again. Raises `UnreadableDocument`.
+        What is known of it already is not read again. Raises `UnreadableDocument`, also for a link, unless the data
+        path names that itself: whoever filled the folder must not choose what else of this machine is read.
         """
+        if path.is_symlink() and not self._root.is_file:
+            raise UnreadableDocument(path, "cannot be opened", "it is a link; name the file it leads to")
         file = encoded(str(absolute(path)))
         state = _state(path)
         fingerprint = self._fingerprint(path)

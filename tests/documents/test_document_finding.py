@@ -79,6 +79,16 @@ def test_links_that_lead_in_circles_do_no_harm(folder: Path) -> None:
     assert names(folder, f"{folder}/**/*.txt") == [name for name in before if name.endswith(".txt")]
 
 
+@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "s*/g.txt", "[o]*/*"])
+def test_no_pattern_leaves_the_folder_through_a_link(folder: Path, tmp_path: Path, pattern: str) -> None:
+    before = names(folder, f"{folder}/{pattern}")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "g.txt").write_text("secret")
+    for name in ("out", "secrets"):
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+    assert names(folder, f"{folder}/{pattern}") == before
+
+
 def test_a_link_to_a_folder_is_read_when_it_is_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder / "sub")
     assert names(tmp_path, tmp_path / "link") == ["link/deep/h.md", "link/g.txt"]

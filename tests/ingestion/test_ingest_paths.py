@@ -137,9 +137,31 @@ def test_a_pipe_is_not_waited_for(world: World) -> None:
     assert Path(skipped.path).name == "pipe.txt"
 
 
-def test_a_link_that_leads_nowhere_is_no_such_file(world: World) -> None:
+@pytest.mark.parametrize("pattern", ["", "*.txt", "**/*.txt"])
+@pytest.mark.parametrize("leads_to", ["credentials", "alpha.txt", "nowhere.txt"])
+def test_a_link_to_a_file_that_is_found_in_a_folder_is_skipped_and_told(
+    world: World, tmp_path: Path, pattern: str, leads_to: str
+) -> None:
+    before = world.ingest(world.docs / pattern).documents
+    (tmp_path / "credentials").write_text("The password is swordfish.")
+    (world.docs / "link.txt").symlink_to((tmp_path if leads_to == "credentials" else world.docs) / leads_to)
+    report = world.ingest(world.docs / pattern)
+    (skipped,) = report.skipped
+    assert (Path(skipped.path).name, report.documents) == ("link.txt", before)
+    assert skipped.reason == "cannot be opened (it is a link; name the file it leads to)"
+    assert "swordfish" not in str(world.passages())
+
+
+def test_a_link_that_is_named_itself_is_read(world: World, tmp_path: Path) -> None:
+    (tmp_path / "real").write_text(SENTENCES["gamma"])
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real")
+    report = world.ingest(tmp_path / "link.txt")
+    assert (report.added, report.skipped) == (1, ())
+
+
+def test_a_named_link_that_leads_nowhere_is_no_such_file(world: World) -> None:
     (world.docs / "link.txt").symlink_to(world.docs / "nowhere.txt")
-    (skipped,) = world.ingest().skipped
+    (skipped,) = world.ingest(world.docs / "link.txt").skipped
     assert "No such file" in skipped.reason
 
 
