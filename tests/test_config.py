@@ -251,6 +251,64 @@ def test_a_value_that_looks_like_a_key_is_never_repeated(values: Any) -> None:
     assert all(part not in told for part in (SECRET, "Bearer abc", "0123456789ab"))
 
 
+KEYS = [
+    SECRET,
+    "sk-ant-api03-Zq81hhTTyw0pLmNabc",
+    "sk_live_Zq81hhTTyw0pLmN",
+    "pcsk_2abcDE_Zq81hhTTyw0pLmN",
+    "hf_ZqAhhTTywOpLmNabcdef",
+    "ghp_Zq81hhTTyw0pLmNabcdef",
+    "github_pat_Zq81hhTTyw0pLmNabcdef",
+    "AKIAIOSFODNN7EXAMPLE",
+    "AIzaSyZq81hhTTyw0pLmNabcdefghijk",
+    "xoxb-1234567890-abcdefghij",
+    "gsk_Zq81hhTTyw0pLmNabcdef",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmNHl0w5N",
+]
+TEXTS = [key for key in all_keys() if key.kind in ("str", "list", "object")]
+
+
+@pytest.mark.parametrize("key", TEXTS, ids=lambda key: key.name)
+def test_a_key_is_refused_in_every_text_setting_and_not_repeated(key: Key) -> None:
+    for secret in KEYS:
+        for text in (secret, f"https://host/{secret}/v1", f"say {secret}."):
+            value: Any = {"str": text, "list": ["word", text], "object": {"rewrite": text}}[key.kind]
+            for part in reversed(key.path):
+                value = {part: value}
+            error = refused(value)
+            assert error.path == key.name
+            assert secret not in str(error) + repr(error) + repr(vars(error))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpt-6-luna",
+        "hf-internal-testing/tiny-random-bert",
+        "jinaai/jina-reranker-v2-base-multilingual",
+        "/data/sk-learn-experiments-2026/log.jsonl",
+        "risk-2026-assessment1234",
+        "2f1c1f0e-1111-4222-8333-0123456789ab",
+        "0123456789abcdef0123456789abcdef",
+        "C:\\Users\\me\\task-1234567890ab\\log",
+    ],
+)
+def test_names_of_models_files_and_tenants_are_no_keys(text: str) -> None:
+    for key in TEXTS:
+        if key.name in ("transformationModel", "log.path", "cache.tenant", "store.namespace"):
+            value: Any = text
+            for part in reversed(key.path):
+                value = {part: value}
+            Config.load(value, environ={})
+
+
+@pytest.mark.parametrize("piece", ["sk-", "sk-a", "eyJ", "eyJaaaaaaaa.", "sk-a1a1a1a1a-", "a", "-"])
+def test_a_long_text_is_looked_through_for_keys_to_its_end(piece: str) -> None:
+    text = piece * 100_000
+    with contextlib.suppress(ConfigError):
+        Config.load({"prompts": {"rewrite": text}}, environ={})
+
+
 def test_a_name_that_only_resembles_a_secret_is_treated_as_a_typing_error() -> None:
     assert "did you mean maxTokens?" in str(refused({"llm": {"maxToken": 10}}))
 
@@ -260,6 +318,18 @@ def test_a_secret_under_a_setting_like_name_is_told_where_it_belongs(name: str) 
     error = refused(None, **{name: "hunter2"})
     assert "OPENAI_API_KEY" in str(error)
     assert "hunter2" not in str(error) + repr(vars(error))
+
+
+@pytest.mark.parametrize("secret", [*KEYS, "0123456789abcdef0123456789abcdef"])
+def test_a_key_in_the_name_of_a_variable_is_not_repeated(secret: str) -> None:
+    error = refused(None, **{f"QTM_{secret}": "1"})
+    assert secret not in str(error) + repr(error) + repr(vars(error))
+
+
+@pytest.mark.parametrize("group", [{"cache": {"redisUrl": 81724655}}, {"llm": {"baseUrl": 81724655}}])
+def test_a_number_where_a_password_may_stand_is_not_repeated(group: Any) -> None:
+    error = refused(group)
+    assert "81724655" not in str(error) + repr(error) + repr(vars(error))
 
 
 def test_an_environment_value_that_looks_like_a_key_is_never_repeated() -> None:

@@ -23,6 +23,20 @@ _SECRET_WORDS: Final = frozenset(
     ("secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer")
 )
 _SECRET_NAME: Final = re.compile(r"(?:api|access|private|auth|secret)[-_]?(?:key|token)", re.IGNORECASE)
+_KEY: Final = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+        (?:sk|pk|pcsk|gsk|xai)[-_](?:\w{1,40}-){0,4}(?=\w{0,99}[0-9])(?=\w{0,99}[A-Za-z])\w{10}
+        |hf_[A-Za-z0-9]{10}
+        |(?:gh[oprsu]|github_pat|glpat)[-_]\w{10}
+        |(?:AKIA|ASIA)[A-Z0-9]{12}
+        |AIza[\w-]{20}
+        |xox[abeprs]-[\w-]{10}
+        |eyJ[\w-]{8,2000}\.eyJ[\w-]{8}
+    )""",
+    re.VERBOSE,
+)
+"""What is a key and nothing else: what the vendors' begin with, and a JSON web token. All lengths have an end, as long
+texts are looked through too."""
 _SECRET_VALUE: Final = re.compile(
     r"""\b(?:sk|pk|pcsk|hf|gsk|xai|ghp)[-_][\w-]{8,}        # what the vendors' keys begin with
     |\bBearer\s
@@ -32,6 +46,8 @@ _SECRET_VALUE: Final = re.compile(
     |\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b""",
     re.IGNORECASE | re.VERBOSE,
 )
+_MAY_HOLD_PASSWORDS: Final = ("url", "host", "tenant")
+_UNSHOWN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "keys come from the environment alone (OPENAI_API_KEY, PINECONE_API_KEY)"
 
 
@@ -40,9 +56,23 @@ def wrong(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     if value is REPEATED:
         line = f"{path} stands more than once in the same object ({source}); allowed: once"
     else:
-        line = f"{path} is {shown(value)} ({source}); allowed: {allowed}"
-    kept = value if _is_harmless(value) else None
+        line = f"{path} is {shown(value, path)} ({source}); allowed: {allowed}"
+    kept = value if _is_harmless(value, path) else None
     return ConfigError(line, path=path, value=kept, allowed=allowed, source=source)
+
+
+def holds_key(value: Any) -> bool:
+    """Whether a setting's *value*, a text or what holds texts, has a key in it, wherever it stands there."""
+    if isinstance(value, str):
+        return _KEY.search(value) is not None
+    if isinstance(value, Mapping):
+        return any(holds_key(part) for pair in value.items() for part in pair)
+    return isinstance(value, list | tuple) and any(map(holds_key, value))
+
+
+def strayed(path: str, source: str) -> ConfigError:
+    """The error for a text setting at *path* that holds a key, which is not repeated."""
+    return ConfigError(f"{path} is {_UNSHOWN} ({source}); {_KEYS_ADVICE}", path=path, source=source)
 
 
 def unknown(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
@@ -59,6 +89,9 @@ def unknown(key: Any, above: tuple[str, ...], names: Sequence[str], source: str)
 
 def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an environment variable that looks like a setting and is none. Its value is not looked at."""
+    if _is_secret(name.removeprefix(ENVIRONMENT_PREFIX)):
+        line = f"a variable that begins with {ENVIRONMENT_PREFIX} has a name that looks like a key (not shown)"
+        return ConfigError(f"{line}; {_KEYS_ADVICE}", path=ENVIRONMENT_PREFIX, source="environment")
     source = f"environment {name}"
     if is_secret_name(name):
         advice = "keys are read from OPENAI_API_KEY and PINECONE_API_KEY"
@@ -80,10 +113,15 @@ def raise_all(errors: Sequence[ConfigError]) -> None:
     raise ConfigError(lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source)
 
 
-def shown(value: Any) -> str:
-    """A found value, fit for a message: short, on one line, and never a secret or the inside of a container."""
+def shown(value: Any, path: str = "") -> str:
+    """A found value, fit for a message: short, on one line, and never a secret or the inside of a container.
+
+    A number at a *path* where a password may stand is not shown either.
+    """
     if isinstance(value, str):
-        return "a text that looks like a key (not shown)" if _SECRET_VALUE.search(value) else _quoted(value)
+        return _UNSHOWN if _is_secret(value) else _quoted(value)
+    if not _is_harmless(value, path) and isinstance(value, int | float):
+        return "a number (not shown)"
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int):
@@ -106,8 +144,14 @@ def _quoted(value: str) -> str:
     return json.dumps(short, ensure_ascii=not short.isprintable())
 
 
-def _is_harmless(value: Any) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, str) and not _SECRET_VALUE.search(value))
+def _is_secret(text: str) -> bool:
+    return bool(_SECRET_VALUE.search(text) or _KEY.search(text))
+
+
+def _is_harmless(value: Any, path: str) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return not (is_secret_name(path) or path.casefold().endswith(_MAY_HOLD_PASSWORDS))
+    return isinstance(value, bool) or (isinstance(value, str) and not _is_secret(value))
 
 
 def _as_key(key: Any) -> str:

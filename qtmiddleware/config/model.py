@@ -10,11 +10,12 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from qtmiddleware.config.errors import fold, unknown, wrong
+from qtmiddleware.config.errors import fold, holds_key, strayed, unknown, wrong
 from qtmiddleware.config.keys import (
     PROMPT_NAMES,
     SHORTHANDS,
     Key,
+    all_keys,
     camel,
     default_of,
     dotted,
@@ -22,6 +23,7 @@ from qtmiddleware.config.keys import (
     members,
     spellings,
 )
+from qtmiddleware.config.tree import at
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.settings import META, Settings
 
@@ -42,9 +44,11 @@ def checked(values: Mapping[Any, Any], source: str) -> tuple[dict[str, Any], lis
     errors: list[ConfigError] = []
     spelled = _spelled(values, Settings, (), source, errors)
     try:
-        return settings_model().model_validate(spelled).model_dump(exclude_unset=True), errors
+        found = settings_model().model_validate(spelled).model_dump(exclude_unset=True)
     except ValidationError as error:
         return {}, [*errors, *_explained(error, source)]
+    # Whatever is set is shown by `qtm config show`, and much of it is sent or written somewhere.
+    return found, [*errors, *(strayed(key.name, source) for key in all_keys() if holds_key(at(found, key)))]
 
 
 @cache

@@ -21,7 +21,8 @@ def find_documents(data_path: str | Path) -> list[Path]:
     """The documents *data_path* means, in order: a file, the files below a folder, or those a pattern matches.
 
     Of folders and patterns, files of `EXTENSIONS` are taken and hidden ones left out, as are hidden folders; links to
-    folders are not followed, unless *data_path* names them. A single file is taken whatever its name, and a name that exists is never a pattern.
+    folders are not followed, unless *data_path* names them. A single file is taken whatever its name, and a name that
+    exists is never a pattern.
 
     Raises `ConfigError` where there are none, and where a folder cannot be looked into: its documents would seem gone.
     """
