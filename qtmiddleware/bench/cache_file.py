@@ -16,6 +16,7 @@ from qtmiddleware.files import set_aside
 from qtmiddleware.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
+    check_layout,
     is_damage,
     is_empty,
     is_foreign,
@@ -138,6 +139,7 @@ class CacheFile:
                 f"{self._path} is no cache of this version of qtmiddleware; it was left as it is: move it away, or "
                 "name another folder"
             )
+        check_layout(connection, _SCHEMA)
 
 
 def _advice(error: Exception) -> str:

@@ -11,6 +11,7 @@ from qtmiddleware.stores.sqlite.files import (
     FAILURES,
     LOG_BYTES,
     MEMORY,
+    check_layout,
     is_damage,
     is_empty,
     is_foreign,
@@ -143,3 +144,4 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: move it away")
     if version != VERSION:
         raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
+    check_layout(connection, _SCHEMA)

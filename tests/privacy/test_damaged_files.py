@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from emitted import PASSAGE, QUERY, listening
 import qtmiddleware as qtm
 from qtmiddleware.bench.cache_file import CacheFile
 from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.ingestion.schema import open_ledger
 from qtmiddleware.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.ports import Passage
 from qtmiddleware.stores import LanceDBStore, SQLiteStore
@@ -196,6 +198,26 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
             for _ in range(20):
                 made[chance.randrange(len(made))] = chance.randrange(256)
     return bytes(made)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "cache"])
+def test_a_ledger_or_cache_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file.sqlite"
+
+    def use() -> None:
+        (open_ledger(str(path)) if kind == "ledger" else CacheFile(path)).close()
+
+    use()
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END")
+        theirs.commit()
+    if kind == "ledger":
+        with pytest.raises(StoreError, match=r"its tables are not those .* left as it is"):
+            use()
+    else:
+        with listening():
+            use()
+        assert (tmp_path / "file.sqlite.corrupt-1").exists()
 
 
 @pytest.mark.parametrize("part", ["*.manifest", "data/*.lance", "_indices/*/*"])

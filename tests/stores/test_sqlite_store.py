@@ -93,6 +93,47 @@ def test_a_foreign_or_damaged_file_is_named_and_left_as_it_is(tmp_path: Path, fi
     assert path.read_bytes() == before
 
 
+ENDLESS = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+    SELECT i AS row, CAST(i AS TEXT) AS id, 1 AS changed, zeroblob(12) AS vector, '' AS text, '{}' AS metadata FROM n"""
+HOSTILE = {
+    "an endless view": f"DROP TABLE passages; CREATE VIEW passages AS {ENDLESS};",
+    "another view": "CREATE VIEW theirs AS SELECT 1;",
+    "a virtual table": "DROP TABLE passages; CREATE VIRTUAL TABLE passages USING fts5"
+    " (row, id, changed, vector, text, metadata);",
+    "a column that is computed": "ALTER TABLE passages ADD COLUMN more AS (zeroblob(1000000000));",
+    "a trigger more": "CREATE TRIGGER theirs AFTER INSERT ON passages BEGIN DELETE FROM passages; END;",
+    "a trigger of ours that does something else": "DROP TRIGGER words_delete; CREATE TRIGGER words_delete AFTER DELETE"
+    " ON passages BEGIN DELETE FROM meta; END;",
+    "a very long value": "INSERT INTO meta VALUES ('a', zeroblob(200000000));",
+    "a very long number of changes": "UPDATE meta SET value = zeroblob(200000000) WHERE key = 'changes';",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_file_with_other_tables_than_ours_is_refused_and_nothing_of_it_is_run(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "index.sqlite"
+    with open_store(path) as store:
+        store.upsert([Passage("a", "apple")], [X])
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.create_function("searchable", 2, lambda text, metadata: text, deterministic=True)
+        theirs.executescript(HOSTILE[what])
+        theirs.commit()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"index\.sqlite .*left as it is"):
+        open_store(path)
+    assert path.read_bytes() == before
+
+
+def test_an_index_that_was_analyzed_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    with open_store(path) as store:
+        store.upsert([Passage("a", "apple")], [X])
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.executescript("ANALYZE; VACUUM;")
+    with open_store(path) as store:
+        assert store.count() == 1
+
+
 def test_damage_found_later_is_a_store_error(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     with open_store(path) as store:

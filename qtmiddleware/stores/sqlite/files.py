@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Final
+from typing import Any, Final
 
 from qtmiddleware.files import PRIVATE, check_link, make_private_folders
 
@@ -16,6 +18,7 @@ BUSY_SECONDS: Final = 30.0
 """How long is waited for another process to finish writing."""
 LOG_BYTES: Final = 64 << 20
 """What is left of the write-ahead log after a long write."""
+_SHORT_BYTES: Final = 100_000
 _RETRY_SECONDS: Final = 0.01
 _UNDECODED: Final = "Could not decode to UTF-8"
 """What Python's own error begins with where a text in a file is damaged."""
@@ -46,6 +49,46 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     """Whether nothing was ever put into the database."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return tables == 0 and mark_of(connection) == (0, 0)
+
+
+def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
+    """Raise `Damage` unless the database has the tables, indexes and triggers that *statements* make, and no others.
+
+    A view or a trigger out of somebody else's file is a program that would run in ours, and need never end.
+    """
+    connection.execute("PRAGMA trusted_schema = OFF")
+    with short_values(connection):
+        if _objects(connection) != _made_by(statements):
+            raise Damage("its tables are not those such a file has")
+
+
+@contextmanager
+def short_values(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read nothing that is long: a value in somebody else's file may fill all memory. Raises `Damage` for one."""
+    before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT_BYTES)
+    try:
+        yield
+    except sqlite3.DataError:
+        raise Damage("it holds a longer value than such a file has") from None
+    finally:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
+
+
+@cache
+def _made_by(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
+    with closing(sqlite3.connect(MEMORY, isolation_level=None)) as fresh:
+        for statement in statements:
+            fresh.execute(statement)
+        return _objects(fresh)
+
+
+def _objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
+    # The statistics of ANALYZE do no harm. What a full-text table is made of each version of SQLite writes in its way.
+    rows = connection.execute(
+        "SELECT type, name, CASE WHEN name GLOB 'words_*' AND type = 'table' THEN '' ELSE sql END, rootpage > 0 "
+        "FROM sqlite_master WHERE name NOT GLOB 'sqlite_stat*' LIMIT 100"
+    )
+    return frozenset((kind, name, " ".join((sql or "").split()), is_stored) for kind, name, sql, is_stored in rows)
 
 
 def use_wal(connection: sqlite3.Connection) -> None:

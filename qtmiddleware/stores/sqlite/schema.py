@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import cache
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -12,6 +13,7 @@ from qtmiddleware.stores.sqlite.connection import Connection, connection_to, tun
 from qtmiddleware.stores.sqlite.files import (
     FAILURES,
     MEMORY,
+    check_layout,
     is_damage,
     is_empty,
     is_foreign,
@@ -19,6 +21,7 @@ from qtmiddleware.stores.sqlite.files import (
     make_file,
     mark_of,
     said,
+    short_values,
     use_wal,
 )
 from qtmiddleware.stores.words import CATEGORIES
@@ -142,7 +145,8 @@ def _create(connection: Connection, embedding_model: str, dimension: int) -> Non
         raise
 
 
-def _statements() -> list[str]:
+@cache
+def _statements() -> tuple[str, ...]:
     """The schema's statements, one by one, as running a script at once would end the transaction."""
     found: list[str] = []
     held = ""
@@ -151,7 +155,7 @@ def _statements() -> list[str]:
         if sqlite3.complete_statement(held):
             found.append(held)
             held = ""
-    return found
+    return tuple(found)
 
 
 def _check(connection: Connection, path: str, embedding_model: str, dimension: int) -> None:
@@ -161,7 +165,9 @@ def _check(connection: Connection, path: str, embedding_model: str, dimension: i
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: name another path")
     if version != VERSION:
         raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
-    held = dict(connection.execute("SELECT key, value FROM meta"))
+    check_layout(connection, _statements())
+    with short_values(connection):
+        held = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
     model, length = held.get("embedding_model"), held.get("dimension")
     if (model, length) != (embedding_model, dimension):
         raise StoreError(
