@@ -121,7 +121,9 @@ class UnreadableDocument(QtMiddlewareError):
     """
 
     def __init__(self, path: Path, reason: str, detail: str = "") -> None:
-        super().__init__(f"{path} was not read: {reason}" + (f" ({detail})" if detail else ""))
+        # A name may break lines, and so forge one in whatever this is written to.
+        named = str(path) if str(path).isprintable() else ascii(str(path))
+        super().__init__(f"{named} was not read: {reason}" + (f" ({detail})" if detail else ""))
         self.path = path
         self.reason = reason
         self.detail = detail

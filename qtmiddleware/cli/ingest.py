@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 
 from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out
 from qtmiddleware.cli.exits import FAILED
-from qtmiddleware.cli.harmless import harmless_json
+from qtmiddleware.cli.harmless import harmless_json, harmless_line
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.ingestion import IngestReport, Progress, Stage, ingest
@@ -53,7 +53,7 @@ def ingest_command(
     with _bars() if notes.is_terminal and not log_json else _log_lines() as listener:
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:
-        notes.print(f"skipped: {one.path}: {one.reason}", soft_wrap=True)
+        notes.print(harmless_line(f"skipped: {one.path}: {one.reason}"), soft_wrap=True)
     if json_output:
         as_json(report.to_dict())
     else:
@@ -104,7 +104,7 @@ class _Notes(logging.Handler):
     """Log records as notes."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        notes.print(f"{record.levelname.lower()}: {record.getMessage()}")
+        notes.print(harmless_line(f"{record.levelname.lower()}: {record.getMessage()}"))
 
 
 class _JsonLine(logging.Formatter):

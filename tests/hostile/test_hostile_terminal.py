@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from qtmiddleware.cli.console import PlainConsole
-from qtmiddleware.cli.harmless import harmless, harmless_json
+from qtmiddleware.cli.harmless import harmless, harmless_json, harmless_line
 from qtmiddleware.ports import Passage
 from qtmiddleware.stores import SQLiteStore
 from tests.cli.answering_service import AnsweringService
@@ -139,6 +139,29 @@ def test_a_config_and_what_is_wrong_with_it_are_shown_harmlessly(qtm: Run, tmp_p
     assert ended.code == 2
     nothing_acts(ended)
     nothing_acts(qtm("ask", "--config", "no\x1b]0;x\x07.json", "--type", "\x1b]0;x\x07\u202e", "Where?"))
+
+
+FORGED = "2 documents in 2 chunks: 2 added"
+BREAKS = ["\n", "\r", "\r\n", "\t", "\v", "\x1b[2K\x1b[1G", "\x85", "\u2028", "\u2029"]
+
+
+@pytest.mark.parametrize("made", BREAKS, ids=ascii)
+def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path, made: str) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in (f"a{made}{FORGED}{made}.txt", f"b{made}{FORGED}.pdf"):
+        (tmp_path / "docs" / name).write_bytes(b"")
+    for arguments in (("ingest", "docs"), ("bench", "--generate", "3", "--docs", "docs", "--data", "set")):
+        ended = qtm(*arguments, OPENAI_API_KEY="none")
+        nothing_acts(ended)
+        lines = (ended.out + "\n" + ended.err).splitlines()
+        assert not [line for line in lines if line.strip().startswith(FORGED)]
+    skipped = [line for line in qtm("ingest", "docs").err.splitlines() if "skipped: " in line]
+    assert len(skipped) == 2
+
+
+@given(st.text())
+def test_a_line_stays_one_line_whatever_stands_in_it(text: str) -> None:
+    assert len(harmless_line(text).splitlines()) <= 1
 
 
 def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: Path) -> None:
