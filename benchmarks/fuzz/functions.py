@@ -92,8 +92,9 @@ def _guarded_query(text: str) -> None:
 def _streamed(text: str) -> None:
     reader = StreamReader()
     data = b"data: " + text.encode("utf-8", "replace")
-    for at in range(0, len(data), 4_096):
-        for _ in reader.feed(data[at : at + 4_096]):
+    # In pieces so small that to go through a line again for each would be felt.
+    for at in range(0, len(data), 16):
+        for _ in reader.feed(data[at : at + 16]):
             pass
     reader.end()
 

@@ -21,6 +21,7 @@ from werkzeug import Request, Response
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.openai import OpenAIModel
+from qtmiddleware.llms.openai import body as body_module
 from qtmiddleware.llms.openai import streaming as streaming_module
 from qtmiddleware.llms.openai.streaming import Events, StreamReader
 from qtmiddleware.ports import Prompt, Reply, StreamingModel
@@ -381,6 +382,80 @@ def test_a_stream_without_end_is_not_read_to_its_end(listen, question, wire, mon
             connection.sendall(sse(chunk("x" * 10_000), done=False))
 
     assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "too_long"
+
+
+@pytest.mark.parametrize("start", [b'{"choices": [', b"[", b"data: ", b"data: x\n", b": "])
+def test_a_body_or_an_event_larger_than_any_piece_of_an_answer_is_not_read_on(listen, question, wire, start) -> None:
+    # Of the fourth, each line is short and the event has no end.
+    more = (b"data: x\n" if start.endswith(b"\n") else b"[],") * 10_000
+
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n" + start)
+        while not self.ended.is_set():
+            connection.sendall(more)
+
+    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "too_long"
+
+
+@pytest.mark.parametrize("start", [b'{"choices": [', b"data: "])
+def test_a_body_or_a_line_that_trickles_is_given_up_at_the_deadline(listen, question, wire, start: bytes) -> None:
+    def talk(self: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n" + start)
+        while not self.ended.wait(0.02):
+            connection.sendall(b"[],")
+
+    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason == "timeout"
+
+
+@pytest.mark.parametrize(
+    "piece", [sse(chunk("a"), done=False), b": x\n", b"data: x", b"{", {"choices": []}], ids=lambda it: str(it)[:12]
+)
+def test_the_deadline_is_looked_at_after_every_piece(piece: Any) -> None:
+    deadline = Deadline.after(600)
+    reader = StreamReader(deadline)
+    list(reader.feed(piece))
+    deadline.cancel()
+    with pytest.raises(ModelError) as caught:
+        list(reader.feed(piece))
+    assert caught.value.reason == "cancelled"
+
+
+def test_the_deadline_is_looked_at_between_the_events_of_one_piece() -> None:
+    deadline = Deadline.after(600)
+    pieces = StreamReader(deadline).feed(sse(chunk("a"), chunk("b"), done=False))
+    assert next(pieces) == "a"
+    deadline.cancel()
+    with pytest.raises(ModelError):
+        next(pieces)
+
+
+def test_an_answer_that_had_ended_at_the_deadline_is_whole(listen, question, wire) -> None:
+    def talk(self: Any, connection: socket.socket) -> None:
+        ended = sse(chunk("Jaco is fit."), chunk(finish="stop"), done=False)
+        connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n" + ended)
+        while not self.ended.wait(0.02):
+            connection.sendall(b": keep alive\n\n")
+
+    assert listen(OpenAIModel("m", base_url=wire(talk).url()), question, 0.5)[1].text == "Jaco is fit."
+
+
+@pytest.mark.parametrize("start", [b"", b"data: ", b": "])
+def test_a_line_in_small_pieces_is_read_to_its_end(start: bytes) -> None:
+    # What took the square of its length would not be done before the test is stopped.
+    events, length = Events(), body_module.MOST_BYTES - 8
+    assert not [*events.feed(start)]
+    for _ in range(0, length, 4):
+        assert not [*events.feed(b"abcd")]
+    assert [len(it) for it in events.feed(b"\n\n")] == ([length] if start == b"data: " else [])
+
+
+def test_what_follows_an_answer_does_not_put_it_together_again() -> None:
+    reader = StreamReader()
+    for piece in [chunk("a" * 100)] * 10_000 + [chunk(" "), chunk(finish="stop")]:
+        list(reader.feed(piece))
+    assert reader.ended() is not None
+    reader._texts = None  # type: ignore[assignment]
+    assert reader.ended() is None
 
 
 def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:

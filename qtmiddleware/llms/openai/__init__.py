@@ -111,7 +111,7 @@ class OpenAIModel:
         if not self._clients.can_block:
             yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
             return
-        reader = StreamReader()
+        reader = StreamReader(deadline)
         with ExitStack() as stack:
             talk = self._dialogue.about(prompt, streams=True)
             heard = conversed(talk, partial(self._open, deadline=deadline, stack=stack))
@@ -129,9 +129,7 @@ class OpenAIModel:
                 if chunk is None:
                     break
                 yield from filter(None, reader.feed(chunk))
-                if not reader.is_whole:
-                    wait_for(deadline)
-                elif ended := reader.ended():
+                if ended := reader.ended():
                     yield self._accounted(heard, ended)
         left, reply = reader.end()
         if left:
@@ -140,7 +138,7 @@ class OpenAIModel:
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
-        reader = StreamReader()
+        reader = StreamReader(deadline)
         async with AsyncExitStack() as stack:
             talk = self._dialogue.about(prompt, streams=True)
             heard = await aconversed(talk, partial(self._aopen, deadline=deadline, stack=stack))
@@ -202,7 +200,7 @@ class OpenAIModel:
         with completions.with_streaming_response.create(**request, timeout=timeout(left)) as response:
             for chunk in response.iter_bytes():
                 collector.add(chunk)
-        return collector.body(), _retries_of(response)
+        return collector.take(), _retries_of(response)
 
     async def _asend(self, request: dict[str, Any], deadline: Deadline) -> Sent:
         client = await self._clients.asynchronous()
@@ -215,7 +213,7 @@ class OpenAIModel:
             async with completions.with_streaming_response.create(**request, timeout=timeout(left)) as response:
                 async for chunk in response.iter_bytes():
                     collector.add(chunk)
-            return collector.body(), _retries_of(response)
+            return collector.take(), _retries_of(response)
 
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Sent:
         """What comes back, as an iterator that lives as long as *stack*."""

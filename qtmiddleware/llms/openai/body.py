@@ -12,14 +12,16 @@ from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import Reply
 
 MOST_BYTES: Final = 1 << 20
-"""Largest body that is read: an answer is a few kilobytes, so anything near this is none."""
+"""Largest body, and largest event of a stream, that is read: an answer is a few kilobytes, so this is none."""
 
 CUT: Final = frozenset({"length", "max_tokens"})
 """The reasons to end that mean the token limit."""
 
+STILL_SENDING: Final = "the model was still sending"
+
 
 class Collector:
-    """Gathers the chunks of one body and stops where it grows too large or the time is over."""
+    """Gathers the chunks of one body, or of one line, and stops where it grows too large or the time is over."""
 
     __slots__ = ("_chunks", "_deadline", "_size")
 
@@ -31,14 +33,22 @@ class Collector:
     def add(self, chunk: bytes) -> None:
         """Keep *chunk*; raises `ModelError` (``too_long``, ``timeout``, ``cancelled``) where that was one too many."""
         self._size += len(chunk)
-        if self._size > MOST_BYTES:
-            raise ModelError("too_long", f"the model's answer is larger than {MOST_BYTES} bytes and was not read on")
-        time_left(self._deadline, "the model was still sending")
+        check_size(self._size, MOST_BYTES)
+        time_left(self._deadline, STILL_SENDING)
         self._chunks.append(chunk)
 
-    def body(self) -> bytes:
-        """All of it."""
-        return b"".join(self._chunks)
+    def take(self) -> bytes:
+        """All of it; what is added next begins another."""
+        whole = b"".join(self._chunks)
+        self._chunks.clear()
+        self._size = 0
+        return whole
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise `ModelError` where *size* bytes of an answer are more than *most*."""
+    if size > most:
+        raise ModelError("too_long", f"the model's answer is larger than {most} bytes and was not read on")
 
 
 def read_reply(raw: Any) -> Reply:

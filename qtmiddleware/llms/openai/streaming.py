@@ -6,9 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.openai.body import (
     CUT,
+    STILL_SENDING,
+    Collector,
+    check_size,
     get,
     nothing_said,
     raise_refusal,
@@ -19,6 +23,7 @@ from qtmiddleware.llms.openai.body import (
     tokens_of,
     without_surrogates,
 )
+from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import Reply
 
 MOST_BYTES: Final = 64 << 20
@@ -35,51 +40,66 @@ def says_all(answer: Any) -> bool:
 
 
 class Events:
-    """The data of server-sent events, out of bytes that may be cut anywhere."""
+    """The data of server-sent events, out of bytes that may be cut anywhere; each byte is looked at once.
+
+    Raises `ModelError` for a line or an event that is larger than any piece of an answer.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._data: list[bytes] = []
+        self._line = Collector(Deadline())
+        self._data = Collector(Deadline())
+        self._has_data = False
+        self._after_return = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """The data of each event that is complete now."""
-        # A carriage return at the end may be half of a line's end.
-        text = (self._rest + chunk).replace(b"\r\n", b"\n")
-        held = text.endswith(b"\r")
-        *lines, self._rest = (text[:-1] if held else text).replace(b"\r", b"\n").split(b"\n")
-        self._rest += b"\r" if held else b""
-        for line in lines:
-            yield from self._line(line)
+        if not chunk:
+            return
+        # Of a line's end that was cut in two its first half has ended the line.
+        if self._after_return:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_return = chunk.endswith(b"\r")
+        *ends, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for end in ends:
+            self._line.add(end)
+            yield from self._read(self._line.take())
+        self._line.add(rest)
 
     def end(self) -> Iterator[bytes]:
         """The data of a last event that was not ended."""
-        yield from self._line(self._rest.rstrip(b"\r"))
-        yield from self._line(b"")
+        yield from self._read(self._line.take())
+        yield from self._read(b"")
 
-    def _line(self, line: bytes) -> Iterator[bytes]:
+    def _read(self, line: bytes) -> Iterator[bytes]:
         name, _, value = line.partition(b":")
         if name == b"data":
-            self._data.append(value.removeprefix(b" "))
-        elif not line and self._data:
-            data, self._data = b"\n".join(self._data), []
-            yield data
+            if self._has_data:
+                self._data.add(b"\n")
+            self._data.add(value.removeprefix(b" "))
+            self._has_data = True
+        elif not line and self._has_data:
+            self._has_data = False
+            yield self._data.take()
 
 
 class StreamReader:
     """Puts one streamed reply together; a server that does not stream but answers at once is understood too.
 
     Chunks are bytes or the client's own objects. *is_done* says that nothing more will come, *is_whole* that the model
-    has ended its answer.
+    has ended its answer. The *deadline* (none by default) is looked at after every piece: an answer that was ended by
+    then is done, for any other that is an error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: Deadline | None = None) -> None:
         self.is_done = False
+        self._deadline = deadline or Deadline()
         self._events = Events()
         self._size = 0
-        self._body: list[bytes] | None = None
+        self._body: Collector | None = None
         self._given: Any = None
         self._seen = b""
         self._texts: list[str] = []
+        self._says = False
         self._half = ""
         self._finish = ""
         self._reasoned = False
@@ -97,24 +117,38 @@ class StreamReader:
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")
         if not isinstance(chunk, bytes):
-            yield self._completion(chunk)
+            text = self._completion(chunk)
+            self._grow(len(text))
+            yield text
+            self._look_at_deadline()
             return
-        self._size += len(chunk)
-        if self._size > MOST_BYTES:
-            raise ModelError("too_long", f"the model's answer is larger than {MOST_BYTES} bytes and was not read on")
+        self._grow(len(chunk))
         if not self._seen:
             self._seen = chunk.lstrip()[:1]
-            self._body = [] if self._seen == b"{" else None
+            self._body = Collector(self._deadline) if self._seen == b"{" else None
         if self._body is not None:
-            self._body.append(chunk)
+            self._body.add(chunk)
             return
         for data in self._events.feed(chunk):
             yield self._data(data)
+            self._look_at_deadline()
+        self._look_at_deadline()
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        check_size(self._size, MOST_BYTES)
+
+    def _look_at_deadline(self) -> None:
+        if not self.is_whole:
+            time_left(self._deadline, STILL_SENDING)
+        elif self._deadline.passed:
+            # Nothing is missing of the answer but, perhaps, what it cost.
+            self.is_done = True
 
     def end(self) -> tuple[str, Reply]:
         """The text that was left, and the whole; raises `ModelError` where there is none or it broke off."""
         if self._body is not None or self._given is not None:
-            reply = read_reply(self._given if self._body is None else b"".join(self._body))
+            reply = read_reply(self._given if self._body is None else self._body.take())
             return reply.text, reply
         left = "".join(self._data(data) for data in self._events.end()) + self._whole(last=True)
         text, cut = "".join(self._texts), self._finish in CUT
@@ -128,11 +162,11 @@ class StreamReader:
 
     def ended(self) -> Reply | None:
         """The reply when the model has just ended it and what it cost is still to come; given once."""
-        text = "".join(self._texts)
-        if self._was_given or self.is_done or not (self._finish and text.strip()):
+        # In this order: the whole text is put together once, not for every chunk.
+        if self._was_given or self.is_done or not (self._finish and self._says):
             return None
         self._was_given = True
-        return self._reply(text)
+        return self._reply("".join(self._texts))
 
     def _reply(self, text: str) -> Reply:
         read = tokens_of(self._usage, "prompt_tokens", "input_tokens")
@@ -179,4 +213,5 @@ class StreamReader:
         text = without_surrogates(text)
         if text:
             self._texts.append(text)
+            self._says = self._says or not text.isspace()
         return text
