@@ -12,7 +12,7 @@ from qtmiddleware.preprocessing import Span, detect_language, dominant_script, p
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Ask, Outcome
 from qtmiddleware.trace import Trace
-from qtmiddleware.transforms import guard, merge, parse, prompts_for, standalone_prompt
+from qtmiddleware.transforms import guard, is_within_limits, merge, parse, prompts_for, standalone_prompt
 from qtmiddleware.types import Degradation, Message, Transformation
 
 NOTHING = Transformation()
@@ -74,6 +74,11 @@ class Question:
     def is_last_round(self) -> bool:
         """Whether nothing is asked after these prompts."""
         return not (self._history and self._settings.transformation_type == "all")
+
+    def could_be_answered_by(self, made: Transformation) -> bool:
+        """Whether *made*, which somebody else remembered, is what replies to the prompts of all rounds could give."""
+        prompts = prompts_for(self._settings, self.query, self._history)
+        return is_within_limits(made, [field for prompt in prompts for field in prompt.fields])
 
     def asks(self, deadline: Deadline) -> list[Ask]:
         """The steps of this round; each has its own deadline, since each may be cancelled alone."""

@@ -67,6 +67,7 @@ class Turn:
         self._language = query.language or "auto"
         self._request = request
         self._settings = request.settings
+        self._fits = question.could_be_answered_by
         self._cache = request.memory.cache
         self._trace = trace
         self._trouble = trouble
@@ -136,7 +137,7 @@ class Turn:
         if self._joined is not None:
             return [Join(self._joined)]
         if self._elsewhere and self._shared is not None:
-            return [Recall(partial(self._shared.wait, self._shared_key(), self.patience))]
+            return [Recall(partial(self._shared.wait, self._shared_key(), self.patience, self._fits))]
         asks = self._question.asks(self.patience)
         if self._led is not None and self._lands_early:
             early = _Early(self._led, len(asks))
@@ -215,7 +216,7 @@ class Turn:
             return
         from qtmiddleware.cache.redis_cache import Claim
 
-        call = partial(shared.claim, self._shared_key(), self.patience.remaining() + _GRACE)
+        call = partial(shared.claim, self._shared_key(), self.patience.remaining() + _GRACE, self._fits)
         self._has_claim = True
         (outcome,) = yield Together([Recall(call)], self.patience.sooner(self._cache_seconds), 1)
         if isinstance(outcome.value, Transformation):

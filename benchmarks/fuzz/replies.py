@@ -17,7 +17,7 @@ from qtmiddleware.llms.openai.streaming import StreamReader
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.settings import Settings
-from qtmiddleware.transforms import TRANSFORMS, distinct, guard, parse
+from qtmiddleware.transforms import TRANSFORMS, distinct, guard, is_within_limits, parse
 from qtmiddleware.transforms.parsing import read_carefully
 from qtmiddleware.transforms.salvage import Members, json_values
 from qtmiddleware.transforms.swift_reading import read_swiftly
@@ -46,6 +46,7 @@ def parsing(data: bytes) -> None:
     spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
     kept = guard(made, query=QUESTION, must_keep=spans, script_of=lambda it: "latin" if it.isascii() else "")
     check(_is_bounded(made) and _is_bounded(kept), "texts are bounded")
+    check(all(is_within_limits(it, prompt.fields) for it in (made, kept)), "what a reply gives can be remembered")
     for cut in (0, len(text) // 2):
         with suppress(ModelError):
             check(_is_bounded(parse(prompt, Reply(text[:cut], truncated=True))), "texts are bounded")

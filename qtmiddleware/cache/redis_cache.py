@@ -55,6 +55,13 @@ return kept
 """
 
 
+Fits = Callable[[Transformation], bool]
+
+
+def _anything(_: Transformation) -> bool:
+    return True
+
+
 class Claim(Enum):
     """Who asks the model where nothing is kept."""
 
@@ -104,22 +111,22 @@ class RedisCache:
             self._tell_rest("no answer in time")
         return rests
 
-    def claim(self, key: str, seconds: float) -> Transformation | Claim:
+    def claim(self, key: str, seconds: float, fits: Fits = _anything) -> Transformation | Claim:
         """What is kept under *key*, or who asks the model for it; a claim of ours ends after *seconds* by itself.
 
-        `Claim.MINE` where Redis fails, too.
+        `Claim.MINE` where Redis fails, too. A value that does not pass *fits* counts as damaged.
         """
         self._claim_ms = max(1, int(min(seconds, _LONGEST_CLAIM) * 1_000))
-        return self._look(key) or Claim.MINE
+        return self._look(key, fits) or Claim.MINE
 
-    def wait(self, key: str, deadline: Deadline) -> Transformation | None:
+    def wait(self, key: str, deadline: Deadline, fits: Fits = _anything) -> Transformation | None:
         """What another process keeps under *key* until *deadline*; ``None`` is leave to ask the model oneself.
 
         Where the other gave up or died, the claim is ours then, as after `claim` and for as long.
         """
         polls = 0
         while not deadline.passed:
-            found = self._look(key)
+            found = self._look(key, fits)
             if isinstance(found, Transformation):
                 return found
             if found is not Claim.ELSEWHERE:
@@ -149,7 +156,7 @@ class RedisCache:
             except Exception as error:
                 logger.debug("the connections to %s were not closed: %s", self._where, type(error).__name__)
 
-    def _look(self, key: str, unreadable: str = "") -> Transformation | Claim | None:
+    def _look(self, key: str, fits: Fits, unreadable: str = "") -> Transformation | Claim | None:
         """``None`` where Redis fails; a value with the SHA-1 *unreadable* is set aside first."""
         reply = self._ask(_CLAIM, key, self._token, self._claim_ms, MAX_BYTES, unreadable, read=_verdict)
         if reply is None:
@@ -161,8 +168,10 @@ class RedisCache:
         if kept is None:
             return Claim.MINE if is_mine else Claim.ELSEWHERE
         made = decode(kept)
+        if made is not None and not fits(made):
+            made = None
         if made is None and not unreadable:
-            return self._look(key, sha1(kept, usedforsecurity=False).hexdigest())
+            return self._look(key, fits, sha1(kept, usedforsecurity=False).hexdigest())
         return made
 
     def _settle(self, key: str, *value: bytes | int) -> None:

@@ -15,11 +15,22 @@ from qtmiddleware.transforms import combined, decompose, hyde, keywords, multi_q
 from qtmiddleware.transforms.base import Transform
 from qtmiddleware.transforms.distinct import distinct
 from qtmiddleware.transforms.guard import guard
+from qtmiddleware.transforms.limits import is_within_limits
 from qtmiddleware.transforms.parsing import SAME, parse
 from qtmiddleware.transforms.wording import normal
 from qtmiddleware.types import Message, Transformation
 
-__all__ = ["SAME", "TRANSFORMS", "distinct", "guard", "merge", "parse", "prompts_for", "standalone_prompt"]
+__all__ = [
+    "SAME",
+    "TRANSFORMS",
+    "distinct",
+    "guard",
+    "is_within_limits",
+    "merge",
+    "parse",
+    "prompts_for",
+    "standalone_prompt",
+]
 
 TRANSFORMS: Final[Mapping[str, Transform]] = MappingProxyType(
     {

@@ -83,6 +83,39 @@ def test_failures_are_not_shared(server: RedisServer) -> None:
     assert model.asked == 2
 
 
+TAMPERED = [
+    Transformation(rewrite="x" * 40_000),
+    Transformation(rewrite=" "),
+    Transformation(rewrite=REWRITE, sub_queries=tuple(map(str, range(1_000)))),
+    Transformation(rewrite=REWRITE, hyde="a field that was not asked for"),
+    Transformation(rewrite=REWRITE, notes=(("rewrite", "x" * 40_000),)),
+]
+
+
+@pytest.mark.parametrize("made", TAMPERED, ids=["long", "blank", "many", "not asked for", "notes"])
+@pytest.mark.parametrize("waits", [False, True], ids=["found", "waited for"])
+def test_what_no_reply_could_have_given_is_not_taken_from_redis(
+    server: RedisServer, made: Transformation, waits: bool
+) -> None:
+    model = Model()
+    ours = wrapped(server.url, model)
+    theirs = RedisCache(server.url, timeout=1.0, ttl_seconds=60, breaker=Breaker(1, 30))
+    key = key_of(ours, model)
+    with ThreadPoolExecutor(1) as pool:
+        if waits:
+            assert theirs.claim(key, 30) is Claim.MINE
+            asking = pool.submit(ours.retrieve, QUERY)
+            while not ours._outfit.memory.cache.flights:
+                time.sleep(0.001)
+        theirs.keep(key, made)
+        retrieval = asking.result(20) if waits else ours.retrieve(QUERY)
+    assert [it.text for it in retrieval.variants] == [QUERY, REWRITE]
+    assert (model.asked, retrieval.status) == (1, "full")
+    # The next process has what the model said.
+    assert theirs.claim(key, 30) == retrieval.transformation
+    theirs.close()
+
+
 def test_no_text_can_be_read_out_of_the_names_of_what_is_kept(server: RedisServer) -> None:
     wrapped(server.url, Model()).retrieve(QUERY)
     (name,) = server.admin.keys("*")

@@ -17,7 +17,7 @@ from qtmiddleware.ports import Reply
 from qtmiddleware.preprocessing import dominant_script, protected_spans
 from qtmiddleware.settings import Settings
 from qtmiddleware.testsets.filtering import Written, fault_of, fault_of_check
-from qtmiddleware.transforms import TRANSFORMS, distinct, guard, parse
+from qtmiddleware.transforms import TRANSFORMS, distinct, guard, is_within_limits, parse
 from qtmiddleware.types import Match, Transformation
 
 QUESTION = "Does Jaco have any health concerns?"
@@ -46,6 +46,8 @@ def test_a_reply_gives_bounded_texts_for_the_fields_that_were_asked_for_or_a_mod
                 made = parse(prompt, Reply(text))
                 assert is_bounded(made)
                 assert not any(getattr(made, name) for name in FIELDS - {field.name for field in prompt.fields})
+                # Or no other process would take it from a shared cache.
+                assert is_within_limits(made, prompt.fields)
 
 
 def test_a_reply_of_any_length_is_read_to_its_bounds() -> None:
