@@ -63,6 +63,16 @@ def made(server: EmbeddingsServer, model: str = "some-model", **options: Any) ->
     embedder.close()
 
 
+def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
+    away = httpserver.url_for("/elsewhere")
+    httpserver.expect_request("/v1/embeddings").respond_with_data(status=307, headers={"location": away})
+    embedder = OpenAIEmbedder("m", base_url=httpserver.url_for("/v1"))
+    with pytest.raises(EmbeddingError, match=r"redirects to another address \(HTTP 307\), which is not followed"):
+        embedder.embed([TEXT])
+    embedder.close()
+    assert [request.path for request, _ in httpserver.log] == ["/v1/embeddings"]
+
+
 def test_every_text_has_its_own_vector_whatever_the_order_of_the_answer(server: EmbeddingsServer) -> None:
     texts = [f"text {number}" for number in range(7)]
     with made(server, batch_size=3) as embedder:

@@ -58,6 +58,47 @@ def test_three_event_loops_in_a_row_share_one_model_and_leave_nothing_open(promp
     assert model._clients._by_loop == {}
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("how", ["complete", "acomplete", "stream", "astream"])
+def test_a_redirect_is_not_followed_and_says_what_to_check(prompt, httpserver: HTTPServer, status: int, how) -> None:
+    away = httpserver.url_for("/elsewhere")
+    httpserver.expect_request(PATH).respond_with_data(status=status, headers={"location": away})
+    httpserver.expect_request("/elsewhere").respond_with_json(BODY)
+    model = OpenAIModel("m", base_url=httpserver.url_for("/v1"))
+
+    async def heard() -> list[Any]:
+        return [piece async for piece in model.astream(prompt, Deadline.after(30))]
+
+    asks: dict[str, Any] = {
+        "complete": lambda: model.complete(prompt, Deadline.after(30)),
+        "stream": lambda: list(model.stream(prompt, Deadline.after(30))),
+        "acomplete": lambda: asyncio.run(model.acomplete(prompt, Deadline.after(30))),
+        "astream": lambda: asyncio.run(heard()),
+    }
+    with pytest.raises(ModelError) as caught:
+        asks[how]()
+    model.close()
+    assert caught.value.reason == "unavailable"
+    assert f"redirects to another address (HTTP {status})" in str(caught.value)
+    assert "llm.baseUrl" in str(caught.value)
+    assert [request.path for request, _ in httpserver.log] == [PATH]
+
+
+def test_a_client_that_was_given_follows_redirects_as_it_was_told_to(prompt, httpserver: HTTPServer) -> None:
+    moved_to = httpserver.url_for("/elsewhere")
+    httpserver.expect_request(PATH).respond_with_data(status=307, headers={"location": moved_to})
+    httpserver.expect_request("/elsewhere").respond_with_json(BODY)
+    address = httpserver.url_for("/v1")
+    for follows in (True, False):
+        http = openai.DefaultAsyncHttpxClient(follow_redirects=follows)
+        model = OpenAIModel("m", client=openai.AsyncOpenAI(api_key="k", base_url=address, http_client=http))
+        if follows:
+            assert asyncio.run(model.acomplete(prompt, Deadline.after(30))).text == '{"rewrite": "x"}'
+        else:
+            with pytest.raises(ModelError, match="redirects to another address"):
+                asyncio.run(model.acomplete(prompt, Deadline.after(30)))
+
+
 def test_many_tasks_of_one_loop_share_one_client(prompt, wire) -> None:
     server = wire(keep_alive)
     model = OpenAIModel("m", base_url=server.url())

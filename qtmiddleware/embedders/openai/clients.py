@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import finalize
 
 from qtmiddleware.errors import EmbeddingError
 
@@ -66,7 +67,12 @@ class Clients:
             )
         import openai
 
-        return openai.OpenAI(api_key=key or NO_KEY, base_url=self._address())
+        # A redirect could send the texts anywhere.
+        own = openai.DefaultHttpxClient(follow_redirects=False)
+        made = openai.OpenAI(api_key=key or NO_KEY, base_url=self._address(), http_client=own)
+        # As the vendor's own is: an embedder that nobody closed leaves no connection.
+        finalize(made, own.close).atexit = False
+        return made
 
 
 def is_vendors(client: Any) -> bool:

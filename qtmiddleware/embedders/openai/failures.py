@@ -51,6 +51,10 @@ def as_embedding_error(error: Exception, where: str) -> EmbeddingError:
         if not _is(error, _TIMEOUTS | _CONNECTIONS):
             said = "sent an answer that cannot be read"
         return EmbeddingError(f"{where} {said} ({type(error).__name__}); check the base URL and the network")
+    if 300 <= status < 400:
+        # Such a status reaches us from clients alone that follow none.
+        said = f"redirects to another address (HTTP {status}), which is not followed; check the base URL"
+        return EmbeddingError(f"{where} {said}")
     if _code(error) == "insufficient_quota":
         return EmbeddingError(f"{where} says the quota of this key is used up (HTTP {status}); check plan and billing")
     said = _ADVICE.get(status, "is not available" if status >= 500 else "rejected the request")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from copy import copy
 from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import finalize
 
 from qtmiddleware.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
 from qtmiddleware.errors import ModelError
@@ -154,8 +155,15 @@ class Clients:
             )
         import openai
 
-        # A retry would sleep for as long as a busy service says, and nobody would hear what it said.
-        return getattr(openai, kind)(api_key=key or NO_KEY, base_url=address, max_retries=0)
+        # A redirect could send the prompt anywhere. A retry would sleep for as long as a busy service says, and nobody
+        # would hear what it said.
+        http = openai.DefaultAsyncHttpxClient if kind == "AsyncOpenAI" else openai.DefaultHttpxClient
+        own = http(follow_redirects=False)
+        made = getattr(openai, kind)(api_key=key or NO_KEY, base_url=address, max_retries=0, http_client=own)
+        if isinstance(own, openai.DefaultHttpxClient):
+            # As the vendor's own is: a model that nobody closed leaves no connection. Async ones end with their loop.
+            finalize(made, own.close).atexit = False
+        return made
 
 
 def is_reachable(base_url: str | None) -> bool:

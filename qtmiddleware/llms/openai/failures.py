@@ -60,6 +60,8 @@ def as_model_error(error: Exception, where: str) -> ModelError:
         return ModelError(reason, f"{where} rejected the request ({seen}{_identifiers(error)}); check model and config")
     if reason == "unavailable":
         said = f"{where} is not available ({seen}); check llm.baseUrl and the network"
+        if isinstance(status, int) and status < 400:
+            said = f"{where} redirects to another address ({seen}), which is not followed; check llm.baseUrl"
         return ModelError(reason, said, retry_after=_retry_after(error))
     return ModelError(reason, f"{where} {_ADVICE[reason]} ({seen})", retry_after=_retry_after(error))
 
@@ -71,7 +73,7 @@ def _reason(error: Exception) -> str:
             return _STATUS[status]
         if 400 <= status < 500:
             return _CODE.get(_field(error, "code"), "rejected")
-        return "unavailable" if status >= 500 else "unparsable"
+        return "unavailable" if status >= 300 else "unparsable"
     names = {ancestor.__name__ for ancestor in type(error).__mro__}
     if names & _TIMEOUTS:
         return "timeout"
