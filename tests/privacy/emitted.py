@@ -65,7 +65,16 @@ class Emitted:
             alone.__cause__ = alone.__context__ = None
             self.say("traceback of an error", "".join(alone.format(chain=False)))
             self.pickle(error)
-            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)  # type: ignore[assignment]
+            if error.__cause__ is None:
+                # What shows the locals of tracebacks walks this also where `raise ... from None` hides it.
+                self._while_handling(error.__context__)
+            error = error.__cause__ or error.__context__  # type: ignore[assignment]
+
+    def _while_handling(self, error: BaseException | None) -> None:
+        while error is not None:
+            held = vars(error) if hasattr(error, "__dict__") else ""
+            self.say("what an error was raised while handling", f"{error!r} {error.args!r} {held!r}")
+            error = error.__cause__ or error.__context__
 
     def retrieval(self, found: Any) -> None:
         self.show(found, *found.matches, *found.variants, *found.rankings, found.transformation, found.trace)

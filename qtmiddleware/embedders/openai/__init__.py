@@ -12,7 +12,7 @@ from qtmiddleware.embedders.openai.batches import Batches
 from qtmiddleware.embedders.openai.clients import Clients, is_vendors, retries_of, without_retries
 from qtmiddleware.embedders.openai.failures import as_embedding_error, is_too_long, pause_after
 from qtmiddleware.embedders.vectors import checked_vectors
-from qtmiddleware.errors import ConfigError
+from qtmiddleware.errors import ConfigError, EmbeddingError, without_context
 
 __all__ = ["OpenAIEmbedder"]
 
@@ -21,6 +21,8 @@ DIMENSIONS: Final = {
     "text-embedding-3-large": 3_072,
     "text-embedding-ada-002": 1_536,
 }
+MOST_BYTES: Final = 1 << 18
+"""Most bytes that are read of an answer for each text in it: a vector of 4,096 numbers comes in some 90,000."""
 FIXED: Final = frozenset({"text-embedding-ada-002"})
 """Models that cannot shorten their vectors."""
 
@@ -87,7 +89,10 @@ class OpenAIEmbedder:
         if not texts:
             return []
         client = self._clients.client()
-        talk, client = self._talk(texts, retries_of(client)), without_retries(client)
+        with without_context():
+            return self._conversed(self._talk(texts, retries_of(client)), without_retries(client))
+
+    def _conversed(self, talk: _Talk, client: Any) -> list[list[float]]:
         try:
             step = next(talk)
             while True:
@@ -141,11 +146,13 @@ class OpenAIEmbedder:
         request = self._request(texts, deadline.remaining())
         if not is_vendors(client):
             return client.embeddings.create(**request)
-        body = bytearray()
+        body, most = bytearray(), MOST_BYTES * (1 + len(texts))
         with client.embeddings.with_streaming_response.create(**request) as response:
             # Piece by piece: the timeout of a request is that of each read, and a body may take many.
             for chunk in response.iter_bytes():
                 body += chunk
+                if len(body) > most:
+                    raise EmbeddingError(f"{self._model} sent more than {most:,} bytes, which was not read on")
                 if deadline.passed:
                     raise TimeoutError
         return bytes(body)
