@@ -14,6 +14,10 @@ USER_VARIABLE: Final = "REDIS_USERNAME"
 PATH: Final = "cache.redisUrl"
 ALLOWED: Final = "redis://host:6379/0, rediss://host:6379/0?ssl_ca_certs=ca.pem, unix:///path?db=0"
 _SECRET_OPTIONS: Final = frozenset({"username", "password", "ssl_password"})
+_TLS_CHOICES: Final = {
+    "ssl_cert_reqs": frozenset({"none", "optional", "required"}),
+    "ssl_check_hostname": frozenset({"true", "false", "yes", "no", "1", "0"}),
+}
 
 
 class RedisAddress:
@@ -22,7 +26,7 @@ class RedisAddress:
     Raises `ConfigError`, which holds nothing of *url*, where it cannot be used or holds a user or a password.
     """
 
-    __slots__ = ("url", "where")
+    __slots__ = ("_tls", "url", "where")
 
     def __init__(self, url: str) -> None:
         if not re.match(r"(redis|rediss|unix)://", url) or not url.isprintable() or " " in url:
@@ -39,6 +43,7 @@ class RedisAddress:
         if not _is_whole(parts, port) or not all(_is_option(parts.scheme, *option) for option in options):
             _refuse("the address of the shared cache cannot be used")
         self.url = url
+        self._tls = _tls(dict(options)) if parts.scheme == "rediss" else {}
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self.where = parts.path if parts.scheme == "unix" else f"{host}:{port or 6379}"
 
@@ -66,6 +71,7 @@ class RedisAddress:
                 health_check_interval=0,
                 protocol=2,
                 **({} if self.url.startswith("unix") else {"socket_keepalive": True}),
+                **self._tls,
                 **silent,
             )
             # Made and thrown away, unconnected: a mistake in the options of TLS shows here alone.
@@ -86,7 +92,15 @@ def _is_whole(parts: SplitResult, port: int | None) -> bool:
 def _is_option(scheme: str, name: str, value: str) -> bool:
     if name == "db":
         return re.fullmatch(r"\d{1,9}", value, re.ASCII) is not None
-    return scheme == "rediss" and name.startswith("ssl_")
+    # Some versions of the client look at these only when they connect.
+    allowed = _TLS_CHOICES.get(name)
+    return scheme == "rediss" and name.startswith("ssl_") and (allowed is None or value in allowed)
+
+
+def _tls(options: dict[str, str]) -> dict[str, Any]:
+    """The checks of a certificate that the address does not set itself; before 6.0 the client looks at no host name."""
+    is_checked = options.get("ssl_cert_reqs") != "none"
+    return {"ssl_cert_reqs": "required", "ssl_check_hostname": is_checked}
 
 
 def _refuse(why: str) -> NoReturn:

@@ -20,8 +20,10 @@ from redis_world import Impostor, RedisServer
 
 from qtmiddleware.breaker import Breaker
 from qtmiddleware.cache import redis_cache
+from qtmiddleware.cache.redis_address import RedisAddress
 from qtmiddleware.cache.redis_cache import Claim, RedisCache
 from qtmiddleware.cache.stored import MAX_BYTES, decode
+from qtmiddleware.config import Config
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.types import Transformation
@@ -477,6 +479,41 @@ def test_an_encrypted_connection_is_made_where_the_certificate_is_known(
     unknown = opened(url)
     assert unknown.claim(KEY, 30) is Claim.MINE
     assert unknown.is_resting
+
+
+@pytest.mark.parametrize(
+    ("options", "reqs", "checks"),
+    [
+        ("", "required", True),
+        ("?ssl_ca_certs=ca.pem", "required", True),
+        ("?ssl_cert_reqs=optional", "optional", True),
+        ("?ssl_cert_reqs=none", "none", False),
+        ("?ssl_check_hostname=false", "required", False),
+    ],
+)
+def test_certificate_and_host_name_are_checked_whatever_the_client_does_by_default(
+    options: str, reqs: str, checks: bool
+) -> None:
+    set_ = RedisAddress(f"rediss://host{options}").client(1.0).connection_pool.connection_kwargs
+    assert (set_["ssl_cert_reqs"], set_["ssl_check_hostname"]) == (reqs, checks)
+
+
+def test_a_certificate_of_another_name_is_refused(
+    stopped_server: RedisServer, opened: Open, certificate: tuple[Path, Path]
+) -> None:
+    pem, key = map(str, certificate)
+    with_tls = ("--tls-cert-file", pem, "--tls-key-file", key, "--tls-ca-cert-file", pem, "--tls-auth-clients", "no")
+    stopped_server.start("--port", "0", "--tls-port", str(stopped_server.port), *with_tls)
+    cache = opened(f"rediss://127.0.0.2:{stopped_server.port}/0?ssl_ca_certs={pem}")
+    assert cache.claim(KEY, 30) is Claim.MINE
+    assert cache.is_resting
+
+
+@pytest.mark.parametrize("option", ["ssl_cert_reqs=perhaps", "ssl_cert_reqs=None", "ssl_check_hostname=perhaps"])
+def test_a_wrong_option_of_tls_fails_the_check_of_the_config(option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.load({"cache": {"redisUrl": f"rediss://host?{option}"}}, environ={})
+    assert caught.value.path == "cache.redisUrl"
 
 
 def test_no_plain_word_is_said_where_an_encrypted_connection_is_asked_for(server: RedisServer, opened: Open) -> None:

@@ -113,8 +113,8 @@ def test_a_refusing_status_has_its_reason(ask, prompt, httpserver: HTTPServer, s
         ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
     assert caught.value.reason == reason
     assert len(httpserver.log) == 1
-    # What the vendor said, who likes to quote, is there for a debugger and not in a traceback.
-    assert SECRET in str(caught.value.__context__)
+    # The vendor likes to quote, and some tools show the locals of whatever an error hangs together with.
+    assert caught.value.__context__ is None
     shown = "".join(traceback.format_exception(caught.value))
     assert SECRET not in shown
     assert QUERY not in shown

@@ -74,6 +74,13 @@ def test_nothing_is_pinned_that_nothing_asks_for() -> None:
     assert {name for name in pinned() if not is_installed(name)} - pulled_in() == set()
 
 
+def test_promises_hang_on_the_oldest_versions_that_are_allowed() -> None:
+    told = dict(re.findall(r"`([\w-]+)>=([\w.]+)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8")))
+    asked = {it.name: str(it.specifier).removeprefix(">=") for it in map(Requirement, asked_by(OURS))}
+    assert told == {name: asked[name] for name in told}
+    assert "sentence-transformers" in told
+
+
 def test_the_scripts_install_with_the_constraints() -> None:
     script = (ROOT / "scripts" / "install").read_text(encoding="utf-8")
     assert "-c constraints.txt" in script
