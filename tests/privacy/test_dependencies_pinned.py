@@ -14,6 +14,8 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 EXTRAS: Final = ("dev", "fuzz")
 OURS: Final = "qtmiddleware"
+BUILD_NEEDS: Final = {"hatchling": ("packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers")}
+"""Of what pip installs apart to build the package, and removes again."""
 
 
 def pinned() -> dict[str, str]:
@@ -27,14 +29,15 @@ def pinned() -> dict[str, str]:
 def asked_by(name: str) -> list[str]:
     """What *name* asks for, with the conditions; of ourselves as the project's file has it, not as it was installed."""
     if name != OURS:
-        return (requires(name) or []) if is_installed(name) else []
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return (requires(name) or []) if is_installed(name) else [*BUILD_NEEDS.get(name, ())]
+    file = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, built = file["project"], file["build-system"]
     extras = [
         f"{asked} {'and' if ';' in asked else ';'} extra == '{extra}'"
         for extra, all_asked in project["optional-dependencies"].items()
         for asked in all_asked
     ]
-    return [*project["dependencies"], *extras]
+    return [*project["dependencies"], *built["requires"], *extras]
 
 
 def pulled_in() -> set[str]:
@@ -68,6 +71,10 @@ def test_every_distribution_the_extras_pull_in_is_pinned_to_what_was_tested() ->
     assert len(here) > 50
 
 
+def test_what_builds_the_package_is_pinned() -> None:
+    assert {"hatchling", *BUILD_NEEDS["hatchling"]} <= pinned().keys()
+
+
 def test_nothing_is_pinned_that_nothing_asks_for() -> None:
     # Of other systems and versions of Python only what is asked for by name can be known here.
     assert {name for name in pinned() if is_installed(name)} - pulled_in() == set()
@@ -84,6 +91,8 @@ def test_promises_hang_on_the_oldest_versions_that_are_allowed() -> None:
 def test_the_scripts_install_with_the_constraints() -> None:
     script = (ROOT / "scripts" / "install").read_text(encoding="utf-8")
     assert "-c constraints.txt" in script
+    # What builds the package comes apart, and hears of constraints by these alone.
+    assert "PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.txt" in script
     assert "requirements-model.txt" in script
     assert "--require-hashes" in script
 
