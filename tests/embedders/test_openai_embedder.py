@@ -6,7 +6,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +61,18 @@ def made(server: EmbeddingsServer, model: str = "some-model", **options: Any) ->
     embedder = OpenAIEmbedder(model, base_url=server.url, **options)
     yield embedder
     embedder.close()
+
+
+def test_an_answer_larger_than_any_vectors_is_not_read_on(httpserver: HTTPServer) -> None:
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b'{"data": [' + b"0," * 10_000
+
+    httpserver.expect_request("/v1/embeddings").respond_with_handler(lambda _: Response(endless()))
+    embedder = OpenAIEmbedder("m", base_url=httpserver.url_for("/v1"))
+    with closing(embedder), pytest.raises(EmbeddingError, match="m sent more than 524,288 bytes"):
+        embedder.embed([TEXT])
+    assert len(httpserver.log) == 1
 
 
 def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:

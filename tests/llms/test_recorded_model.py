@@ -140,6 +140,13 @@ def test_a_broken_recording_is_a_config_error(tmp_path: Path, content: bytes) ->
         RecordedModel.from_file(path)
 
 
+def test_a_line_without_end_is_not_read_to_it(tmp_path: Path) -> None:
+    recording = tmp_path / "recording.jsonl"
+    recording.symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="line 1 is longer than 10,000,000 characters"):
+        RecordedModel.from_file(recording)
+
+
 def test_a_recording_that_cannot_be_opened_says_why_in_words(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_bytes(b"\xff\xfe")
     for name, why in {

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.ports import ReplyField
+
+MOST_CHARS: Final = 10_000_000
+"""A line that is longer is no recorded reply."""
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records at *path*; raises `ConfigError`, which names the line, where they cannot be read."""
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
-            for number, line in enumerate(lines, 1):
+            # No more than that: a device may have no end.
+            for number, line in enumerate(iter(partial(lines.readline, MOST_CHARS + 1), ""), 1):
+                if len(line) > MOST_CHARS:
+                    raise ConfigError(
+                        f"{path}, line {number} is longer than {MOST_CHARS:,} characters, so it is none; take it out",
+                        path="recording",
+                    )
                 if line.strip():
                     yield _read_record(line, f"{path}, line {number}")
     except UnicodeDecodeError:
