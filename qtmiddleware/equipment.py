@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from qtmiddleware.breaker import Breaker
 from qtmiddleware.config import Config
+from qtmiddleware.drivers import Bulkhead
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.forking import ForkLock
 from qtmiddleware.llms import as_language_model
@@ -40,6 +41,7 @@ _OF_THE_WHOLE: Final[Mapping[str, Callable[[Settings], Any]]] = {
     "cache.redisTimeoutMs": lambda settings: settings.cache.redis_timeout_ms,
     "breaker": lambda settings: settings.breaker,
     "budget": lambda settings: settings.budget,
+    "limits.maxThreads": lambda settings: settings.limits.max_threads,
 }
 
 T = TypeVar("T")
@@ -71,13 +73,14 @@ class _Kept(Generic[T]):
 
 
 class Equipment:
-    """The models, rerankers and logs of one middleware, for its own settings and for those of single calls."""
+    """The models, rerankers, logs and threads of one middleware, for its own settings and for those of single calls."""
 
     def __init__(self, config: Config, client: Any, reranker: Any = None, redact: Redact | None = None) -> None:
         self._config = config
         self._client = client
         self._reranker = reranker
         self._redact = redact
+        self.bulkhead = Bulkhead(config.settings.limits.max_threads)
         self._models: _Kept[GovernedModel] = _Kept()
         self._breakers: _Kept[Breaker] = _Kept()
         self._rerankers: _Kept[Reranker] = _Kept()
@@ -170,6 +173,7 @@ class Equipment:
             "log": self.log(settings),
             "reranker": self.reranker(settings),
             "redact": self._redact,
+            "bulkhead": self.bulkhead,
         }
 
     def close(self) -> None:

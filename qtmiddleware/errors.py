@@ -74,7 +74,7 @@ class MissingExtra(QtMiddlewareError, ImportError):
         return type(self), (self.package, self.extra)
 
 
-_UNASKED: Final = frozenset({"circuit_open", "over_budget"})
+_UNASKED: Final = frozenset({"circuit_open", "over_budget", "overloaded"})
 _REFUSED: Final = frozenset({"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"})
 _FREE: Final = _UNASKED | _REFUSED
 
@@ -85,7 +85,7 @@ class ModelError(QtMiddlewareError):
     *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``, ``unavailable``,
     ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long``, ``cancelled``, ``unrecorded`` (a
     recording has no reply), ``failed`` (a bug in the user's own model function, which is logged), or, where the model
-    was not asked at all, ``circuit_open`` or ``over_budget``.
+    was not asked at all, ``circuit_open``, ``over_budget`` or ``overloaded`` (all threads of the middleware are taken).
     The message never holds the query, the reply or a key. *retry_after* is for how many seconds the service asked to be
     left alone. *retrieval* is what had been found where an answer failed.
     """

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.calls import is_async
-from qtmiddleware.drivers import threads
-from qtmiddleware.errors import ConfigError, StoreError, WrapError
+from qtmiddleware.drivers import Bulkhead
+from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.fusion import has_scores
 from qtmiddleware.ports import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.preprocessing import preprocess as to_keywords
@@ -104,6 +104,7 @@ class Hybrid:
         self._vector_search, self._keyword_search = vector_search, keyword_search
         self._patience = patience
         self._has_warned = False
+        self._bulkhead = Bulkhead()
         whole = options.vector_weight + options.bm25_weight
         if not whole > 0:
             raise ConfigError(
@@ -142,7 +143,7 @@ class Hybrid:
             return self._records(by_vector(), None, top_k)
         if not vector_weight:
             return self._records(None, by_words(), top_k)
-        words = _beside(by_words)
+        words = self._beside(by_words)
         vectors = by_vector()
         return self._records(vectors, self._if_there(words), top_k)
 
@@ -151,6 +152,23 @@ class Hybrid:
         if not rules.enabled:
             return query
         return to_keywords(query, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
+
+    def _beside(self, call: Callable[[], _Found]) -> Future[_Found]:
+        """*call*, performed in a daemon thread of ours in a copy of the caller's context, while the caller goes on."""
+        future: Future[_Found] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                # In a thread of ours nobody else would hear of an interrupt or exit.
+                future.set_exception(error)
+
+        try:
+            self._bulkhead.start(partial(copy_context().run, work))
+        except ModelError as error:
+            future.set_exception(error)
+        return future
 
     def _if_there(self, words: Future[_Found]) -> _Found | None:
         """What the word search found, ``None`` where it failed or is late; of a foreign error only the kind is told."""
@@ -224,21 +242,6 @@ def _record(key: Key, searches: Sequence[_Found]) -> Record:
         first["text"] = first["text"] or other["text"]
         first["metadata"] = first["metadata"] or other["metadata"]
     return first
-
-
-def _beside(call: Callable[[], _Found]) -> Future[_Found]:
-    """*call*, performed in a daemon thread of ours in a copy of the caller's context, while the caller goes on."""
-    future: Future[_Found] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            # In a thread of ours nobody else would hear of an interrupt or exit.
-            future.set_exception(error)
-
-    threads.in_background(partial(copy_context().run, work))
-    return future
 
 
 def _worths(ranking: Ranking, method: HybridMethod, rrf_k: int) -> list[float]:

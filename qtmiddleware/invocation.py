@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
-from qtmiddleware.drivers import in_thread
+from qtmiddleware.drivers import Bulkhead, in_thread
 from qtmiddleware.errors import QtMiddlewareError, WrapError, is_outage
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.overrides import Layers
@@ -40,6 +40,7 @@ class Outfit:
     model: GovernedModel
     chat: GovernedModel
     memory: Memory
+    bulkhead: Bulkhead
     shape: Shape | None = None
     embed: Callable[[Sequence[str], int], Vectors] | None = None
     aembed: Callable[[Sequence[str], int], Awaitable[Vectors]] | None = None
@@ -88,6 +89,7 @@ class Invocation:
         "_kwargs",
         "_original",
         "_outfit",
+        "bulkhead",
         "chat",
         "model",
         "native_async",
@@ -112,6 +114,7 @@ class Invocation:
         self._outfit = outfit
         self.model = outfit.model
         self.chat = outfit.chat
+        self.bulkhead = outfit.bulkhead
         self._is_async = native_async
         # Embedding is awaited in the caller's own loop, where the connections of its client are, whatever follows.
         self.native_async = native_async or self._embeds

@@ -272,7 +272,8 @@ class QueryMiddleware:
     def _transforming(self, options: AskOptions) -> tuple[Transforming, ModelOnly]:
         settings = self._effective(options.get("config"))
         model = self._equipment.model(settings)
-        return Transforming(settings, model, self._memory, options), ModelOnly(model)
+        bulkhead = self._equipment.bulkhead
+        return Transforming(settings, model, self._memory, options, bulkhead), ModelOnly(model, bulkhead)
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qtmiddleware.cache import TransformationCache
+from qtmiddleware.drivers import Bulkhead
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.gate import Gate
 from qtmiddleware.preprocessing import prepare
@@ -45,7 +46,8 @@ class Request:
     where that cannot be known. *model* names the language model, ``""`` where there is none, and *reason_to_wait* says
     why it would not be asked just now. *embeds* says that the wrapped function takes vectors, *brief* that the caller
     looks at the response alone, *awaits_model* that the reranker will read its model first, *shares* that it may wait
-    for an equal question under way: what is performed in step with others must not.
+    for an equal question under way: what is performed in step with others must not. *bulkhead* has the threads for what
+    is performed beside the original's own search.
     """
 
     original: Any = field(repr=False)
@@ -62,6 +64,7 @@ class Request:
     awaits_model: bool = False
     shares: bool = True
     reason_to_wait: Callable[[], ModelError | None] = _asked_at_once
+    bulkhead: Bulkhead = field(default_factory=Bulkhead, repr=False)
 
     @property
     def weighs(self) -> bool:

@@ -60,7 +60,6 @@ def _scores(outcome: Outcome, count: int, trace: Trace, trouble: list[Degradatio
     if isinstance(outcome.error, QtMiddlewareError):
         # Words of our own, which quote nobody: mostly why a model cannot be had.
         trace.note(STAGE, str(outcome.error))
-    reason = "timeout" if outcome.late else "failed"
-    trace.stage(STAGE, outcome.seconds, "degraded", reason)
-    trouble.append(Degradation(STAGE, reason, "" if outcome.error is None else type(outcome.error).__name__))
+    trace.stage(STAGE, outcome.seconds, "degraded", outcome.reason)
+    trouble.append(Degradation(STAGE, outcome.reason, outcome.detail))
     return None

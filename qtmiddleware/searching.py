@@ -67,6 +67,5 @@ def _read(variant: Variant, outcome: Outcome, request: Request) -> Found | None:
 
 
 def _trouble(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
-    reason = "timeout" if outcome.late else "failed"
-    trace.stage(stage, outcome.seconds, "degraded", reason)
-    return Degradation(stage, reason, "" if outcome.error is None else type(outcome.error).__name__)
+    trace.stage(stage, outcome.seconds, "degraded", outcome.reason)
+    return Degradation(stage, outcome.reason, outcome.detail)

@@ -126,6 +126,20 @@ class Outcome:
         """Whether there is a value."""
         return self.error is None and not self.late
 
+    @property
+    def reason(self) -> str:
+        """Why there is no value, in one word: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
+        if self.late:
+            return "timeout"
+        return "overloaded" if getattr(self.error, "reason", "") == "overloaded" else "failed"
+
+    @property
+    def detail(self) -> str:
+        """What else may be told of why there is no value: of a foreign error its kind alone, which quotes nobody."""
+        if self.error is None:
+            return ""
+        return str(self.error) if self.reason == "overloaded" else type(self.error).__name__
+
 
 Step = Leaf | Together
 

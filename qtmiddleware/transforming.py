@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qtmiddleware.drivers import Bulkhead
 from qtmiddleware.history import read_history
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.lockstep import side_by_side
@@ -18,12 +19,13 @@ from qtmiddleware.wrap_options import AskOptions
 
 @dataclass(frozen=True, slots=True)
 class Transforming:
-    """How questions are transformed: the *settings* in force, the *model* and what is remembered."""
+    """How questions are transformed: the *settings* in force, the *model*, its threads and what is remembered."""
 
     settings: Settings
     model: GovernedModel
     memory: Memory = field(repr=False)
     options: AskOptions = field(repr=False)
+    bulkhead: Bulkhead = field(repr=False)
 
     def one(self, query: str) -> Flow[Transformation]:
         """The flow for one question; raises `InvalidQuery` for one that cannot be asked."""
@@ -54,4 +56,5 @@ class Transforming:
             model=self.model.name,
             shares=shares,
             reason_to_wait=self.model.reason_to_wait,
+            bulkhead=self.bulkhead,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 from qtmiddleware.asking import NOTHING, Question
 from qtmiddleware.cache import digest
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import in_background
+from qtmiddleware.errors import ModelError
 from qtmiddleware.flights import ABANDONED, STANDSTILL, Flight
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.request import Request
@@ -203,7 +204,9 @@ class Turn:
         if self._elsewhere:
             self.patience.cancel()
         if self._has_claim and self._shared is not None:
-            in_background(partial(self._shared.release, self._shared_key()))
+            # Where there is no thread for that, it ends by itself.
+            with suppress(ModelError):
+                self._request.bulkhead.start(partial(self._shared.release, self._shared_key()))
         self._let_land(ABANDONED)
 
     def _together(self) -> Together:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.deadline import NEVER, Deadline
-from qtmiddleware.drivers import arun, run
+from qtmiddleware.drivers import Bulkhead, arun, run
 from qtmiddleware.lockstep import side_by_side
 from qtmiddleware.steps import Flow, Outcome, Search, Together
 
@@ -84,6 +84,7 @@ def test_both_drivers_perform_it_with_everything_in_flight_at_once() -> None:
     class World:
         native_async = False
         model = None
+        bulkhead = Bulkhead()
 
         def search(self, step: Search) -> str:
             together.wait(5)

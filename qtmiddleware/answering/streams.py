@@ -101,9 +101,9 @@ class AnswerStream(_Stream):
         if isinstance(draft, Answer):
             yield self._rest(draft)
             return
-        hearing, failed = _Hearing(draft), None
+        hearing, failed, bulkhead = _Hearing(draft), None, self._world.bulkhead
         try:
-            with closing(told(answering.chat, draft.prompt, answering.asking(draft))) as pieces:
+            with closing(told(answering.chat, draft.prompt, answering.asking(draft), bulkhead)) as pieces:
                 for piece in pieces:
                     if text := hearing.shown(piece):
                         yield self._show(text)
@@ -155,9 +155,9 @@ class AsyncAnswerStream(_Stream):
         if isinstance(draft, Answer):
             yield self._rest(draft)
             return
-        hearing, failed = _Hearing(draft), None
+        hearing, failed, bulkhead = _Hearing(draft), None, self._world.bulkhead
         try:
-            async with aclosing(atold(answering.chat, draft.prompt, answering.asking(draft))) as pieces:
+            async with aclosing(atold(answering.chat, draft.prompt, answering.asking(draft), bulkhead)) as pieces:
                 async for piece in pieces:
                     if text := hearing.shown(piece):
                         yield self._show(text)

@@ -1,6 +1,7 @@
 """The driver that awaits.
 
-Asynchronous functions run as tasks of the running loop; synchronous ones in daemon threads of ours.
+Asynchronous functions run as tasks of the running loop; synchronous ones in daemon threads of ours, of which the steps
+beside the original's own search take as many as the middleware's bulkhead has.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Sequence
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.deadline import NEVER
-from qtmiddleware.drivers.threads import in_thread, landing
+from qtmiddleware.drivers.threads import context_within, in_thread, landing
 from qtmiddleware.drivers.world import World, model_of
 from qtmiddleware.steps import Ask, Flow, Join, Leaf, Outcome, Recall, Rerank, Search, T, Together
 
@@ -160,7 +161,7 @@ async def _atogether(together: Together, world: World, context: Context) -> list
 async def arun(flow: Flow[T], world: World) -> T:
     """Perform *flow* to its end, awaiting."""
     # As it is before the original's own search, which runs in the caller's, can set anything in it.
-    context = copy_context()
+    context = context_within(world.bulkhead)
     try:
         step = next(flow)
         while True:

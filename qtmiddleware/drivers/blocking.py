@@ -1,12 +1,13 @@
 """The driver that blocks.
 
-The original's own search is performed in the caller's thread, everything beside it in daemon threads.
+The original's own search is performed in the caller's thread, everything beside it in daemon threads of the
+middleware's bulkhead.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import get_ident
@@ -14,8 +15,9 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.deadline import NEVER
-from qtmiddleware.drivers import threads
+from qtmiddleware.drivers.threads import context_within
 from qtmiddleware.drivers.world import World, model_of
+from qtmiddleware.errors import ModelError
 from qtmiddleware.flights import STANDSTILL
 from qtmiddleware.steps import Ask, Embed, Flow, Join, Leaf, Outcome, Recall, Rerank, Search, T, Together
 
@@ -56,6 +58,8 @@ class _Batch:
         self._done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
         self._open = len(together.steps) - together.essential
         self._over = False
+        self._has_begun = False
+        self._running: set[int] = set()
         self._waiting: deque[int] = deque()
         for position in range(together.essential, len(together.steps)):
             step = together.steps[position]
@@ -70,9 +74,15 @@ class _Batch:
         self._done.put((position, Outcome(value)))
 
     def launch(self, count: int) -> None:
-        """Let *count* further threads work at the steps, as far as there are any."""
+        """Let *count* further threads work at the steps, as far as there are any; without one all steps fail."""
         for _ in range(min(count, len(self._waiting))):
-            threads.in_background(self._work)
+            try:
+                self._world.bulkhead.start(self._work)
+            except ModelError as error:
+                while self._waiting and not self._has_begun:
+                    self._end(self._waiting.popleft(), Outcome(error=error))
+                return
+            self._has_begun = True
 
     def _work(self) -> None:
         """Perform one step after the other, each as soon as this thread is free."""
@@ -83,11 +93,16 @@ class _Batch:
                 return
             # Each step sees what the caller has set, and nothing of what another step sets. In a thread of ours nobody
             # else would hear of an interrupt or exit.
-            step = self.steps[position]
-            outcome = self._context.copy().run(_outcome, step, self._world, BaseException)
-            self._done.put((position, outcome))
-            if isinstance(step, Ask) and step.heard is not None:
-                step.heard(outcome)
+            self._running.add(position)
+            outcome = self._context.copy().run(_outcome, self.steps[position], self._world, BaseException)
+            self._running.discard(position)
+            self._end(position, outcome)
+
+    def _end(self, position: int, outcome: Outcome) -> None:
+        self._done.put((position, outcome))
+        step = self.steps[position]
+        if isinstance(step, Ask) and step.heard is not None:
+            step.heard(outcome)
 
     def here(self, position: int) -> None:
         """Perform one step in the caller's own thread."""
@@ -107,6 +122,7 @@ class _Batch:
     def give_up(self) -> None:
         """Let go of everything that has not come back."""
         self._over = True
+        self._world.bulkhead.give_up(len(self._running))
         for step, outcome in zip(self.steps, self.outcomes, strict=True):
             if outcome is None and isinstance(step, Ask):
                 step.deadline.cancel()
@@ -129,7 +145,7 @@ def _together(together: Together, world: World, context: Context) -> list[Outcom
 def run(flow: Flow[T], world: World) -> T:
     """Perform *flow* to its end, blocking."""
     # As it is before the original's own search, which runs in the caller's, can set anything in it.
-    context = copy_context()
+    context = context_within(world.bulkhead)
     try:
         step = next(flow)
         while True:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import aclosing, closing, suppress
-from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from qtmiddleware.deadline import NEVER, Deadline
-from qtmiddleware.drivers.threads import in_background
+from qtmiddleware.drivers.threads import Bulkhead, context_within
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
@@ -29,15 +28,16 @@ _DRAIN_SECONDS: Final = 0.05
 _ACCOUNT_SECONDS: Final = 5.0
 
 
-def told(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
-    """The pieces of *model*'s reply and, last, the whole; raises `ModelError`.
+def told(model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead) -> Generator[Piece, None, None]:
+    """The pieces of *model*'s reply, in a thread of *bulkhead*, and, last, the whole; raises `ModelError`.
 
     A model that cannot stream gives the whole alone. Where it gives the whole twice the later one counts, which is not
     waited for long. Closing this lets the model stop with its next piece.
     """
     heard: SimpleQueue[_Item] = SimpleQueue()
-    _begin(model, prompt, deadline, heard.put)
+    _begin(model, prompt, deadline, bulkhead, heard.put)
     piece: Piece | None = None
+    is_over = False
     try:
         while True:
             left = _patience(deadline, piece)
@@ -47,6 +47,7 @@ def told(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> Generator[
                 if isinstance(piece, Reply):
                     return
                 raise as_model_error(None) from None
+            is_over = piece is None
             if error is not None:
                 raise _raised(error)
             if piece is None:
@@ -54,14 +55,18 @@ def told(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> Generator[
             yield piece
     finally:
         deadline.cancel()
+        bulkhead.give_up(not is_over)
 
 
-async def atold(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
+async def atold(
+    model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead
+) -> AsyncGenerator[Piece, None]:
     """`told` without blocking the running loop."""
     heard: asyncio.Queue[_Item] = asyncio.Queue()
     task = None
     if getattr(model, "can_async", True):
-        task = asyncio.create_task(_atell(model, prompt, deadline, heard.put_nowait))
+        telling = _atell(model, prompt, deadline, heard.put_nowait)
+        task = context_within(bulkhead).run(asyncio.create_task, telling)
     else:
         loop = asyncio.get_running_loop()
 
@@ -70,7 +75,7 @@ async def atold(model: LanguageModel, prompt: Prompt, deadline: Deadline) -> Asy
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(heard.put_nowait, item)
 
-        _begin(model, prompt, deadline, put)
+        _begin(model, prompt, deadline, bulkhead, put)
     piece: Piece | None = None
     try:
         while True:
@@ -100,8 +105,10 @@ def _patience(deadline: Deadline, last: Piece | None) -> float:
     return min(left, _ACCOUNT_SECONDS) if isinstance(last, Reply) else left
 
 
-def _begin(model: LanguageModel, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
-    in_background(partial(copy_context().run, _tell, model, prompt, deadline, put))
+def _begin(
+    model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead, put: Callable[[_Item], None]
+) -> None:
+    bulkhead.start(partial(context_within(bulkhead).run, _tell, model, prompt, deadline, put))
 
 
 def _tell(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
+from qtmiddleware.drivers.threads import Bulkhead
 from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.ports import LanguageModel
 from qtmiddleware.steps import Ask, Rerank, Search
@@ -19,6 +20,10 @@ class World(Protocol):
     @property
     def native_async(self) -> bool:
         """Whether the wrapped function is asynchronous."""
+
+    @property
+    def bulkhead(self) -> Bulkhead:
+        """The threads for everything beside the original's own search."""
 
     @property
     def model(self) -> LanguageModel | None:
@@ -43,11 +48,12 @@ class World(Protocol):
 class ModelOnly:
     """A world in which nothing can be searched: what a flow needs that asks the model alone."""
 
-    __slots__ = ("model",)
+    __slots__ = ("bulkhead", "model")
     native_async = True
 
-    def __init__(self, model: LanguageModel | None) -> None:
+    def __init__(self, model: LanguageModel | None, bulkhead: Bulkhead | None = None) -> None:
         self.model = model
+        self.bulkhead = bulkhead or Bulkhead()
 
     def search(self, step: Search) -> Any:
         """Refused."""

@@ -197,7 +197,7 @@ class _Call:
             self._given_up()
         elif error.reason == "timeout":
             self._attempt.late()
-        elif error.reason == "failed":
+        elif error.reason in ("failed", "overloaded"):
             self._attempt.abandoned()
         elif error.reason in _ANSWERED:
             self._attempt.succeeded()

@@ -96,6 +96,9 @@ class LimitSettings:
         8_000, "After this nothing is waited for but the original's own search.", ge=1, le=600_000
     )
     max_concurrency: int = option(8, "Most calls one query has in flight.", ge=1, le=256)
+    max_threads: int = option(
+        256, "Most threads one middleware holds beside the original's own searches.", ge=1, le=10_000
+    )
     max_query_chars: int = option(8_000, "Longer queries are passed on as they are.", ge=1, le=1_000_000)
 
 

@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any, TypeVar
 
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import arun, run
+from qtmiddleware.drivers import Bulkhead, arun, run
 from qtmiddleware.ports import Prompt
 from qtmiddleware.steps import Ask, Flow, Search
 
@@ -104,6 +104,7 @@ class World:
         self._search = search
         self._embed = embed
         self.native_async = native_async
+        self.bulkhead = Bulkhead()
         self.model: Any = None if model is None else Model(model, can_async=native_async)
 
     def search(self, step: Search) -> Any:

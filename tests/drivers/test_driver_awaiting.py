@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -161,17 +161,14 @@ async def test_a_plain_functions_stop_iteration_does_not_hang_the_caller() -> No
 async def test_a_plain_function_whose_caller_is_gone_before_it_begins_is_not_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(threads, "MAX_THREADS", 1)
-    monkeypatch.setattr(threads, "_threads", threads.Threads())
-    called, busy, ended = [], threading.Event(), threading.Event()
-    threads.in_background(lambda: busy.wait(PATIENCE) and None)
+    begun: list[Callable[[], None]] = []
+    monkeypatch.setattr(threads._threads, "start", begun.append)
+    called: list[bool] = []
     task = asyncio.create_task(in_thread(lambda: called.append(True)))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    threads.in_background(ended.set)
-    busy.set()
-    assert await asyncio.to_thread(ended.wait, PATIENCE)
+    begun[0]()
     assert called == []
 
 
@@ -197,7 +194,7 @@ def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(complain
     assert outcome.late
     release.set()
     # Another task of the same pool, to know that the late one was dealt with by then or soon.
-    threads.in_background(ended.set)
+    threads._threads.start(ended.set)
     assert ended.wait(PATIENCE)
     gc.collect()
     assert complaints == []

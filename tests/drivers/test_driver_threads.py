@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from qtmiddleware.drivers import threads
-from qtmiddleware.drivers.threads import Threads
+from qtmiddleware.drivers.threads import Bulkhead, Threads
+from qtmiddleware.errors import ModelError
 
 PATIENCE = 5.0
 
@@ -68,43 +69,30 @@ def test_idle_threads_go(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done_in(pool) is not thread
 
 
-def test_a_pool_that_was_full_performs_tasks_after_its_threads_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "MAX_THREADS", 2)
-    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.01)
-    pool, release, done = Threads(), threading.Event(), threading.Semaphore(0)
-    ran: set[threading.Thread] = set()
-
-    def task() -> None:
-        ran.add(threading.current_thread())
-        release.wait(PATIENCE)
-        done.release()
-
-    for _ in range(6):
-        pool.start(task)
+def test_a_task_never_waits_for_those_that_hang() -> None:
+    pool, release = Threads(), threading.Event()
+    for _ in range(300):
+        pool.start(lambda: release.wait(PATIENCE * 4) and None)
+    done_in(pool)
+    assert not release.is_set()
     release.set()
-    assert all(done.acquire(timeout=PATIENCE) for _ in range(6))
-    assert len(ran) == 2
-    for thread in ran:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    for _ in range(5):
-        done_in(pool)
 
 
-def test_a_task_that_ends_badly_costs_the_pool_nothing(monkeypatch: pytest.MonkeyPatch, complaints: list[Any]) -> None:
-    monkeypatch.setattr(threads, "MAX_THREADS", 2)
-    pool = Threads()
+def test_a_task_that_ends_badly_costs_the_pool_nothing(complaints: list[Any]) -> None:
+    pool, bulkhead = Threads(), Bulkhead(1)
 
     def exits() -> None:
         raise SystemExit
 
     for _ in range(5):
         pool.start(exits)
-    done_in(pool)
+        done_in(pool)
+        bulkhead.start(exits)
+        wait_until_free(bulkhead)
+    assert (complaints, bulkhead.refused) == ([], 0)
 
 
 def test_many_callers_lose_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "MAX_THREADS", 4)
     monkeypatch.setattr(threads, "IDLE_SECONDS", 0.0005)
     pool, done = Threads(), threading.Semaphore(0)
 
@@ -118,6 +106,71 @@ def test_many_callers_lose_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     for it in callers:
         it.join()
     assert all(done.acquire(timeout=PATIENCE) for _ in range(1_600))
+
+
+def wait_until_free(bulkhead: Bulkhead, in_use: int = 0) -> None:
+    for _ in range(int(PATIENCE / 0.001)):
+        if bulkhead.in_use == in_use:
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError(f"{bulkhead.in_use} threads are still in use")
+
+
+def test_a_full_bulkhead_refuses_at_once_and_tells_of_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    bulkhead, release = Bulkhead(4), threading.Event()
+    for turn in (1, 2):
+        for _ in range(4):
+            bulkhead.start(lambda: release.wait(PATIENCE) and None)
+        for _ in range(100):
+            with pytest.raises(ModelError, match=r"limits\.maxThreads allows 4") as refused:
+                bulkhead.start(lambda: None)
+            assert (refused.value.reason, refused.value.was_asked) == ("overloaded", False)
+        assert (bulkhead.in_use, bulkhead.refused) == (4, 100 * turn)
+        release.set()
+        wait_until_free(bulkhead)
+        release.clear()
+    told = [it.getMessage() for it in caplog.records]
+    assert ["are taken" in it for it in told] == [True, False, True, False]
+    assert "100 calls were refused so far" in told[1]
+
+
+def test_many_callers_never_hold_more_threads_than_a_bulkhead_has() -> None:
+    bulkhead, refused, ran, lock = Bulkhead(4), [], [], threading.Lock()
+    most = [0]
+
+    def task() -> None:
+        with lock:
+            most[0] = max(most[0], bulkhead.in_use)
+            ran.append(True)
+
+    def caller() -> None:
+        for _ in range(300):
+            try:
+                bulkhead.start(task)
+            except ModelError:
+                refused.append(True)
+
+    callers = [threading.Thread(target=caller) for _ in range(8)]
+    for it in callers:
+        it.start()
+    for it in callers:
+        it.join()
+    wait_until_free(bulkhead)
+    assert most[0] <= 4
+    assert (len(ran) + len(refused), len(refused)) == (2_400, bulkhead.refused)
+
+
+def test_where_the_system_gives_no_thread_a_bulkhead_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    performed: list[bool] = []
+    bulkhead = Bulkhead(4)
+    monkeypatch.setattr(threads, "_threads", Threads())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ModelError) as refused:
+        bulkhead.start(lambda: performed.append(True))
+    assert (refused.value.reason, performed, bulkhead.in_use) == ("overloaded", [], 0)
 
 
 def test_where_no_thread_can_be_had_the_task_is_performed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +189,13 @@ def test_where_no_thread_can_be_had_the_task_is_performed_at_once(monkeypatch: p
 PROLOGUE = """
 import asyncio, atexit, os, sys, threading, time, warnings
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import arun, run
+from qtmiddleware.drivers import Bulkhead, arun, run
 from qtmiddleware.steps import Search, Together
 
 class World:
     native_async = False
     model = None
+    bulkhead = Bulkhead()
     def search(self, step):
         return step.text.upper()
 
@@ -169,12 +223,15 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
         """
         warnings.simplefilter("ignore", DeprecationWarning)
         assert run(flow("a", "b", "c"), World()) == ["A", "B", "C"]
+        World.bulkhead.in_use = World.bulkhead.limit
         child = os.fork()
         if child == 0:
-            ok = run(flow("d", "e", "f"), World()) == ["D", "E", "F"]
+            ok = World.bulkhead.in_use == 0
+            ok = ok and run(flow("d", "e", "f"), World()) == ["D", "E", "F"]
             ok = ok and asyncio.run(arun(flow("g", "h"), World())) == ["G", "H"]
             os._exit(0 if ok else 1)
         assert os.waitpid(child, 0)[1] == 0
+        World.bulkhead.in_use = 0
         assert run(flow("i", "j"), World()) == ["I", "J"]
         print("fine")
         """
