@@ -1,0 +1,242 @@
+"""What never returns holds the threads of its own middleware at most, and no original search waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from threading import Event
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.embedders.callable import CallableEmbedder
+from qtmiddleware.errors import ModelError
+from qtmiddleware.testing import ScriptedModel
+
+QUERY = "Question: What does Nike sell?"
+REPLY = '{"rewrite": "sales of Nike", "paraphrases": ["what Nike earns", "turnover of Nike"]}'
+MOST = 6
+CALLS = 40
+PATIENCE = 20.0
+FOREVER = 600.0
+
+
+def plain(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+    return [{"id": str(n), "score": 1 - n / 10, "metadata": {"text": f"Nike sells shoe {n}"}} for n in range(top_k)]
+
+
+class Hanging:
+    """Functions that do not return before the test is over, and how many are under way."""
+
+    def __init__(self) -> None:
+        self.released = Event()
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        self.released.wait(FOREVER)
+        raise TimeoutError
+
+    def on_variants(self, query: str, top_k: int = 4) -> Any:
+        return plain(query, top_k) if query.startswith("Q") else self()
+
+    def embed(self, texts: list[str]) -> Any:
+        return [[1.0, 0.0] for _ in texts] if texts[0].startswith("Q") else self()
+
+    async def blocking_the_loop(self, messages: Any) -> str:
+        return str(self())
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    it = Hanging()
+    yield it
+    it.released.set()
+
+
+def middleware(config: dict[str, Any], **given: Any) -> qtm.QueryMiddleware:
+    limits = {"deadlineMs": 60, "llmTimeoutMs": 40, "maxThreads": MOST}
+    base = {"limits": limits, "cache": {"enabled": False}, "breaker": {"enabled": False}}
+    return qtm.QueryMiddleware({**base, **config}, **given)
+
+
+def by_vector(vector: Sequence[float], top_k: int = 4) -> Any:
+    return plain(str(vector), top_k)
+
+
+MULTI: dict[str, Any] = {"transformationType": "multi_query"}
+RERANK: dict[str, Any] = {"rerank": {"enabled": True, "timeoutMs": 40}}
+IN_VECTORS: dict[str, Any] = {"query_arg": "vector"}
+
+Make = Callable[[Hanging], tuple[qtm.QueryMiddleware, Any]]
+
+
+def wrapped(qm: qtm.QueryMiddleware, fn: Any = plain, **options: Any) -> tuple[qtm.QueryMiddleware, Any]:
+    return qm, qm.wrap(fn, **options)
+
+
+CASES: dict[str, Make] = {
+    "model": lambda it: wrapped(middleware(MULTI, client=it)),
+    "model_with_breaker": lambda it: wrapped(middleware({**MULTI, "breaker": {"seconds": 0.001}}, client=it)),
+    "variants": lambda it: wrapped(middleware(MULTI, client=ScriptedModel(REPLY)), it.on_variants),
+    "reranker": lambda it: wrapped(middleware(RERANK, reranker=it)),
+    "embedder": lambda it: wrapped(
+        middleware(MULTI, client=ScriptedModel(REPLY)), by_vector, embed=it.embed, **IN_VECTORS
+    ),
+}
+
+
+def threads() -> int:
+    return sum(it.name == "qtmiddleware" for it in threading.enumerate())
+
+
+def ids(response: Any) -> list[str]:
+    return [it["id"] for it in response]
+
+
+def refused(found: qtm.Retrieval) -> bool:
+    return any(it.reason == "overloaded" for it in found.degradations)
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_the_plain_result(
+    case: str, hanging: Hanging
+) -> None:
+    qm, search = CASES[case](hanging)
+    healthy = qtm.QueryMiddleware().wrap(plain)
+    bulkhead = qm._equipment.bulkhead
+    for _ in range(CALLS // 10):
+        found = await asyncio.wait_for(asyncio.gather(*(search.aretrieve(QUERY) for _ in range(10))), PATIENCE)
+        assert [ids(it.response) for it in found] == [ids(plain(QUERY))] * 10
+        assert {it.status for it in found} == {"degraded"}
+        assert bulkhead.in_use <= MOST
+    assert bulkhead.in_use == MOST
+    assert any(map(refused, found))
+    assert (bulkhead.refused > 0, bulkhead.given_up) == (True, MOST)
+    beside = await asyncio.wait_for(healthy.aretrieve(QUERY), PATIENCE)
+    assert (beside.status, ids(beside.response)) == ("full", ids(plain(QUERY)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_blocking_caller_gets_the_plain_result_too(case: str, hanging: Hanging) -> None:
+    qm, search = CASES[case](hanging)
+    bulkhead = qm._equipment.bulkhead
+    for _ in range(CALLS):
+        found = search.retrieve(QUERY)
+        assert (found.status, ids(found.response)) == ("degraded", ids(plain(QUERY)))
+        if refused(found):
+            break
+    assert refused(found)
+    assert bulkhead.in_use == MOST
+    assert bulkhead.refused > 0
+    assert bulkhead.given_up > 0
+
+
+def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
+    hanging: Hanging, caplog: pytest.LogCaptureFixture
+) -> None:
+    qm, search = CASES["model"](hanging)
+    with caplog.at_level(logging.WARNING, "qtmiddleware"):
+        for _ in range(MOST + 10):
+            search(QUERY)
+        (warned,) = [it.getMessage() for it in caplog.records if "maxThreads" in it.getMessage()]
+        assert f"limits.maxThreads is {MOST}" in warned
+        assert QUERY not in warned
+        hanging.released.set()
+        for _ in range(2_000):
+            if not qm._equipment.bulkhead.in_use:
+                break
+            Event().wait(0.005)
+    assert sum("free again" in it.getMessage() for it in caplog.records) == 1
+    assert not refused(search.retrieve(QUERY))
+
+
+def test_a_stream_of_an_answer_is_refused_in_words(hanging: Hanging) -> None:
+    qm, search = wrapped(middleware({"answer": {"timeoutMs": 40}}, client=hanging))
+    for _ in range(MOST):
+        with pytest.raises(ModelError, match="in time"):
+            list(search.stream_answer(QUERY))
+    assert qm._equipment.bulkhead.given_up == MOST
+
+    async def read() -> None:
+        async with search.astream_answer(QUERY) as pieces:
+            async for _ in pieces:
+                pass
+
+    with pytest.raises(ModelError, match=r"limits\.maxThreads") as blocking:
+        list(search.stream_answer(QUERY))
+    with pytest.raises(ModelError, match=r"limits\.maxThreads") as awaiting:
+        asyncio.run(read())
+    with pytest.raises(ModelError, match=r"limits\.maxThreads") as whole:
+        search.answer(QUERY)
+    assert [it.value.reason for it in (blocking, awaiting, whole)] == ["overloaded"] * 3
+    assert ids(whole.value.retrieval.response) == ids(plain(QUERY))
+
+
+def test_an_async_model_that_blocks_the_private_loop_delays_no_blocking_caller_beyond_the_deadline(
+    hanging: Hanging,
+) -> None:
+    _, search = wrapped(middleware(MULTI, client=hanging.blocking_the_loop))
+
+    async def quick(messages: Any) -> str:
+        return REPLY
+
+    _, other = wrapped(middleware(MULTI, client=quick))
+    assert search.retrieve(QUERY).status == "degraded"
+    found = other.retrieve(QUERY)
+    assert ids(found.response) == ids(plain(QUERY))
+    assert [it.reason for it in found.degradations if it.stage.startswith("transform")] == ["timeout"]
+
+
+async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_threads(hanging: Hanging) -> None:
+    inner = qtm.QueryMiddleware().wrap(plain)
+    seen: list[str] = []
+
+    async def retrieve(query: str, top_k: int = 4) -> Any:
+        found = await inner.aretrieve(query, top_k)
+        seen.append(found.status)
+        return found.response
+
+    qm, search = wrapped(middleware(MULTI, client=ScriptedModel(REPLY)), retrieve)
+    bulkhead = qm._equipment.bulkhead
+    bulkhead.in_use = MOST
+    found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
+    assert ids(found.response) == ids(plain(QUERY))
+    assert (set(seen), bulkhead.refused) == ({"full"}, 0)
+    assert len(seen) > 1
+
+
+def test_the_threads_belong_to_the_whole_middleware() -> None:
+    search = qtm.QueryMiddleware().wrap(plain)
+    with pytest.raises(qtm.ConfigError, match=r"limits\.maxThreads belongs to the whole middleware"):
+        search.retrieve(QUERY, config={"limits": {"maxThreads": 3}})
+
+
+async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original(hanging: Hanging) -> None:
+    def embed(text: str) -> Any:
+        return [1.0, 0.0] if text.startswith("Q") else hanging()
+
+    qm, search = wrapped(
+        middleware(MULTI, client=ScriptedModel(REPLY)), by_vector, embed=CallableEmbedder(embed), **IN_VECTORS
+    )
+    before = threads()
+    for _ in range(4):
+        found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
+        assert ids(found.response) == ids(plain(QUERY))
+    assert qm._equipment.bulkhead.in_use == MOST
+    assert threads() - before <= MOST + 1
+    assert [it.reason for it in found.degradations if it.stage == "embed"] == ["overloaded"]
+
+
+def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(hanging: Hanging) -> None:
+    qm, search = wrapped(middleware({**MULTI, "breaker": {"failures": 1}}, client=ScriptedModel(REPLY)))
+    qm._equipment.bulkhead.in_use = MOST
+    for _ in range(3):
+        found = search.retrieve(QUERY)
+        assert refused(found)
+        assert (found.trace.llm_calls, found.trace.cost_usd) == (0, 0.0)
+    qm._equipment.bulkhead.in_use = 0
+    assert search.retrieve(QUERY).status == "full"
+    gc.collect()
