@@ -1,10 +1,10 @@
 """Whether anything that hangs in one middleware reaches the calls of another, and how many threads it holds.
 
-    python -m benchmarks.hanging [--calls 1000] [--only model]
+    python -m benchmarks.hanging [--calls 1000] [--only model] > benchmarks/results/hanging.md
 
 A thousand calls of one middleware in which something never returns: the model, the searches of the variants, the
 reranker or the function that embeds. Beside them another middleware, of the rules alone, answers by the same plain
-function that is timed alone in `asyncio.to_thread`. At last two hours of a model that hangs, at one question a second
+function that is timed alone in `asyncio.to_thread`. Before that, two hours of a model that hangs, at one question a second
 of a clock that is set ahead, with the circuit breaker as it is by default: every 30 s it lets one call through.
 """
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
+import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +28,11 @@ FOREVER = threading.Event()
 REPLY = '{"rewrite": "sales of Nike", "paraphrases": ["what Nike earns", "turnover of Nike"]}'
 TRIES = 20
 PATIENCE = 20.0
+HEAD = f"""`python -m benchmarks.hanging` (Python {platform.python_version()}, {os.cpu_count()} processors)
+
+A hundred calls at a time of a middleware in which something never returns (deadlineMs 300, maxThreads 256), around a
+search of 5 ms; `cut off` had no answer in {PATIENCE:.0f} s. `plain` is that search in `asyncio.to_thread`, `other` an
+`aretrieve` of another middleware, of the rules alone, while all of that hangs. `threads held` counts idle ones too."""
 
 
 def plain(query: str, top_k: int = 4) -> list[dict[str, Any]]:
@@ -63,9 +70,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         return plain(str(vector), top_k)
 
     return {
-        "model, breaker off": lambda: middleware({**rewrite, "breaker": {"enabled": False}}, client=hang).wrap(
-            plain, query_arg="_query"
-        ),
+        "model, breaker off": lambda: middleware({**rewrite, "breaker": {"enabled": False}}, client=hang).wrap(plain),
         "model, breaker on": lambda: middleware(rewrite, client=hang).wrap(plain),
         "searches of variants": lambda: middleware(rewrite, client=model).wrap(hanging_on_variants),
         "reranker": lambda: middleware(rerank, reranker=hang).wrap(plain),
@@ -135,9 +140,7 @@ def hours(count: int = 7_200) -> str:
     try:
         for most in (256, 16):
             limits = {"deadlineMs": 20, "llmTimeoutMs": 10, "maxThreads": most}
-            wrapped = middleware({"transformationType": "rewrite", "limits": limits}, client=hang).wrap(
-                plain, query_arg="_query"
-            )
+            wrapped = middleware({"transformationType": "rewrite", "limits": limits}, client=hang).wrap(plain)
             before, asked = threading.active_count(), time.perf_counter()
             for second in range(count):
                 now[0] += 1
@@ -156,14 +159,16 @@ def main() -> None:
     options.add_argument("--only", default="")
     given = options.parse_args()
     logging.disable(logging.ERROR)
+    print(f"# What hangs in one middleware, and the calls of another\n\n{HEAD}\n")
+    if not given.only or given.only == "hours":
+        # First, while no thread of another case is idle.
+        print("| limits.maxThreads | questions, one a second | threads held | ms each |\n|---:|---:|---:|---:|")
+        print(hours() + "\n", flush=True)
     print("| what hangs | calls | cut off | p50 ms | max ms | threads held | plain ms | other p50 ms | other max ms |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name, make in cases().items():
         if given.only in name:
             print(asyncio.run(one(name, make(), given.calls)), flush=True)
-    if not given.only or given.only == "hours":
-        print("\n| limits.maxThreads | questions, one a second | threads held | ms each |\n|---:|---:|---:|---:|")
-        print(hours(), flush=True)
 
 
 if __name__ == "__main__":
