@@ -30,9 +30,10 @@ def load(
 ) -> Any:
     """The model named *model*, of the class *kind* of sentence-transformers, made with *options* after *prepare*.
 
-    *model* is a folder or a name on the model hub. Where the hub does not answer within ten seconds, only what was
-    downloaded before is looked at: by itself the library would try for more than a minute. Raises `MissingExtra`
-    without the extra ``models``, and *failed* of a sentence that says what to do where the model cannot be had.
+    *model* is a folder, written as a path, or a name on the model hub. Where the hub does not answer within ten
+    seconds, only what was downloaded before is looked at: by itself the library would try for more than a minute.
+    Raises `MissingExtra` without the extra ``models``, and *failed* of a sentence that says what to do where the model
+    cannot be had.
     """
     try:
         import sentence_transformers
@@ -43,6 +44,9 @@ def load(
         here = Path(model).expanduser()
         if not here.exists() and _is_path(model):
             raise failed(f"there is no folder {model}; name one that holds a model, or a model of the hub")
+        if here.exists() and not _is_path(model):
+            # Whoever made the working folder must not choose the model that a name of the hub means.
+            raise failed(f"{model} is a folder here and a name on the model hub; write ./{model} to have the folder")
         reached = here.exists() or _hub_answers(model)
         _log.info("loading %s", model)
         try:

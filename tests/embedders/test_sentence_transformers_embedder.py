@@ -154,6 +154,17 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         SentenceTransformersEmbedder(str(tmp_path)).embed(["a"])
 
 
+def test_a_folder_does_not_take_the_place_of_a_model_of_the_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "tiny").symlink_to(folder, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EmbeddingError, match=r"write \./vendor/tiny to have the folder"):
+        SentenceTransformersEmbedder("vendor/tiny").embed(["a"])
+    assert SentenceTransformersEmbedder("./vendor/tiny").embed(["a"])
+
+
 @pytest.fixture
 def hub(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HTTPServer:
     """The place of the model hub, with an empty cache."""
