@@ -145,10 +145,10 @@ FORGED = "2 documents in 2 chunks: 2 added"
 BREAKS = ["\n", "\r", "\r\n", "\t", "\v", "\x1b[2K\x1b[1G", "\x85", "\u2028", "\u2029"]
 
 
-@pytest.mark.parametrize("made", BREAKS, ids=ascii)
-def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path, made: str) -> None:
+def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    for name in (f"a{made}{FORGED}{made}.txt", f"b{made}{FORGED}.pdf"):
+    names = [name for made in BREAKS for name in (f"a{made}{FORGED}{made}.txt", f"b{made}{FORGED}.pdf")]
+    for name in names:
         (tmp_path / "docs" / name).write_bytes(b"")
     for arguments in (("ingest", "docs"), ("bench", "--generate", "3", "--docs", "docs", "--data", "set")):
         ended = qtm(*arguments, OPENAI_API_KEY="none")
@@ -156,7 +156,7 @@ def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path, made: str) ->
         lines = (ended.out + "\n" + ended.err).splitlines()
         assert not [line for line in lines if line.strip().startswith(FORGED)]
     skipped = [line for line in qtm("ingest", "docs").err.splitlines() if "skipped: " in line]
-    assert len(skipped) == 2
+    assert len(skipped) == len(names)
 
 
 @given(st.text())
