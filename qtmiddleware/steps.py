@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -146,3 +146,36 @@ Step = Leaf | Together
 T = TypeVar("T")
 Flow = Generator[Step, Any, T]
 """A flow: it yields what it wants done and is sent what came of it."""
+
+
+Asked = TypeVar("Asked")
+
+
+def converse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Any]) -> T:
+    """What *talk* returns: it is sent what *send* returns for each thing it yields, or has the error thrown in."""
+    try:
+        asked = next(talk)
+        while True:
+            try:
+                answer = send(asked)
+            except Exception as error:
+                asked = talk.throw(error)
+            else:
+                asked = talk.send(answer)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def aconverse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Awaitable[Any]]) -> T:
+    """`converse`, awaiting."""
+    try:
+        asked = next(talk)
+        while True:
+            try:
+                answer = await send(asked)
+            except Exception as error:
+                asked = talk.throw(error)
+            else:
+                asked = talk.send(answer)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]

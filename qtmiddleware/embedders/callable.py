@@ -23,6 +23,7 @@ from qtmiddleware.drivers import in_thread
 from qtmiddleware.embedders.openai.answer import vectors_in
 from qtmiddleware.embedders.vectors import checked_vectors
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
+from qtmiddleware.steps import aconverse, converse
 
 
 class Contract(Enum):
@@ -110,45 +111,24 @@ class CallableEmbedder:
         """
         if not texts:
             return []
-        talk = self._talk(list(texts))
-        try:
-            calls = next(talk)
-            while True:
-                try:
-                    made = self._made_of(calls, limit)
-                except Exception as error:
-                    calls = talk.throw(error)
-                else:
-                    calls = talk.send(made)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+        return converse(self._talk(list(texts)), partial(self._call_each, limit=limit))
 
     async def aembed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
         """`embed` without blocking the running loop; a synchronous function runs in a thread."""
         if not texts:
             return []
-        talk = self._talk(list(texts))
-        try:
-            calls = next(talk)
-            while True:
-                try:
-                    made = await self._gathered(self._awaited or self._plain, calls, limit)
-                except Exception as error:
-                    calls = talk.throw(error)
-                else:
-                    calls = talk.send(made)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+        fn = self._awaited or self._plain
+        return await aconverse(self._talk(list(texts)), partial(self._gather_calls, fn, limit=limit))
 
-    def _made_of(self, calls: _Calls, limit: int) -> list[Any]:
+    def _call_each(self, calls: _Calls, limit: int) -> list[Any]:
         """What the function returns for each of *calls*; a single call is made in this thread."""
         if len(calls) > 1:
-            return run_in_background_loop(lambda: self._gathered(self._plain, calls, limit))
+            return run_in_background_loop(lambda: self._gather_calls(self._plain, calls, limit))
         made = self._call(self._plain, calls[0])
         return [run_in_background_loop(lambda: _awaited(made)) if inspect.isawaitable(made) else made]
 
-    async def _gathered(self, fn: Callable[..., Any], calls: _Calls, limit: int) -> list[Any]:
-        """`_made_of` for the running loop: at most *limit* calls at a time, none left running."""
+    async def _gather_calls(self, fn: Callable[..., Any], calls: _Calls, limit: int) -> list[Any]:
+        """`_call_each` for the running loop: at most *limit* calls at a time, none left running."""
         if len(calls) == 1:
             return [await self._acall(fn, calls[0])]
         slots = asyncio.Semaphore(limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.deadline import Deadline
@@ -13,6 +14,7 @@ from qtmiddleware.embedders.openai.clients import Clients, is_vendors, retries_o
 from qtmiddleware.embedders.openai.failures import as_embedding_error, is_too_long, pause_after
 from qtmiddleware.embedders.vectors import checked_vectors
 from qtmiddleware.errors import ConfigError, EmbeddingError, without_context
+from qtmiddleware.steps import converse
 
 __all__ = ["OpenAIEmbedder"]
 
@@ -90,20 +92,7 @@ class OpenAIEmbedder:
             return []
         client = self._clients.client()
         with without_context():
-            return self._conversed(self._talk(texts, retries_of(client)), without_retries(client))
-
-    def _conversed(self, talk: _Talk, client: Any) -> list[list[float]]:
-        try:
-            step = next(talk)
-            while True:
-                try:
-                    answer = self._send(client, step)
-                except Exception as error:
-                    step = talk.throw(error)
-                else:
-                    step = talk.send(answer)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return converse(self._talk(texts, retries_of(client)), partial(self._send, without_retries(client)))
 
     def close(self) -> None:
         """Close the client that was made here; the next use makes another."""

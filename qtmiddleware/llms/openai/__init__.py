@@ -15,12 +15,13 @@ from qtmiddleware.errors import ModelError, without_context
 from qtmiddleware.llms.blocking import completed_in_background
 from qtmiddleware.llms.openai.body import Collector, read_reply
 from qtmiddleware.llms.openai.clients import Clients, can_stream
-from qtmiddleware.llms.openai.dialogue import Dialogue, Heard, Sent, aconversed, conversed
+from qtmiddleware.llms.openai.dialogue import Dialogue, Heard, Sent
 from qtmiddleware.llms.openai.prices import Prices, find_prices
 from qtmiddleware.llms.openai.streaming import StreamReader, says_all
 from qtmiddleware.llms.openai.waiting import LONGEST_WAIT, timeout, wait_for
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.settings import ReasoningEffort, StructuredOutput
+from qtmiddleware.steps import aconverse, converse
 
 __all__ = ["OpenAIModel"]
 
@@ -99,13 +100,13 @@ class OpenAIModel:
         with without_context():
             if not self._clients.can_block:
                 return completed_in_background(self.acomplete, prompt, deadline)
-            heard = conversed(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
+            heard = converse(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
             return self._accounted(heard, read_reply(heard.answer))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
         with without_context():
-            heard = await aconversed(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
+            heard = await aconverse(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
             return self._accounted(heard, read_reply(heard.answer))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
@@ -116,7 +117,7 @@ class OpenAIModel:
         reader = StreamReader(deadline)
         with without_context(), ExitStack() as stack:
             talk = self._dialogue.about(prompt, streams=True)
-            heard = conversed(talk, partial(self._open, deadline=deadline, stack=stack))
+            heard = converse(talk, partial(self._open, deadline=deadline, stack=stack))
             chunks = iter(heard.answer)
             if hasattr(chunks, "close"):
                 stack.callback(chunks.close)
@@ -145,7 +146,7 @@ class OpenAIModel:
         async with AsyncExitStack() as stack:
             stack.enter_context(without_context())
             talk = self._dialogue.about(prompt, streams=True)
-            heard = await aconversed(talk, partial(self._aopen, deadline=deadline, stack=stack))
+            heard = await aconverse(talk, partial(self._aopen, deadline=deadline, stack=stack))
             chunks = aiter(heard.answer)
             if hasattr(chunks, "aclose"):
                 stack.push_async_callback(chunks.aclose)

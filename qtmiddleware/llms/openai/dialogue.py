@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -141,33 +141,3 @@ class Dialogue:
             if refusal.certain:
                 self._memory.learn(lower)
         return lower
-
-
-def conversed(talk: Talk, send: Callable[[dict[str, Any]], Sent]) -> Heard:
-    """What *talk* comes to, its requests sent by *send*."""
-    request = next(talk)
-    while True:
-        try:
-            sent = send(request)
-        except Exception as error:
-            request = talk.throw(error)
-            continue
-        try:
-            request = talk.send(sent)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
-
-async def aconversed(talk: Talk, send: Callable[[dict[str, Any]], Awaitable[Sent]]) -> Heard:
-    """`conversed`, awaiting."""
-    request = next(talk)
-    while True:
-        try:
-            sent = await send(request)
-        except Exception as error:
-            request = talk.throw(error)
-            continue
-        try:
-            request = talk.send(sent)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
