@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
@@ -21,6 +21,9 @@ from qtmiddleware.responses import Shape, settled
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Rerank, Search
 from qtmiddleware.types import Degradation, Retrieval
+
+if TYPE_CHECKING:
+    from qtmiddleware.embedders import CallableEmbedder
 
 Vectors = Sequence[Sequence[float]]
 
@@ -42,8 +45,7 @@ class Outfit:
     memory: Memory
     bulkhead: Bulkhead
     shape: Shape | None = None
-    embed: Callable[[Sequence[str], int], Vectors] | None = None
-    aembed: Callable[[Sequence[str], int], Awaitable[Vectors]] | None = None
+    embedder: CallableEmbedder | None = None
     log: QueryLog | None = None
     reranker: Reranker | None = None
     redact: Redact | None = None
@@ -121,7 +123,7 @@ class Invocation:
 
     @property
     def _embeds(self) -> bool:
-        return self._outfit.embed is not None
+        return self._outfit.embedder is not None
 
     def _made(self, query: Any, top_k: int | None) -> Any:
         if query is None or (top_k is None and query is self._original):
@@ -173,15 +175,17 @@ class Invocation:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """A vector a text; an asynchronous embed runs in the background loop."""
-        if self._outfit.embed is None:
-            raise WrapError("there is no embed= to make vectors of texts")
-        return self._outfit.embed(texts, self._outfit.settings.limits.max_concurrency)
+        return self._embedder.embed(texts, self._outfit.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
         """A vector a text; a synchronous embed runs in a thread."""
-        if self._outfit.aembed is None:
+        return await self._embedder.aembed(texts, self._outfit.settings.limits.max_concurrency)
+
+    @property
+    def _embedder(self) -> CallableEmbedder:
+        if self._outfit.embedder is None:
             raise WrapError("there is no embed= to make vectors of texts")
-        return await self._outfit.aembed(texts, self._outfit.settings.limits.max_concurrency)
+        return self._outfit.embedder
 
     def rerank(self, step: Rerank) -> Sequence[float]:
         """A score a text."""

@@ -151,7 +151,7 @@ class _Retrieving:
             self.trace.decision = Decision(call=False, reason=reason)
             return None, NOTHING
         question = Question(self.request.original, self.request.history, self.settings)
-        self._turn = Turn(question, self.query, self.request, self.trace, self.trouble, self.spans)
+        self._turn = Turn(question, self.query, self.request, self.trace, self.trouble, self.spans, self.budget)
         if (remembered := self._turn.remembered()) is not None:
             self.trace.decision = Decision(call=False, reason="cached")
             return None, remembered

@@ -181,8 +181,7 @@ class QueryMiddleware:
             changed=self._changed,
             memory=Memory(self._memory.cache),
             shape=custom_shape(read, write) if read is not None else None,
-            embed=None if embedder is None else embedder.embed,
-            aembed=None if embedder is None else embedder.aembed,
+            embedder=embedder,
         )
 
     def _changed(self, outfit: Outfit, layers: Layers) -> Outfit:

@@ -61,9 +61,10 @@ class Turn:
         trace: Trace,
         trouble: list[Degradation],
         spans: Callable[[], Sequence[Span]],
+        budget: Deadline,
     ) -> None:
         self.patience = Deadline()
-        self._longest = Deadline.after(request.settings.limits.deadline_ms / 1e3)
+        self._budget = budget
         self._question = question
         self._language = query.language or "auto"
         self._request = request
@@ -107,7 +108,7 @@ class Turn:
         While what the model is asked with is being loaded, its time has not begun.
         """
         if is_loading():
-            patience = Deadline(self._longest.at, seconds=patience.remaining())
+            patience = Deadline(self._budget.at, seconds=patience.remaining())
         self.patience = patience
         self._joined, self._elsewhere = None, False
         if self._key is not None and self._shares:

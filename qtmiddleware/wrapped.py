@@ -189,7 +189,7 @@ class Wrapped(Generic[P, R]):
             model=outfit.model.name,
             reason_to_wait=outfit.model.reason_to_wait,
             bulkhead=outfit.bulkhead,
-            embeds=outfit.embed is not None or outfit.aembed is not None,
+            embeds=outfit.embedder is not None,
             brief=brief and outfit.log is None,
             awaits_model=getattr(outfit.reranker, "is_unread", False) is True,
         )
