@@ -34,7 +34,7 @@ def read_history(history: Any) -> History:
     LlamaIndex among them. Blank messages and the output of tools are left out; what cannot be read is skipped and told.
     """
     try:
-        turns = _turns(history)
+        turns = _list_turns(history)
     except Exception as error:
         return History((), Degradation("history", "unreadable", type(error).__name__))
     messages: list[Message] = []
@@ -56,7 +56,7 @@ def read_history(history: Any) -> History:
     return History(tuple(messages), Degradation("history", "unreadable", detail))
 
 
-def _turns(history: Any) -> Sequence[Any]:
+def _list_turns(history: Any) -> Sequence[Any]:
     if history is None:
         return ()
     if isinstance(history, str | bytes):

@@ -422,7 +422,7 @@ def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float 
 
 def test_the_table_and_the_package_that_keeps_prices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     names = prices_module._table()["models"]
-    kept = {name: prices_module._kept_prices(name) for name in names}
+    kept = {name: prices_module._find_packaged_prices(name) for name in names}
     assert {name: pytest.approx(price) for name, price in kept.items()} == {name: tuple(names[name]) for name in names}
 
 

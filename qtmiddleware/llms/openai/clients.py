@@ -195,10 +195,12 @@ def can_move(client: Any) -> bool:
     """
     if not can_stream(client):
         return False
-    return _made_its_own(client) or (is_async_client(client) and _has_known_pools(getattr(client, "_client", None)))
+    return _has_own_connections(client) or (
+        is_async_client(client) and _has_known_pools(getattr(client, "_client", None))
+    )
 
 
-def _made_its_own(client: Any) -> bool:
+def _has_own_connections(client: Any) -> bool:
     return type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
 
 
@@ -216,7 +218,7 @@ def moved(client: Any) -> Any:
     """*client* with connections of its own."""
     import openai
 
-    if not _made_its_own(client):
+    if not _has_own_connections(client):
         return client.with_options(http_client=_with_empty_pools(client._client))
     kind = openai.DefaultAsyncHttpxClient if is_async_client(client) else openai.DefaultHttpxClient
     return client.with_options(http_client=kind(base_url=client.base_url))

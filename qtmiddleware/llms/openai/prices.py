@@ -44,7 +44,7 @@ def find_prices(model: str) -> tuple[float, float] | None:
     They come from the package genai-prices where that is installed (extra ``prices``), else from ``prices.json``. A
     dated snapshot costs what its model costs, unless it is listed itself. Nothing is asked over the network.
     """
-    kept = _kept_prices(model)
+    kept = _find_packaged_prices(model)
     if kept is not None:
         return kept
     table = _table()["models"]
@@ -52,7 +52,7 @@ def find_prices(model: str) -> tuple[float, float] | None:
     return None if listed is None else (listed[0], listed[1])
 
 
-def _kept_prices(model: str) -> tuple[float, float] | None:
+def _find_packaged_prices(model: str) -> tuple[float, float] | None:
     try:
         from genai_prices import Usage, calc_price
 
