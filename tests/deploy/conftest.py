@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deploy_world import environment, write_recipes
+from pytest_httpserver import HTTPServer
+
+from tests.concurrency.concurrency_world import ChatHouse
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the page's files."""
+    return write_recipes(tmp_path_factory.mktemp("deployed"))
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[ChatHouse]:
+    """The model's service, over real HTTP."""
+    with HTTPServer(host="127.0.0.1", threaded=True) as server:
+        yield ChatHouse(server)
+
+
+@pytest.fixture(scope="module")
+def env(house: ChatHouse, one_authority: str | None) -> dict[str, str]:
+    return environment(house.url, **({"SSL_CERT_FILE": one_authority} if one_authority else {}))
