@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from tests.concurrency.concurrency_world import ChatHouse
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the page's files."""
+    if not hasattr(os, "fork"):
+        pytest.skip("descriptors and signals are handed to processes")
     return write_recipes(tmp_path_factory.mktemp("deployed"))
 
 

@@ -23,7 +23,9 @@ IDS: Final = ["a", "b"]
 
 def write_recipes(folder: Path) -> Path:
     """Each example of the page that names its file in its first line, in *folder*."""
-    examples = re.findall(r"^```python[^\n]*\n# ([\w.]+\.py)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    examples = re.findall(
+        r"^```python[^\n]*\n# ([\w.]+\.py)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
     for name, code in examples:
         (folder / name).write_text(code, encoding="utf-8")
     return folder
@@ -82,16 +84,17 @@ class Process:
     def complaints(self) -> str:
         return self._complaints.read_text("utf-8")
 
-    def end(self, seconds: float = 25.0) -> int:
-        """Ask the process to end; its code, negative where it had to be killed."""
-        if self.running.poll() is None:
-            self.running.terminate()
-        try:
-            self.running.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.running.pid, signal.SIGKILL)
-            self.running.communicate()
+    def end(self) -> int:
+        """Ask the process to end; its code."""
+        self.running.terminate()
+        self.running.communicate(timeout=40)
         return self.running.returncode
+
+    def kill(self) -> None:
+        """End the process and its children at once, if it still runs."""
+        if self.running.poll() is None:
+            os.killpg(self.running.pid, signal.SIGKILL)
+        self.running.communicate()
 
 
 class Server(Process):
@@ -118,7 +121,4 @@ def running(*processes: Process) -> Iterator[None]:
         yield
     finally:
         for process in processes:
-            if process.running.poll() is None:
-                process.running.terminate()
-        for process in processes:
-            process.end()
+            process.kill()

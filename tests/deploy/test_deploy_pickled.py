@@ -5,10 +5,12 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import cloudpickle
+import pytest
 from deploy_world import QUESTION
 
 WORKER: Final = f"""
@@ -22,17 +24,13 @@ print([it["status"] for it in found], retrieve({QUESTION!r})[0]["id"], sys.modul
 
 
 def test_what_makes_the_middleware_in_the_worker_can_be_sent_there(
-    recipes: Path, env: dict[str, str], monkeypatch: object
+    recipes: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = runpy.run_path(str(recipes / "jobs.py"), run_name="__main__")
-    sys.path.insert(0, str(recipes))
-    try:
-        from retrieval import retrieve
-
-        sent = cloudpickle.dumps((jobs["search"], jobs["Searcher"], retrieve))
-    finally:
-        sys.path.remove(str(recipes))
-        sys.modules.pop("retrieval", None)
+    monkeypatch.syspath_prepend(recipes)
+    monkeypatch.delitem(sys.modules, "retrieval", raising=False)
+    sent = cloudpickle.dumps((jobs["search"], jobs["Searcher"], import_module("retrieval").retrieve))
+    monkeypatch.delitem(sys.modules, "retrieval")
     done = subprocess.run(
         [sys.executable, "-c", WORKER], input=sent, cwd=recipes, env=env, capture_output=True, timeout=50, check=False
     )

@@ -15,14 +15,23 @@ from tests.concurrency.concurrency_world import ChatHouse
 
 COMMANDS: Final = {
     "uvicorn with two workers": ["uvicorn", "api:app", "--workers", "2", "--fd", "{fd}"],
-    "gunicorn preloaded and used before": ["gunicorn", "used:app", "--workers", "2", "--bind", "fd://{fd}", "--preload"],
-    "gunicorn with threads": [
-        *("gunicorn", "wsgi:app", "--workers", "2", "--bind", "fd://{fd}"),
-        *("--worker-class", "gthread", "--threads", "4"),
+    "gunicorn preloaded and used before": [
+        "gunicorn",
+        "used:app",
+        "--workers",
+        "2",
+        "--bind",
+        "fd://{fd}",
+        "--preload",
     ],
-    "gunicorn with gevent patched first and preloaded": [
-        *("gunicorn", "wsgi:app", "--workers", "2", "--bind", "fd://{fd}"),
-        *("--config", "gunicorn_gevent.conf.py", "--preload"),
+    "gunicorn with threads": ["gunicorn", "wsgi:app", "--bind", "fd://{fd}", "-k", "gthread", "--threads", "4"],
+    "gunicorn with gevent patched first": [
+        "gunicorn",
+        "wsgi:app",
+        "--bind",
+        "fd://{fd}",
+        "-c",
+        "gunicorn_gevent.conf.py",
     ],
 }
 USED = f"""
@@ -39,9 +48,7 @@ def servers(recipes: Path, env: dict[str, str]) -> Iterator[dict[str, Server]]:
     """All of them, started side by side."""
     (recipes / "used.py").write_text(USED, encoding="utf-8")
     quiet = {"gunicorn": ["--no-control-socket", "--worker-tmp-dir", str(recipes)], "uvicorn": []}
-    started = {
-        kind: Server(recipes, "-m", *command, *quiet[command[0]], env=env) for kind, command in COMMANDS.items()
-    }
+    started = {kind: Server(recipes, "-m", *command, *quiet[command[0]], env=env) for kind, command in COMMANDS.items()}
     with running(*started.values()):
         yield started
 
