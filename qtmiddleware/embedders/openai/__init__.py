@@ -10,7 +10,7 @@ from typing import Any, Final
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.embedders.openai.answer import vectors_in
 from qtmiddleware.embedders.openai.batches import Batches
-from qtmiddleware.embedders.openai.clients import Clients, is_vendors, retries_of, without_retries
+from qtmiddleware.embedders.openai.clients import Clients, calmed, is_vendors, retries_of
 from qtmiddleware.embedders.openai.failures import as_embedding_error, is_too_long, pause_after
 from qtmiddleware.embedders.vectors import checked_vectors
 from qtmiddleware.errors import ConfigError, EmbeddingError, without_context
@@ -92,7 +92,7 @@ class OpenAIEmbedder:
             return []
         client = self._clients.client()
         with without_context():
-            return converse(self._talk(texts, retries_of(client)), partial(self._send, without_retries(client)))
+            return converse(self._talk(texts, retries_of(client)), partial(self._send, calmed(client)))
 
     def close(self) -> None:
         """Close the client that was made here; the next use makes another."""

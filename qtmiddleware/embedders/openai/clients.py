@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import finalize
 
+from qtmiddleware.error_bodies import with_bounded_error_bodies
 from qtmiddleware.errors import EmbeddingError
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -89,9 +90,14 @@ def retries_of(client: Any) -> int:
     return int(client.max_retries) if is_vendors(client) else 0
 
 
-def without_retries(client: Any) -> Any:
-    """*client* with the retries of the SDK turned off, sharing its connections; one we cannot copy stays as it is."""
-    return client.with_options(max_retries=0) if is_vendors(client) and client.max_retries else client
+def calmed(client: Any) -> Any:
+    """*client* without the SDK's retries and with an end to the bodies of errors, sharing its connections.
+
+    One we cannot copy stays as it is.
+    """
+    if not is_vendors(client):
+        return client
+    return client.with_options(max_retries=0, http_client=with_bounded_error_bodies(client._client))
 
 
 def _is_async(client: Any) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from weakref import finalize
 
 from qtmiddleware.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
+from qtmiddleware.error_bodies import bound_error_bodies, with_bounded_error_bodies
 from qtmiddleware.errors import ModelError
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -72,14 +73,18 @@ class Clients:
 
     def sync(self) -> Any:
         """The client for a synchronous call, without retries, where one was given or none at all."""
-        if not self._own and (os.getpid() == self._process or not can_move(self._given_sync)):
+        given = self._given_sync
+        if not self._own and (os.getpid() == self._process or not can_move(given)):
+            if can_stream(given) and given.is_closed():
+                # Its copy would not know of that, and open its connections once more.
+                return given
             if self._calm_sync is None:
-                self._calm_sync = without_retries(self._given_sync)
+                self._calm_sync = calmed(given)
             return self._calm_sync
         process = os.getpid()
         client = self._by_process.get(process)
         if client is None:
-            made = self._make("OpenAI") if self._own else without_retries(moved(self._given_sync))
+            made = self._make("OpenAI") if self._own else moved(given).with_options(max_retries=0)
             client = self._by_process.setdefault(process, made)
             if client is not made:
                 made.close()
@@ -159,6 +164,7 @@ class Clients:
         # would hear what it said.
         http = openai.DefaultAsyncHttpxClient if kind == "AsyncOpenAI" else openai.DefaultHttpxClient
         own = http(follow_redirects=False)
+        bound_error_bodies(own)
         made = getattr(openai, kind)(api_key=key or NO_KEY, base_url=address, max_retries=0, http_client=own)
         if isinstance(own, openai.DefaultHttpxClient):
             # As the vendor's own is: a model that nobody closed leaves no connection. Async ones end with their loop.
@@ -215,13 +221,16 @@ def _has_known_pools(http: Any) -> bool:
 
 
 def moved(client: Any) -> Any:
-    """*client* with connections of its own."""
+    """*client* with connections of its own and an end to the bodies of errors."""
     import openai
 
-    if not _has_own_connections(client):
-        return client.with_options(http_client=_with_empty_pools(client._client))
-    kind = openai.DefaultAsyncHttpxClient if is_async_client(client) else openai.DefaultHttpxClient
-    return client.with_options(http_client=kind(base_url=client.base_url))
+    if _has_own_connections(client):
+        kind = openai.DefaultAsyncHttpxClient if is_async_client(client) else openai.DefaultHttpxClient
+        http = kind(base_url=client.base_url)
+    else:
+        http = _with_empty_pools(client._client)
+    bound_error_bodies(http)
+    return client.with_options(http_client=http)
 
 
 def _with_empty_pools(http: Any) -> Any:
@@ -252,6 +261,11 @@ def can_stream(client: Any) -> bool:
     return "create" not in vars(client.chat.completions)
 
 
-def without_retries(client: Any) -> Any:
-    """*client* with the retries of the SDK turned off, sharing its connections; one we cannot copy stays as it is."""
-    return client.with_options(max_retries=0) if can_stream(client) and client.max_retries else client
+def calmed(client: Any) -> Any:
+    """*client* without the SDK's retries and with an end to the bodies of errors, sharing its connections.
+
+    One we cannot copy stays as it is.
+    """
+    if not can_stream(client):
+        return client
+    return client.with_options(max_retries=0, http_client=with_bounded_error_bodies(client._client))
