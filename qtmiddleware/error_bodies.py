@@ -28,7 +28,7 @@ def bound_error_bodies(http: Any) -> None:
 
 def with_bounded_error_bodies(http: Any) -> Any:
     """*http* with `bound_error_bodies`, sharing its connections; it stays as it is, and so does one we cannot copy."""
-    kind = type(http)
+    kind: Any = type(http)
     if kind.__name__.endswith("HttpxClientWrapper"):
         # The vendor's closes its connections when it is garbage, and they are not the copy's.
         kind = kind.__base__

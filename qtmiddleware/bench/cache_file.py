@@ -29,6 +29,8 @@ from qtmiddleware.stores.sqlite.files import (
 APPLICATION_ID: Final = 0x71746D62
 """Marks the file as ours: "qtmb" in ASCII."""
 VERSION: Final = 1
+MOST_BYTES: Final = 1 << 23
+"""A row that is larger is none of ours: a reply of a megabyte may take six where it is written as JSON."""
 
 # Keys are hashes. "seconds" is how long it took to make a vector.
 _SCHEMA: Final = (
@@ -119,6 +121,7 @@ class CacheFile:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if not is_empty(connection):
             self._check(connection)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
         connection.execute("PRAGMA synchronous = NORMAL")
         use_wal(connection)
         connection.execute("BEGIN IMMEDIATE")

@@ -7,11 +7,19 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
+from typing import Final
 
 from qtmiddleware.bench.cache_file import CacheFile
 from qtmiddleware.ports import Embedder
+
+# Looked at in this order, nothing is read of a row that is too large to be a vector.
+_FIND: Final = (
+    "SELECT vector, seconds FROM vectors WHERE key = ? AND typeof(vector) = 'blob' AND length(vector) <= ?"
+    " AND typeof(seconds) = 'real'"
+)
 
 
 class CachedEmbedder:
@@ -87,7 +95,7 @@ class CachedEmbedder:
         listener = self._listener
         with self._file.run() as run:
             for text, key in keys.items():
-                row = run.execute("SELECT vector, seconds FROM vectors WHERE key = ?", (key,)).fetchone()
+                row = run.execute(_FIND, (key, 8 * self.dimension)).fetchone()
                 vector = None if row is None else _unpacked(row[0], self.dimension)
                 if vector is not None:
                     found[text] = vector
@@ -109,6 +117,7 @@ def _packed(vector: Sequence[float]) -> bytes:
 def _unpacked(packed: bytes, dimension: int) -> list[float] | None:
     """The vector; ``None`` where these are the bytes of none, and the text is embedded again."""
     try:
-        return list(struct.unpack(f"<{dimension}{'f' if len(packed) == 4 * dimension else 'd'}", packed))
+        vector = list(struct.unpack(f"<{dimension}{'f' if len(packed) == 4 * dimension else 'd'}", packed))
     except (struct.error, TypeError):
         return None
+    return vector if all(map(isfinite, vector)) else None

@@ -6,12 +6,15 @@ import hashlib
 import json
 import logging
 from dataclasses import asdict, replace
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from qtmiddleware.bench.cache_file import CacheFile
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import StoreError
+from qtmiddleware.llms.openai.body import MOST_BYTES
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
 _log = logging.getLogger("qtmiddleware.bench")
@@ -80,8 +83,8 @@ class CachedModel:
             _log.warning("a reply could not be looked up: %s", error)
             return None
         try:
-            return None if row is None else Reply(**json.loads(row[0]))
-        except (TypeError, ValueError):
+            return None if row is None else _read(row[0])
+        except (TypeError, ValueError, RecursionError):
             _log.warning("a reply in the cache is damaged and is asked for again")
             return None
 
@@ -95,3 +98,18 @@ class CachedModel:
                 run.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept))))
         except StoreError as error:
             _log.warning("a reply could not be kept: %s", error)
+
+
+def _read(kept: Any) -> Reply:
+    """The reply that was *kept*; raises `TypeError` or `ValueError` where no model could have given it."""
+    reply = Reply(**json.loads(kept))
+    text: Any = reply.text
+    counts = (reply.input_tokens, reply.output_tokens, reply.calls)
+    amounts = (0.0 if reply.cost_usd is None else reply.cost_usd, reply.seconds)
+    if not isinstance(text, str) or len(text) > MOST_BYTES or reply.truncated is not False:
+        raise ValueError
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError
+    if not all(type(amount) in (int, float) and isfinite(amount) and amount >= 0 for amount in amounts):
+        raise ValueError
+    return reply

@@ -12,6 +12,7 @@ import random
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -21,6 +22,8 @@ from qtmiddleware.types import Message
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The judgements: for each question's id, the grade of each judged passage's id; above 0 is relevant."""
+MOST_BYTES: Final = 1 << 24
+"""A line that is longer is no passage and no question."""
 HIGHEST_GRADE: Final = 10_000
 """The measures' library counts passages by grade, in memory that grows with the highest one."""
 
@@ -150,8 +153,11 @@ def _lines(file: Path) -> Iterator[tuple[_Line, str]]:
             # To open one waits for whoever writes to it.
             raise OSError(errno.EINVAL, "it is a pipe")
         with file.open("rb") as lines:
-            for number, raw in enumerate(lines, 1):
+            # No more than that: a device may have no end.
+            for number, raw in enumerate(iter(partial(lines.readline, MOST_BYTES + 1), b""), 1):
                 line = _Line(file, number)
+                if len(raw) > MOST_BYTES:
+                    line.wrong(f"is longer than {MOST_BYTES:,} bytes")
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
                 except UnicodeDecodeError:

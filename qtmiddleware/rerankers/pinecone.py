@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.forking import ForkLock
+from qtmiddleware.rerankers.scores import checked_scores
 
 PREFIX: Final = "pinecone/"
 KEY_VARIABLE: Final = "PINECONE_API_KEY"
@@ -26,8 +27,8 @@ class PineconeReranker:
 
     Scores are 0 to 1. More texts than the model takes at once, 100 or 200, go in several requests: each is judged
     beside the query alone. What is longer than the model reads is cut off at the end. A blank text is not sent and
-    scores 0. Raises `ModelError` where there is no key and where the answer has not one score a text; what the client
-    raises passes through. The client retries by itself: give the wait an end (``rerank.timeoutMs`` does).
+    scores 0. Raises `ModelError` where there is no key and where the answer has not one finite score a text; what the
+    client raises passes through. The client retries by itself: give the wait an end (``rerank.timeoutMs`` does).
     """
 
     def __init__(self, model: str, *, client: Any = None) -> None:
@@ -73,10 +74,11 @@ class PineconeReranker:
             return_documents=False,
             parameters=options,
         )
-        judged = {ranked.index: float(ranked.score) for ranked in answer.data}
-        if judged.keys() != set(range(len(texts))):
+        ranked = list(answer.data)
+        places = [it.index for it in ranked if type(it.index) is int]
+        if len(ranked) != len(texts) or set(places) != set(range(len(texts))):
             raise ModelError("unparsable", f"Pinecone's {self._name} did not give one score a text")
-        return judged
+        return dict(zip(places, checked_scores([it.score for it in ranked], len(texts)), strict=True))
 
     def _client(self) -> Any:
         if self._given is not None:

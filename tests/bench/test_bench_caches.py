@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import struct
@@ -18,8 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.bench import CachedEmbedder, CachedModel
+from qtmiddleware.bench.cache_file import MOST_BYTES as ROW_BYTES
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError, StoreError
+from qtmiddleware.llms.openai.body import MOST_BYTES
 from qtmiddleware.ports import Prompt, Reply, ReplyField
 from qtmiddleware.testing import ScriptedModel
 from tests.bench.bench_world import CountingEmbedder
@@ -95,7 +98,7 @@ def test_a_text_is_embedded_once_and_its_vector_is_the_same_ever_after(kept: Kep
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
-@given(st.text(), st.lists(st.floats(allow_nan=False), min_size=1, max_size=6))
+@given(st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
 def test_every_vector_of_every_text_comes_back_as_it_was(
     kept: Kept, tmp_path_factory: object, text: str, vector: list[float]
 ) -> None:
@@ -309,7 +312,10 @@ def damaged(path: Path, statement: str, value: object) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("vector", [b"\xff\xff", b"", "text", None])
+NOT_FINITE = struct.pack("<d", float("nan"))
+
+
+@pytest.mark.parametrize("vector", [b"\xff\xff", b"", "text", None, NOT_FINITE * 2, b"\0" * 4_000_000, "x" * 4_000_000])
 def test_a_damaged_vector_is_made_anew(vector: object, kept: Kept, path: Path) -> None:
     first = kept(CachedEmbedder, CountingEmbedder(), path)
     expected = first.embed(["one"])
@@ -322,7 +328,38 @@ def test_a_damaged_vector_is_made_anew(vector: object, kept: Kept, path: Path) -
     assert third.texts == []
 
 
-@pytest.mark.parametrize("reply", ["{", '{"a": 1}', "[]", ""])
+def test_a_vector_whose_time_is_none_is_made_anew(kept: Kept, path: Path) -> None:
+    kept(CachedEmbedder, CountingEmbedder(), path).embed(["one"])
+    damaged(path, "UPDATE vectors SET seconds = ?", "long")
+    again = kept(CachedEmbedder, CountingEmbedder(), path)
+    with again.replaying() as replayed:
+        again.embed(["one"])
+    assert dict(replayed) == {}
+
+
+NO_REPLIES = {
+    "broken": "{",
+    "unknown": '{"a": 1}',
+    "no object": "[]",
+    "empty": "",
+    "deep": "[" * 100_000,
+    "no text": '{"text": 5}',
+    "a list of texts": '{"text": ["x"]}',
+    "too long": json.dumps({"text": "x" * (MOST_BYTES + 1)}),
+    "too large": json.dumps({"text": "x" * (2 * ROW_BYTES)}),
+    "cut": '{"text": "x", "truncated": true}',
+    "less than nothing": '{"text": "x", "input_tokens": -1}',
+    "half a call": '{"text": "x", "calls": 0.5}',
+    "no cost": '{"text": "x", "cost_usd": NaN}',
+    "endless cost": '{"text": "x", "cost_usd": 1e999}',
+    "refunded": '{"text": "x", "cost_usd": -1.0}',
+    "true cost": '{"text": "x", "cost_usd": true}',
+    "back in time": '{"text": "x", "seconds": -1.0}',
+    "no time": '{"text": "x", "seconds": "1"}',
+}
+
+
+@pytest.mark.parametrize("reply", NO_REPLIES.values(), ids=NO_REPLIES)
 def test_a_damaged_reply_is_asked_for_again(reply: str, kept: Kept, path: Path) -> None:
     model = Accounting(Reply('{"rewrite": "x"}'))
     kept(CachedModel, model, path).complete(PROMPT, Deadline())

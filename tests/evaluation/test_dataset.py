@@ -93,6 +93,16 @@ def test_a_pipe_that_nobody_writes_to_is_refused_and_not_waited_for(tmp_path: Pa
         Dataset.load(folder)
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no such device here")
+@pytest.mark.parametrize("file", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_a_line_without_end_is_not_read_to_it(tmp_path: Path, file: str) -> None:
+    folder = write(tmp_path)
+    (folder / file).unlink()
+    (folder / file).symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="line 1: is longer than 16,777,216 bytes"):
+        Dataset.load(folder)
+
+
 def test_text_that_is_not_utf8_is_named_by_its_line(tmp_path: Path) -> None:
     folder = write(tmp_path)
     (folder / "corpus.jsonl").write_bytes(b'{"_id": "p1", "text": "x"}\n{"_id": "p2", "text": "\xe9"}\n')

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.deadline import Deadline
@@ -138,6 +138,35 @@ def test_a_broken_recording_is_a_config_error(tmp_path: Path, content: bytes) ->
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"r\.jsonl"):
         RecordedModel.from_file(path)
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda it: st.lists(it, max_size=3) | st.dictionaries(st.text(max_size=4) | st.just("content"), it, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["_id", "query", "history", "mode", "standalone", "rewrite", "sub_queries", "hyde", "keywords"])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=st.lists(st.dictionaries(NAMES, ODD), min_size=1, max_size=3), many=st.booleans())
+def test_whatever_a_recording_holds_it_gives_what_was_asked_for_or_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, make_prompt, records: list[dict[str, Any]], many: bool
+) -> None:
+    path = tmp_path_factory.mktemp("recording") / "r.jsonl"
+    more = {"sub_queries": ["x"] * 9_999} if many else {}
+    path.write_text("\n".join(json.dumps({"query": "Rome?", **record, **more}) for record in records), encoding="utf-8")
+    prompt = make_prompt("Rome?")
+    try:
+        reply = json.loads(RecordedModel.from_file(path).complete(prompt, Deadline()).text)
+    except (ConfigError, ModelError):
+        return
+    asked = {field.name: field for field in prompt.fields}
+    assert reply.keys() <= asked.keys()
+    for name, value in reply.items():
+        assert isinstance(value, str if asked[name].shape != "list" else list)
+        assert all(isinstance(one, str) and one.strip() for one in ([value] if isinstance(value, str) else value))
+        assert asked[name].shape != "list" or len(value) <= asked[name].max_items
 
 
 def test_a_line_without_end_is_not_read_to_it(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -76,7 +78,7 @@ def test_any_texts_get_one_score_each(reranker: PineconeReranker, texts: list[st
     assert all(0.0 <= score <= 1.0 for score in scores)
 
 
-@pytest.mark.parametrize("places", [[0], [0, 0], [0, 7], [0, 1, 2]])
+@pytest.mark.parametrize("places", [[], [0], [0, 0], [0, 7], [0, -1], [0, 1, 2], [0, 1, 1], [1, 0] * 50_000])
 def test_an_answer_without_one_score_a_text_is_refused(
     world: PineconeWorld, reranker: PineconeReranker, places: list[int]
 ) -> None:
@@ -84,6 +86,31 @@ def test_an_answer_without_one_score_a_text_is_refused(
     world.answers("/rerank", 200, json.dumps(body), content_type="application/json")
     with pytest.raises(ModelError, match="one score a text"):
         reranker.rerank("apple", ["apple", "pear"])
+
+
+class Answering:
+    """A client whose model gives these indices and scores."""
+
+    def __init__(self, *ranked: tuple[Any, Any]) -> None:
+        self.inference = self
+        self.data = [SimpleNamespace(index=index, score=score) for index, score in ranked]
+
+    def rerank(self, **options: Any) -> Answering:
+        return self
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf"), None, "0.5", [0.5], 10**400], ids=repr)
+def test_a_score_that_is_no_finite_number_is_refused(score: Any) -> None:
+    with pytest.raises(ModelError, match="finite number") as caught:
+        PineconeReranker(MODEL, client=Answering((0, 0.5), (1, score))).rerank("apple", ["apple", "pear"])
+    assert caught.value.reason == "unparsable"
+
+
+@pytest.mark.parametrize("index", [None, "1", 1.0, True, [1], 1 << 70], ids=repr)
+def test_an_index_that_is_no_place_is_refused(index: Any) -> None:
+    with pytest.raises(ModelError, match="one score a text") as caught:
+        PineconeReranker(MODEL, client=Answering((0, 0.5), (index, 0.5))).rerank("apple", ["apple", "pear"])
+    assert caught.value.reason == "unparsable"
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500])

@@ -49,8 +49,8 @@ class OpenAIModel:
     Every request has the rest of the deadline as its timeout. The SDK's retries are turned off, because they sleep as
     long as the server says, without knowing of a deadline; a given async client retries as it was told to, since it is
     cancelled at the deadline. A synchronous call ends there plus at most one read; only a server that trickles headers
-    can hold it longer. Of an error's body at most 64 KiB are kept. `Reply.calls` counts the requests of the stepping down and the retries
-    of the one that succeeded.
+    can hold it longer. Of an error's body at most 64 KiB are kept. `Reply.calls` counts the requests of the stepping
+    down and the retries of the one that succeeded.
 
     Streams are read as the server sends them; one that does not stream, or refuses to, is asked for the whole, which
     then is the only piece. A `Reply` that is not the last thing to come says that the answer has ended and what it cost

@@ -74,7 +74,7 @@ class Clients:
     def sync(self) -> Any:
         """The client for a synchronous call, without retries, where one was given or none at all."""
         given = self._given_sync
-        if not self._own and (os.getpid() == self._process or not can_move(given)):
+        if given is not None and (os.getpid() == self._process or not can_move(given)):
             if can_stream(given) and given.is_closed():
                 # Its copy would not know of that, and open its connections once more.
                 return given
