@@ -16,14 +16,30 @@ An exception of the wrapped function itself is never one of these: it passes thr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+_CONTEXT: Final = vars(BaseException)["__context__"]
 
 
 class QtMiddlewareError(Exception):
     """The base of every error of this package."""
+
+    @property
+    def __context__(self) -> BaseException | None:
+        """What was being handled when this was raised; ``None`` where it was raised ``from None`` or from a cause.
+
+        That may quote a text or a key. By itself ``from None`` hides it from printed tracebacks alone; it stays where
+        tools look that show the locals of tracebacks.
+        """
+        if self.__suppress_context__:
+            _CONTEXT.__set__(self, None)
+        found: BaseException | None = _CONTEXT.__get__(self)
+        return found
+
+    @__context__.setter
+    def __context__(self, error: BaseException | None) -> None:
+        _CONTEXT.__set__(self, error)
 
 
 class ConfigError(QtMiddlewareError, ValueError):
@@ -133,21 +149,6 @@ class UnreadableDocument(QtMiddlewareError):
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are pickled by their arguments, which are not those of __init__ here.
         return type(self), (self.path, self.reason, self.detail)
-
-
-@contextmanager
-def without_context() -> Iterator[None]:
-    """Let errors of this package that were raised ``from None`` out without what was being handled then.
-
-    That may quote a text or a key. ``from None`` hides it from a printed traceback alone; it stays in ``__context__``,
-    where tools that show the locals of tracebacks look.
-    """
-    try:
-        yield
-    except QtMiddlewareError as error:
-        if error.__suppress_context__:
-            error.__context__ = None
-        raise
 
 
 def as_model_error(error: BaseException | None) -> ModelError:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import builtins
 import copy
 import inspect
+import json
 import pickle
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import qtmiddleware as qtm
 from qtmiddleware import errors
+from qtmiddleware.llms.recorded import RecordedModel
 
 CLASSES = {
     name: cls
@@ -120,3 +124,94 @@ def test_an_error_of_a_store_is_an_outage_where_its_cause_is_one() -> None:
         assert errors.is_outage(caused(cause))
     for other in (Refused(), None):
         assert not errors.is_outage(caused(other))
+
+
+def raise_while_handling(error: Exception, *cause: BaseException | None) -> None:
+    """Raise *error* from *cause*, where one is given, while another one is being handled."""
+    try:
+        raise ValueError("sk-secret")
+    except ValueError:
+        if cause:
+            raise error from cause[0]
+        raise error  # noqa: B904
+
+
+@pytest.mark.parametrize("cls", CLASSES.values(), ids=lambda it: it.__name__)
+def test_what_was_being_handled_is_gone_where_an_error_says_so(cls: type[errors.QtMiddlewareError]) -> None:
+    example = next(it for it in EXAMPLES if type(it) is cls)
+    for cause in (None, OSError("a cause that is told")):
+        with pytest.raises(cls) as caught:
+            raise_while_handling(copy.copy(example), cause)
+        assert caught.value.__context__ is None
+        assert caught.value.__cause__ is cause
+        # Not where Python itself keeps it either, for those who walk it without asking the error.
+        assert vars(BaseException)["__context__"].__get__(caught.value) is None
+
+
+def test_what_was_being_handled_is_kept_where_nothing_was_said() -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        raise_while_handling(errors.ConfigError("bad"))
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+KEY = "sk-verysecret0123456789"
+
+
+def written(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def no_data_set(folder: Path, file: str, text: str) -> None:
+    for name, empty in {"corpus.jsonl": "", "queries.jsonl": "", "qrels/test.tsv": ""}.items():
+        written(folder, name, text if name == file else empty)
+    qtm.evaluation.Dataset.load(folder)
+
+
+def in_environment(**variables: str) -> None:
+    qtm.Config.load({}, environ=variables)
+
+
+MISTAKES: dict[str, Callable[[Path], Any]] = {
+    "broken JSON": lambda at: qtm.Config.load(written(at, "c.json", f'{{"llm": {{"apiKey": "{KEY}"')),
+    "deep JSON": lambda at: qtm.Config.load(written(at, "c.json", f'{{"{KEY}": ' + "[" * 100_000)),
+    "a long number": lambda at: qtm.Config.load(written(at, "c.json", f'{{"{KEY}": {"9" * 5_000}}}')),
+    "not UTF-8": lambda at: qtm.Config.load(written(at, "c.json", KEY.encode() + b"\xff")),
+    "broken TOML": lambda at: qtm.Config.load(written(at, "c.toml", f'[llm]\nkey = "{KEY}"\n= 1\n')),
+    "a key in a setting": lambda at: qtm.Config.load({"llmModel": KEY}),
+    "a key in a file": lambda at: qtm.Config.load(written(at, "c.json", json.dumps({"llm": {"baseUrl": KEY}}))),
+    "a key in a variable": lambda at: in_environment(QTM_LLM_MODEL=KEY),
+    "no number": lambda at: in_environment(QTM_TOP_K=KEY),
+    "no address of Redis": lambda at: qtm.QueryMiddleware({"cache": {"redisUrl": f"redis://:{KEY}@[::1/0"}}),
+    "no port of Redis": lambda at: qtm.QueryMiddleware({"cache": {"redisUrl": f"redis://u:{KEY}@host:port/0"}}),
+    "no option of Redis": lambda at: qtm.QueryMiddleware({"cache": {"redisUrl": f"rediss://:{KEY}@h/0?odd={KEY}"}}),
+    "no JSON in a corpus": lambda at: no_data_set(at, "corpus.jsonl", f'{{"text": "{KEY}'),
+    "no text in a corpus": lambda at: no_data_set(at, "corpus.jsonl", f'{{"_id": "a", "text": ["{KEY}"]}}'),
+    "no history": lambda at: no_data_set(
+        at, "queries.jsonl", f'{{"_id": "a", "text": "b", "metadata": {{"history": ["{KEY}"]}}}}'
+    ),
+    "no recording": lambda at: RecordedModel.from_file(written(at, "r.jsonl", f'{{"query": "{KEY}')),
+    "a recording not in UTF-8": lambda at: RecordedModel.from_file(written(at, "r.jsonl", KEY.encode() + b"\xff")),
+}
+
+
+def held_by(error: BaseException | None) -> Iterator[str]:
+    """All that hangs on *error*, by its cause and by what was being handled."""
+    waiting, seen = [error], list[BaseException]()
+    while waiting:
+        one = waiting.pop()
+        if one is None or any(one is it for it in seen):
+            continue
+        seen.append(one)
+        kept = {name: getattr(one, name) for name in ("doc", "object") if hasattr(one, name)}
+        yield f"{type(one).__name__} {one!s} {one.args!r} {vars(one)!r} {kept!r}"
+        waiting += [one.__cause__, one.__context__]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_nothing_that_hangs_on_a_config_error_holds_a_key(mistake: Callable[[Path], Any], tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        mistake(tmp_path)
+    assert [it for it in held_by(caught.value) if KEY in it] == []

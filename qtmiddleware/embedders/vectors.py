@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from qtmiddleware.errors import EmbeddingError, without_context
+from qtmiddleware.errors import EmbeddingError
 
 
 def readable(text: str) -> str:
@@ -18,7 +18,6 @@ def readable(text: str) -> str:
     return text
 
 
-@without_context()
 def checked_vectors(made: Any, count: int, *, dimension: int | None, name: str) -> list[list[float]]:
     """*made* as *count* lists of finite floats, all of one length and that *dimension* where it is known.
 

@@ -115,7 +115,9 @@ class _Line:
     number: int
 
     def wrong(self, what: str, allowed: str = "") -> NoReturn:
-        raise ConfigError(f"{self.file} line {self.number}: {what}", path=f"{self.file}:{self.number}", allowed=allowed)
+        where = f"{self.file}:{self.number}"
+        # What is being handled may hold the whole line.
+        raise ConfigError(f"{self.file} line {self.number}: {what}", path=where, allowed=allowed) from None
 
 
 def _passages(file: Path) -> Iterator[Passage]:

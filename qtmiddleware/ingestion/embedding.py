@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from qtmiddleware.errors import EmbeddingError, without_context
+from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.ingestion.contexts import embedded_text
 from qtmiddleware.ingestion.ledger import Ledger
 from qtmiddleware.ports import Embedder
@@ -59,7 +59,6 @@ def vector_of(blob: bytes) -> list[float]:
     return _swapped(array("f", blob)).tolist()
 
 
-@without_context()
 def _blobs(vectors: Sequence[Sequence[float]], count: int, embedder: Embedder) -> list[bytes]:
     """*vectors* in single precision, little endian; raises `EmbeddingError` unless there are *count* sound ones."""
     if len(vectors) != count:

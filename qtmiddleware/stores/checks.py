@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.errors import MissingExtra, StoreError, without_context
+from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.ports import Passage
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def checked_query(query: Sequence[float] | str, dimension: int) -> Floats:
     return found
 
 
-@without_context()
 def checked_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: Sequence[str] = ()) -> Floats:
     """*vectors* as an array of float32, each of *dimension* finite numbers; raises `StoreError` otherwise.
 

@@ -13,7 +13,7 @@ from qtmiddleware.embedders.openai.batches import Batches
 from qtmiddleware.embedders.openai.clients import Clients, calmed, is_vendors, retries_of
 from qtmiddleware.embedders.openai.failures import as_embedding_error, is_too_long, pause_after
 from qtmiddleware.embedders.vectors import checked_vectors
-from qtmiddleware.errors import ConfigError, EmbeddingError, without_context
+from qtmiddleware.errors import ConfigError, EmbeddingError
 from qtmiddleware.steps import converse
 
 __all__ = ["OpenAIEmbedder"]
@@ -91,8 +91,7 @@ class OpenAIEmbedder:
         if not texts:
             return []
         client = self._clients.client()
-        with without_context():
-            return converse(self._talk(texts, retries_of(client)), partial(self._send, calmed(client)))
+        return converse(self._talk(texts, retries_of(client)), partial(self._send, calmed(client)))
 
     def close(self) -> None:
         """Close the client that was made here; the next use makes another."""

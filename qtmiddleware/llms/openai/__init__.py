@@ -11,7 +11,7 @@ from typing import Any
 
 from qtmiddleware.background_loop import iterate_in_background_loop
 from qtmiddleware.deadline import Deadline
-from qtmiddleware.errors import ModelError, without_context
+from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.blocking import completed_in_background
 from qtmiddleware.llms.openai.body import Collector, read_reply
 from qtmiddleware.llms.openai.clients import Clients, can_stream
@@ -97,17 +97,15 @@ class OpenAIModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        with without_context():
-            if not self._clients.can_block:
-                return completed_in_background(self.acomplete, prompt, deadline)
-            heard = converse(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
-            return self._accounted(heard, read_reply(heard.answer))
+        if not self._clients.can_block:
+            return completed_in_background(self.acomplete, prompt, deadline)
+        heard = converse(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
+        return self._accounted(heard, read_reply(heard.answer))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        with without_context():
-            heard = await aconverse(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
-            return self._accounted(heard, read_reply(heard.answer))
+        heard = await aconverse(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
+        return self._accounted(heard, read_reply(heard.answer))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
@@ -115,7 +113,7 @@ class OpenAIModel:
             yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
             return
         reader = StreamReader(deadline)
-        with without_context(), ExitStack() as stack:
+        with ExitStack() as stack:
             talk = self._dialogue.about(prompt, streams=True)
             heard = converse(talk, partial(self._open, deadline=deadline, stack=stack))
             chunks = iter(heard.answer)
@@ -134,8 +132,7 @@ class OpenAIModel:
                 yield from filter(None, reader.feed(chunk))
                 if ended := reader.ended():
                     yield self._accounted(heard, ended)
-        with without_context():
-            left, reply = reader.end()
+        left, reply = reader.end()
         if left:
             yield left
         yield self._accounted(heard, reply)
@@ -144,7 +141,6 @@ class OpenAIModel:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
         reader = StreamReader(deadline)
         async with AsyncExitStack() as stack:
-            stack.enter_context(without_context())
             talk = self._dialogue.about(prompt, streams=True)
             heard = await aconverse(talk, partial(self._aopen, deadline=deadline, stack=stack))
             chunks = aiter(heard.answer)
@@ -166,8 +162,7 @@ class OpenAIModel:
                     yield text
                 if ended := reader.ended():
                     yield self._accounted(heard, ended)
-        with without_context():
-            left, reply = reader.end()
+        left, reply = reader.end()
         if left:
             yield left
         yield self._accounted(heard, reply)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from qtmiddleware.errors import StoreError, without_context
+from qtmiddleware.errors import StoreError
 from qtmiddleware.forking import renew_after_fork
 from qtmiddleware.stores.sqlite.connection import Connection, connect
 from qtmiddleware.stores.sqlite.files import FAILURES, MEMORY, is_damage, kind_of, said
@@ -110,27 +110,24 @@ class Connections:
     def _transaction(self, run: Connection | None, begin: str, doing: str) -> Iterator[Connection]:
         if run is None:
             raise self._failed(doing, "it is closed")
-        with without_context():
+        try:
+            run.execute(begin)
             try:
-                run.execute(begin)
-                try:
-                    yield run
-                    run.execute("COMMIT")
-                finally:
-                    if run.in_transaction:
-                        run.execute("ROLLBACK")
-            except FAILURES as error:
-                if run.interruption is not None:
-                    interruption, run.interruption = run.interruption, None
-                    raise interruption from None
-                if kind_of(error) == sqlite3.SQLITE_BUSY:
-                    raise self._failed(
-                        doing, "another process is writing to it; try again when that is done"
-                    ) from error
-                if is_damage(error):
-                    # The cause may quote a text of the file.
-                    raise self._failed(doing, f"it is damaged ({said(error)}); move it away and ingest again") from None
-                raise self._failed(doing, error) from error
+                yield run
+                run.execute("COMMIT")
+            finally:
+                if run.in_transaction:
+                    run.execute("ROLLBACK")
+        except FAILURES as error:
+            if run.interruption is not None:
+                interruption, run.interruption = run.interruption, None
+                raise interruption from None
+            if kind_of(error) == sqlite3.SQLITE_BUSY:
+                raise self._failed(doing, "another process is writing to it; try again when that is done") from error
+            if is_damage(error):
+                # The cause may quote a text of the file.
+                raise self._failed(doing, f"it is damaged ({said(error)}); move it away and ingest again") from None
+            raise self._failed(doing, error) from error
 
     def _failed(self, doing: str, why: object) -> StoreError:
         return StoreError(f"the store {self._path} could not be {doing}: {why}")
