@@ -14,6 +14,7 @@ from typing import Final
 
 MODELS: Final = (
     *("ok", "slow", "hang", "trickle", "401", "429-retry-after", "429", "500", "503", "reset", "dns", "tls"),
+    *("endless", "endless-500", "trickled-500", "pieces", "deep"),
     *("empty-body", "10mb", "bad-utf8", "wrong-schema", "refusal", "length", "reasoning"),
 )
 SEARCHES: Final = ("ok", "one-fails", "all-fail", "original-fails", "slow", "duplicates", "empty", "scores", "unsorted")

@@ -56,6 +56,7 @@ def cut(text: str) -> str:
 FIXED: Final = {
     "empty-body": b"",
     "10mb": completion("x" * TOO_MUCH),
+    "deep": b"[" * 1_000_000,
     "bad-utf8": completion("~~").replace(b"~~", b"\xff\xfe\xc3("),
     "wrong-schema": completion('{"weather": {"temperature": 21}, "city": "Porto"}'),
     "refusal": completion(None, refusal="I can't help with that."),
@@ -113,16 +114,19 @@ class Connection:
             return await self._send(json.dumps(error).encode(), STATUS[fault], *fields)
         if fault == "slow":
             await asyncio.sleep(SLOW_SECONDS)
-        if fault in ("hang", "trickle", "reset"):
+        if fault in ("hang", "trickle", "trickled-500", "reset"):
             return await self._misbehave(fault)
+        if fault in ("endless", "endless-500", "pieces"):
+            return await self._send_on(fault)
         return await self._send(body_of(fault, request))
 
     async def _misbehave(self, fault: str) -> bool:
-        self.writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 5000\r\n\r\n")
+        status = 500 if fault == "trickled-500" else 200
+        self.writer.write(b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: 5000\r\n\r\n" % status)
         if fault == "hang":
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.reader.read(1), LONGEST)
-        elif fault == "trickle":
+        elif fault.startswith("trickle"):
             for _ in range(round(LONGEST / TRICKLE_SECONDS)):
                 self.writer.write(b" ")
                 await self.writer.drain()
@@ -136,6 +140,20 @@ class Connection:
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
             )
             self.writer.transport.abort()
+        return False
+
+    async def _send_on(self, fault: str) -> bool:
+        """Send for as long as anybody reads: large pieces, or one line in pieces of a byte each."""
+        status = 500 if fault == "endless-500" else 200
+        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        self.writer.write(head % status + (b"" if status == 500 else b"1\r\n{\r\n"))
+        piece = b"1\r\nx\r\n" * 1_000 if fault == "pieces" else b"%x\r\n%b\r\n" % (PIECE, b"x" * PIECE)
+        ends = asyncio.get_running_loop().time() + LONGEST
+        while asyncio.get_running_loop().time() < ends:
+            self.writer.write(piece)
+            await self.writer.drain()
+            # Others are served meanwhile.
+            await asyncio.sleep(0)
         return False
 
     async def _search(self, path: list[str], asked: dict[str, Any]) -> bool:
