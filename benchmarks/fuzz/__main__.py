@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
+from importlib.util import find_spec
 
 from benchmarks.fuzz import growth, report, running
 from benchmarks.fuzz.targets import TARGETS
@@ -29,6 +30,8 @@ def main() -> int:
         lengths = [int(length) for length in given.lengths.split(",")]
         measured = growth.measured(lengths, partial(report.write_growth, lengths))
         return int(any(it.ratio >= growth.MOST for it in measured))
+    if find_spec("atheris") is None:
+        parser.error('atheris is not installed here; run: pip install "qtmiddleware[fuzz]" -c constraints.txt')
     found = [running.fuzz(name, given.seconds) for name in given.target or TARGETS]
     report.write_runs(found, given.seconds)
     return int(any(it.finding for it in found))

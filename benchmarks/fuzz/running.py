@@ -33,6 +33,7 @@ SHAPES: Final = (
 """What well-formed inputs look like, to begin with."""
 _STATUS: Final = re.compile(r"#(\d+)\s+(\w+)\s+cov: (\d+) ft: (\d+) corp: (\d+)")
 _RATE: Final = re.compile(r"stat::average_exec_per_sec:\s+(\d+)")
+_STARTED: Final = "INFO: Seed: "
 _COUNT: Final = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 
 
@@ -50,7 +51,8 @@ class Run:
 
 
 def fuzz(target: str, seconds: int) -> Run:
-    """Fuzz *target* for so many *seconds*."""
+    """Fuzz *target* for so many *seconds*; raises `RuntimeError` where the fuzzer does not start."""
+    KEPT.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.fuzz.running", target, str(seconds)]
     done = subprocess.run(command, capture_output=True, check=False, timeout=10 * seconds + 300)
     said = done.stderr.decode("utf-8", "replace") + done.stdout.decode("utf-8", "replace")
@@ -58,6 +60,9 @@ def fuzz(target: str, seconds: int) -> Run:
     inited = next((int(it[2]) for it in _STATUS.findall(said) if it[1] == "INITED"), 0)
     last = states[-1] if states else (0, 0, 0, 0)
     count, rate = _COUNT.search(said), _RATE.search(said)
+    if _STARTED not in said:
+        # What broke then is no target, and an account of it no finding.
+        raise RuntimeError(f"the fuzzer did not start for {target}: {(said.strip().splitlines() or ['no word'])[-1]}")
     finding = ""
     if done.returncode:
         (KEPT / f"{target}.txt").write_text(said, encoding="utf-8")
