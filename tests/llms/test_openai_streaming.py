@@ -304,6 +304,27 @@ def test_a_refused_stream_leaves_completions_as_they_are(ask, question, httpserv
     assert "stream" not in picky.sent[before]
 
 
+@pytest.mark.parametrize(
+    ("piece", "reason"),
+    [
+        pytest.param(b"x" * (1 << 16), "too_long", id="one line without end"),
+        pytest.param(b"data: {}\n" * 1_000, "too_long", id="one event without end"),
+        pytest.param(b": wait\n\n" * 1_000, "timeout", id="comments without end"),
+        pytest.param(b"x", "timeout", id="one line in tiny pieces"),
+    ],
+)
+def test_a_stream_without_end_ends_with_its_bound_or_the_time(
+    listen, question, wire, piece: bytes, reason: str
+) -> None:
+    def talk(self, connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+        while not self.ended.is_set():
+            connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    seconds = 0.5 if reason == "timeout" else 30.0
+    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, seconds).reason == reason
+
+
 def test_a_reset_in_the_middle_is_unavailable(listen, question, wire) -> None:
     def talk(self: Any, connection: socket.socket) -> None:
         connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + sse(chunk("Jaco "), done=False))

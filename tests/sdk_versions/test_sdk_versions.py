@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,8 @@ def service() -> Any:
         yield server
 
 
-@pytest.fixture(scope="module", params=[*OLDER, HERE])
-def probed(request: pytest.FixtureRequest, service: HTTPServer) -> Probed:
-    """The version, what its client's responses were read as, and the requests it sent."""
-    wanted = request.param
+def run_with(wanted: str, *program: str) -> str:
+    """What a *program* prints, run with the SDK of the version *wanted* and, but for the one here, no other package."""
     folder = ROOT / ".tmp" / "sdk" / wanted
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # an installed copy of the package may be another one
     command = [sys.executable]
@@ -67,9 +66,8 @@ def probed(request: pytest.FixtureRequest, service: HTTPServer) -> Probed:
             )
         environment["PYTHONPATH"] = str(folder)
         command.append("-S")  # no other package is in reach
-    service.clear_log()
     done = subprocess.run(
-        [*command, str(PROBE), service.url_for("").rstrip("/")],
+        [*command, *program],
         env=environment,
         capture_output=True,
         text=True,
@@ -77,7 +75,42 @@ def probed(request: pytest.FixtureRequest, service: HTTPServer) -> Probed:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return wanted, json.loads(done.stdout), [sent for sent, _ in service.log]
+    return done.stdout
+
+
+@pytest.fixture(scope="module", params=[*OLDER, HERE])
+def probed(request: pytest.FixtureRequest, service: HTTPServer) -> Probed:
+    """The version, what its client's responses were read as, and the requests it sent."""
+    service.clear_log()
+    said = run_with(request.param, str(PROBE), service.url_for("").rstrip("/"))
+    return request.param, json.loads(said), [sent for sent, _ in service.log]
+
+
+def test_the_oldest_one_that_is_tested_is_the_oldest_that_is_allowed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"pinecone>={OLDER[0]}" in project["dependencies"]
+
+
+REDIRECTED = """
+import sys
+from pinecone import Pinecone
+try:
+    Pinecone(api_key="a-secret").Index(host=sys.argv[1]).query(vector=[0.5], top_k=1)
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("wanted", [*OLDER, HERE])
+def test_since_9_alone_the_client_does_not_take_its_key_to_another_host(wanted: str, service: HTTPServer) -> None:
+    # SECURITY.md says so: before, nothing that a caller could set keeps it from following.
+    elsewhere = service.url_for("/query").replace("127.0.0.1", "localhost")
+    with HTTPServer(host="127.0.0.1") as moved:
+        moved.expect_request("/query", method="POST").respond_with_data("", 307, {"Location": elsewhere})
+        service.clear_log()
+        run_with(wanted, "-c", REDIRECTED, moved.url_for("").rstrip("/"))
+    keys = [sent.headers.get("Api-Key") for sent, _ in service.log]
+    assert keys == (["a-secret"] if int(wanted.partition(".")[0]) < 9 else [])
 
 
 KEPT = (
