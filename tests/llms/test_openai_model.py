@@ -163,7 +163,7 @@ SAID: list[tuple[str, float | None]] = [
 @pytest.mark.parametrize(("said", "seconds"), SAID)
 def test_a_service_is_believed_when_to_come_back_for_ten_minutes_at_most(said: str, seconds: float | None) -> None:
     # Whichever of two generations the client stands on.
-    httpx = sys.modules[openai.Timeout.__module__.partition(".")[0]]
+    httpx = sys.modules[openai.DefaultHttpxClient.__base__.__module__.partition(".")[0]]
     request = httpx.Request("POST", "http://host")
     response = httpx.Response(503, headers={"Retry-After": said.encode()}, request=request)
     error = openai.InternalServerError("busy", response=response, body=None)
