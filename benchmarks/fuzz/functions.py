@@ -17,8 +17,8 @@ from qtmiddleware.keywords import keyword_scores
 from qtmiddleware.llms.openai.streaming import StreamReader
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
-from qtmiddleware.reporting.markdown import plain
-from qtmiddleware.reporting.wording import ending, fitted, shown
+from qtmiddleware.reporting.figures import clean_text, fit_text, shorten_start
+from qtmiddleware.reporting.markdown import escape_text
 from qtmiddleware.settings import Settings
 from qtmiddleware.stores.words import index_text, query_words
 from qtmiddleware.testsets.filtering import Written, fault_of, fault_of_check
@@ -130,8 +130,8 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "query_words": _quietly(query_words),
     "index_text": _quietly(lambda text: index_text(text, "{}")),
     "chunks": _quietly(_chunked),
-    "a report's text": _quietly(lambda text: (shown(text), ending(text, 60), fitted(text, 12.0))),
-    "a report's Markdown": _quietly(lambda text: plain(text, len(text))),
+    "a report's text": _quietly(lambda text: (clean_text(text), shorten_start(text, 60), fit_text(text, 12.0))),
+    "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),
     "a terminal's text": _quietly(harmless),
     "a terminal's JSON": _quietly(harmless_json),
 }

@@ -21,8 +21,8 @@ from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.evaluation import Dataset
 from qtmiddleware.filters import matcher
 from qtmiddleware.preprocessing import _prepared, _shelf, prepare, protected_spans
-from qtmiddleware.reporting.markdown import plain
-from qtmiddleware.reporting.wording import ending, fitted, shown
+from qtmiddleware.reporting.figures import clean_text, fit_text, shorten_start
+from qtmiddleware.reporting.markdown import escape_text
 from qtmiddleware.stores.words import index_text, query_words
 
 Target = Callable[[bytes], None]
@@ -113,7 +113,7 @@ def terminal(data: bytes) -> None:
     written = json.dumps({text: [text]}, ensure_ascii=False)
     check(json.loads(harmless_json(written)) == json.loads(written), "JSON says the same")
     check(not _OBEYED.search(harmless_json(written)), "nothing is left that a terminal obeys")
-    for one in (shown(text), ending(text, 40), fitted(text, 12.0), plain(text, 200)):
+    for one in (clean_text(text), shorten_start(text, 40), fit_text(text, 12.0), escape_text(text, 200)):
         one.encode()
         check("\n" not in one and not _OBEYED.search(one), "a shown text is one harmless line")
 

@@ -1,9 +1,11 @@
-"""Numbers as readers see them: one form each, and a dash for what is not known."""
+"""Numbers and texts as readers see them: one form each, a dash for what is not known, one line, a bounded length."""
 
 from __future__ import annotations
 
+import re
 from math import floor, isfinite, log10
-from typing import Final
+from typing import Final, TypeGuard
+from unicodedata import combining, east_asian_width
 
 from qtmiddleware.evaluation import Difference
 
@@ -11,33 +13,47 @@ UNKNOWN: Final = "–"
 """What stands where a number is not known."""
 SIGNIFICANT: Final = "*"
 """What marks a gain that is more than chance."""
+_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
+# Controls, marks that turn the reading direction of what follows, halves of characters, and what is no character.
+_UNSHOWABLE: Final = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_ELLIPSIS: Final = "…"
+_NARROW, _CAPITAL, _WIDE = 0.63, 0.78, 1.15
+_BROAD: Final = frozenset("MWmw@%—…")
 
 
-def value(number: float | None) -> str:
+def is_known(number: float | None) -> TypeGuard[float]:
+    """Whether *number* is there and finite."""
+    return number is not None and isfinite(number)
+
+
+def format_measure(number: float | None) -> str:
     """A measure from 0 to 1: ``0.712``."""
-    return _fixed(number, 3)
+    return _format_fixed(number, 3)
 
 
-def points(gain: float | None) -> str:
+def format_points(gain: float | None) -> str:
     """A difference of a measure in points, hundredths, with its sign: ``+12.3``."""
     if gain is None or not isfinite(100 * gain):
         return UNKNOWN
     return "0.0" if abs(gain) < 0.0005 else f"{100 * gain:+,.1f}"
 
 
-def interval(difference: Difference) -> str:
+def format_interval(difference: Difference) -> str:
     """The 95 % interval of a difference in points: ``[+8.1, +16.4]``."""
-    return f"[{points(difference.low)}, {points(difference.high)}]"
+    return f"[{format_points(difference.low)}, {format_points(difference.high)}]"
 
 
-def gain(difference: Difference) -> str:
+def format_gain(difference: Difference) -> str:
     """A difference in points with its interval: ``+12.3 [+8.1, +16.4]``."""
-    return f"{points(difference.gain)} {interval(difference)}"
+    return f"{format_points(difference.gain)} {format_interval(difference)}"
 
 
-def share(part: float | None) -> str:
-    """A share of the questions: ``5 %``; what is neither none nor all is never told as such."""
-    if part is None or not isfinite(part):
+def format_share(part: float | None) -> str:
+    """A share of the questions: ``5 %``; ``0 %`` and ``100 %`` only where it is exactly that."""
+    if not is_known(part):
         return UNKNOWN
     if 0.0 < part < 0.005:
         return "<1 %"
@@ -46,37 +62,86 @@ def share(part: float | None) -> str:
     return f"{100 * part:.0f} %"
 
 
-def milliseconds(ms: float | None) -> str:
+def format_milliseconds(ms: float | None) -> str:
     """A time in milliseconds without the unit: ``1,240``, and ``0.4`` below ten."""
-    return UNKNOWN if ms is None else _fixed(ms, 1 if abs(ms) < 9.95 else 0)
+    return UNKNOWN if ms is None else _format_fixed(ms, 1 if abs(ms) < 9.95 else 0)
 
 
-def duration(ms: float | None) -> str:
+def format_duration(ms: float | None) -> str:
     """A time with its unit: ``0.4 ms``, ``310 ms``, ``1.2 s``."""
-    if ms is None or not isfinite(ms):
+    if not is_known(ms):
         return UNKNOWN
-    return f"{_fixed(ms / 1e3, 1)} s" if abs(ms) >= 999.5 else f"{milliseconds(ms)} ms"
+    return f"{_format_fixed(ms / 1e3, 1)} s" if abs(ms) >= 999.5 else f"{format_milliseconds(ms)} ms"
 
 
-def rate(number: float | None) -> str:
-    """So many a question: ``1.00``."""
-    return _fixed(number, 2)
+def format_rate(number: float | None) -> str:
+    """A number per question: ``1.00``."""
+    return _format_fixed(number, 2)
 
 
-def dollars(usd: float | None) -> str:
-    """US dollars to two digits that count, and to cents from a dollar on: ``$0.0041``, ``$0.32``, ``$1,204.00``."""
-    if usd is None or not isfinite(usd):
+def format_dollars(usd: float | None) -> str:
+    """US dollars to two significant digits, to cents from a dollar on: ``$0.0041``, ``$0.32``, ``$1,204.00``."""
+    if not is_known(usd):
         return UNKNOWN
     size = abs(usd)
     if 0.0 < size < 0.00001:
         return "<$0.00001"
     digits = 2 if size >= 0.1 or size == 0.0 else 1 - floor(log10(size))
-    return f"{'-' if usd < 0 else ''}${_fixed(size, digits)}"
+    return f"{'-' if usd < 0 else ''}${_format_fixed(size, digits)}"
 
 
-def _fixed(number: float | None, digits: int) -> str:
-    """*number* with so many *digits* behind the point, never a minus before nothing but zeros."""
-    if number is None or not isfinite(number):
+def _format_fixed(number: float | None, digits: int) -> str:
+    """*number* with so many *digits* behind the point, and no minus before a zero."""
+    if not is_known(number):
         return UNKNOWN
     text = f"{number:.3g}" if abs(number) >= 1e9 else f"{number:,.{digits}f}"
     return text.removeprefix("-") if not text.strip("-0.,") else text
+
+
+def clean_text(text: str) -> str:
+    """*text* on one line, with a replacement character for each control, direction mark and half of a character."""
+    return _UNSHOWABLE.sub(_REPLACED, " ".join(text.split()))
+
+
+def shorten(text: str, length: int) -> str:
+    """The start of the cleaned *text*, in at most *length* characters."""
+    # What is cut off does not have to be read: a passage may be a whole book.
+    whole = clean_text(text[: 4 * length])
+    if len(whole) <= length and len(text) <= 4 * length:
+        return whole
+    return whole[: length - 1].rstrip() + _ELLIPSIS
+
+
+def shorten_start(text: str, length: int) -> str:
+    """The end of the cleaned *text*, in at most *length* characters: ids begin alike and end apart."""
+    whole = clean_text(text[-4 * length :])
+    if len(whole) <= length and len(text) <= 4 * length:
+        return whole
+    return _ELLIPSIS + whole[1 - length :].lstrip()
+
+
+def estimate_width(text: str) -> float:
+    """How wide *text* is at most, about, in units of the font's size, whatever the font; bold takes a tenth more."""
+    return sum(_estimate_character(character) for character in text)
+
+
+def fit_text(text: str, width: float) -> str:
+    """The start of the cleaned *text*, at most *width* wide in units of the font's size."""
+    whole = shorten(text, max(2, int(width / 0.2)))
+    if estimate_width(whole) <= width:
+        return whole
+    left = width - _WIDE
+    for place, character in enumerate(whole):
+        left -= _estimate_character(character)
+        if left < 0:
+            return whole[:place].rstrip() + _ELLIPSIS
+    return whole
+
+
+def _estimate_character(character: str) -> float:
+    if combining(character):
+        return 0.0
+    # Signs outside of the first plane are mostly pictures.
+    if character in _BROAD or east_asian_width(character) in "WF" or ord(character) > 0xFFFF:
+        return _WIDE
+    return _NARROW if character.isascii() and not character.isupper() else _CAPITAL

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from comparisons import comparison, data, run, score
 from hostile_corpus import LONG, SHORT
-from page_reading import Open
+from report_world import Open, comparison, data, run, score
 
 from qtmiddleware.evaluation import Comparison
 from qtmiddleware.reporting import markdown, page, rows
@@ -75,12 +74,22 @@ def test_a_report_of_long_texts_is_no_longer_than_it_has_to_be() -> None:
         assert len(markdown(found, data(found, words=hostile.text))) < 60_000
 
 
+ACTING = (
+    "</script><script>hacked = 1</script><img src=x onerror='hacked = 2'>\"><svg onload=alert(3)>"
+    "<a href='javascript:hacked = 4'>\u202ex</a></title></style><iframe src='http://localhost:9/'></iframe>{{ 7 * 7 }}"
+)
+
+
 def test_nothing_of_them_runs_or_loads_in_a_real_browser(opened: Open) -> None:
-    picked = [it.text for it in SHORT if it.category in ("html", "template", "xml")]
+    picked = [ACTING, *(it.text for it in SHORT if it.category in ("html", "template", "xml"))]
     for texts in (picked[:10], picked[12:22]):
         shown = opened(told(texts), words="".join(texts)[:400])
         for label in shown.locator("details summary").all():
             label.click()
+        if texts[0] is ACTING:
+            header = shown.locator("header").inner_text()
+            assert "<img src=x onerror='hacked = 2'>" in header
+            assert "{{ 7 * 7 }}" in header
         assert shown.evaluate("typeof hacked") == "undefined"
         assert shown.evaluate("document.querySelectorAll('img, iframe, a, base, object, embed, script').length") == 2
         assert shown.evaluate("[...document.querySelectorAll('*')].some(it => it.onload || it.onerror)") is False

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparisons import data, several
-from page_reading import Open
 from playwright.sync_api import Browser, Page, sync_playwright
+from report_world import Open, data, several
 
 from qtmiddleware.evaluation import Comparison
 from qtmiddleware.reporting import page as written

@@ -5,65 +5,75 @@ import re
 from itertools import combinations, pairwise
 
 import pytest
-from comparisons import comparison, run, score, several
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_world import comparison, run, score, several
 
-from qtmiddleware.reporting import figures
-from qtmiddleware.reporting.bars import bars
-from qtmiddleware.reporting.gains import counts, gains, order
-from qtmiddleware.reporting.labels import Anchor, Box, placed
-from qtmiddleware.reporting.scales import axis
-from qtmiddleware.reporting.scatter import frontier, scatter
+from qtmiddleware.reporting.charts import (
+    RADIUS,
+    Box,
+    Point,
+    Size,
+    count_outcomes,
+    draw_bars,
+    draw_costs,
+    draw_gains,
+    find_frontier,
+    make_axis,
+    mark_points,
+)
 
 NUMBERS = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=8)
 SHARES = st.floats(-0.5, 0.5)
-AREA = Box(0.0, 0.0, 450.0, 360.0)
+AREA = Box(48.0, 20.0, 366.0, 286.0)
+
+
+def numbered(number: int, x: float, y: float) -> Point:
+    return Point(number, f"system {number}", "same", "", x, y)
 
 
 @settings(deadline=None, max_examples=50)
 @given(NUMBERS, st.booleans(), st.integers(2, 10))
 def test_an_axis_holds_its_numbers_between_round_ones(numbers: list[float], zero: bool, count: int) -> None:
-    found = axis(numbers, 10.0, 500.0, count=count, zero=zero)
+    found = make_axis(numbers, 10.0, 500.0, count=count, zero=zero)
     assert 2 <= len(found.ticks) <= count + 3
     assert all(one < other for one, other in pairwise(found.ticks))
     assert len({found.label(tick) for tick in found.ticks}) == len(found.ticks)
-    places = [found.scale(number) for number in (*found.ticks, *filter(math.isfinite, numbers))]
+    places = [found.place(number) for number in (*found.ticks, *filter(math.isfinite, numbers))]
     assert all(10.0 <= place <= 500.0 for place in places)
 
 
 def test_an_axis_is_marked_where_a_reader_would() -> None:
-    assert axis([0.61, 0.84], 0.0, 100.0, zero=False).ticks == (0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
-    assert axis([1987.0], 0.0, 100.0).ticks == (0.0, 500.0, 1000.0, 1500.0, 2000.0)
-    assert axis([0.07], 0.0, 100.0).label(0.02) == "0.02"
+    assert make_axis([0.61, 0.84], 0.0, 100.0, zero=False).ticks == (0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
+    assert make_axis([1987.0], 0.0, 100.0).ticks == (0.0, 500.0, 1000.0, 1500.0, 2000.0)
+    assert make_axis([0.07], 0.0, 100.0).label(0.02) == "0.02"
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.tuples(st.floats(20, 430), st.floats(20, 340), st.floats(5, 150)), max_size=14),
-    st.lists(st.tuples(st.floats(0, 400), st.floats(0, 350)), max_size=3),
-)
-def test_labels_lie_on_nothing_and_within_the_chart(
-    points: list[tuple[float, float, float]], corners: list[tuple[float, float]]
-) -> None:
-    anchors = [Anchor(x, y, 5.0, width, 15.0) for x, y, width in points]
-    found = placed(anchors, AREA, [Box(x, y, x + 50.0, y + 1.0) for x, y in corners])
-    boxes = [one.box for one in found if one]
-    assert all(box.within(AREA) for box in boxes)
-    assert not any(one.meets(other) for one, other in combinations(boxes, 2))
-    assert not any(box.meets(anchor.box) for box in boxes for anchor in anchors)
+@given(st.lists(st.tuples(st.floats(60, 354), st.floats(32, 274)), max_size=24))
+def test_every_point_has_a_number_that_lies_on_nothing_and_within_the_chart(places: list[tuple[float, float]]) -> None:
+    marks = mark_points([numbered(number, x, y) for number, (x, y) in enumerate(places, 1)], AREA)
+    assert sorted(point.number for mark in marks for point in mark.points) == list(range(1, len(places) + 1))
+    for mark in marks:
+        *circles, text = mark.boxes
+        assert AREA.left <= text.left <= text.right <= AREA.right
+        assert not any(text.meets(circle) for circle in circles)
+    assert not any(one.meets(other) for one, other in combinations(marks, 2))
 
 
-def test_many_labels_find_a_place_even_at_one_point() -> None:
-    found = placed([Anchor(60.0, 300.0, 5.5, 110.0, 15.0)] * 16, AREA)
-    assert all(found)
-    assert any(one.leader for one in found if one)
+def test_points_upon_each_other_share_one_mark_right_of_them() -> None:
+    points = [numbered(1, 300.0, 50.0), numbered(2, 100.0, 90.0), numbered(3, 104.0, 92.0), numbered(5, 100.0, 93.0)]
+    (alone, shared) = mark_points(points, AREA)
+    assert (alone.text, shared.text) == ("1", "2, 3, 5")
+    assert (shared.side, shared.x) == ("start", 104.0 + RADIUS + 3.0)
+    (many,) = mark_points([numbered(number, 350.0, 90.0) for number in range(2, 30)], AREA)
+    assert (many.text, many.side) == ("2–29", "end")
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), max_size=12))
 def test_the_frontier_is_what_nothing_as_cheap_beats(points: list[tuple[float, float]]) -> None:
-    found = frontier([price for price, _ in points], [quality for _, quality in points])
+    found = find_frontier([price for price, _ in points], [quality for _, quality in points])
     best = {
         (price, quality)
         for price, quality in points
@@ -74,7 +84,7 @@ def test_the_frontier_is_what_nothing_as_cheap_beats(points: list[tuple[float, f
 
 
 def test_bars_are_ordered_and_coloured_by_what_is_more_than_chance() -> None:
-    found = bars(several(), 920.0)
+    found = draw_bars(several(), Size.WIDE)
     assert [bar.value for bar in found.bars] == sorted((bar.value for bar in found.bars), reverse=True)
     kinds = {bar.name: bar.kind for bar in found.bars}
     assert (kinds["raw"], kinds["system 0"], kinds["system 1"], kinds["system 2"]) == (
@@ -90,37 +100,32 @@ def test_bars_are_ordered_and_coloured_by_what_is_more_than_chance() -> None:
             assert bar.low <= found.left + bar.width <= bar.high
 
 
-@pytest.mark.parametrize(("width", "height"), [(450.0, 360.0), (340.0, 340.0)])
-def test_every_system_has_a_point_and_those_without_a_price_are_named(width: float, height: float) -> None:
+def test_systems_are_numbered_by_quality_and_those_without_a_price_are_named() -> None:
     gained = {"q1": 0.1, "q2": 0.2}
     unknown = score("no price", gained, runs={question: run(question, calls=1, cost=None) for question in gained})
-    found = scatter(
-        comparison(score("ours", gained), unknown), lambda it: it.usd_per_thousand, figures.dollars, width, height
-    )
-    assert [point.text for point in found.points] == ["raw", "ours"]
-    assert found.unknown == ("no price",)
-    assert all(point.label for point in found.points)
+    paid = score("paid", {"q1": 0.3, "q2": 0.2}, runs={question: run(question, cost=0.1) for question in gained})
+    price, time = draw_costs(comparison(score("ours", gained), unknown, paid))
+    assert [(point.number, point.name) for point in price.points] == [(1, "paid"), (2, "ours"), (4, "raw")]
+    assert price.unknown == ("no price",)
+    assert [point.number for point in time.points] == [1, 2, 3, 4]
+    assert price.points[0].title == "paid: $100.00, nDCG@10 0.750"
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(SHARES, min_size=1, max_size=40), st.integers(50, 900))
-def test_strokes_stand_for_all_questions_that_changed(gained: list[float], width: int) -> None:
+@given(st.lists(SHARES, min_size=1, max_size=400), st.sampled_from(Size))
+def test_strokes_stand_for_all_questions_that_changed(gained: list[float], size: Size) -> None:
     system = score("ours", {str(place): gain for place, gain in enumerate(gained)})
-    found = gains(system, (min(gained), max(gained)), float(width + 48), 200.0)
-    helped, same, hurt = counts(system)
+    found = draw_gains(system, (min(gained), max(gained)), size)
+    helped, same, hurt = count_outcomes(system)
     assert (helped + same + hurt, found.shared >= 1) == (len(gained), True)
     if found.shared == 1:
         assert (found.helped.count("M"), found.hurt.count("M")) == (helped, hurt)
     places = [float(place) for place in re.findall(r"[-\d.]+", found.helped + found.hurt)]
-    assert all(0.0 <= place <= max(width + 48, 200) for place in places)
-
-
-def test_questions_are_ordered_from_the_most_helped_to_the_most_hurt() -> None:
-    assert order(score("ours", {"a": -0.1, "b": 0.3, "c": 0.0, "d": 0.3})) == ["b", "d", "c", "a"]
+    assert all(0.0 <= place <= size.width for place in places)
 
 
 def test_strokes_too_thin_to_see_are_shared() -> None:
     many = score("ours", {str(place): (place - 750) / 1500 for place in range(1500)})
-    found = gains(many, (-0.5, 0.5), 920.0, 260.0)
+    found = draw_gains(many, (-0.5, 0.5), Size.WIDE)
     assert found.shared == 6
     assert found.helped.count("M") + found.hurt.count("M") == pytest.approx(250, abs=1)

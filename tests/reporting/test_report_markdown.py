@@ -2,15 +2,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from comparisons import comparison, data, run, score, several
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from report_world import comparison, data, run, score, several
 
 from qtmiddleware.evaluation import Comparison, Dataset
 from qtmiddleware.reporting import headings, markdown, verdict
-from qtmiddleware.reporting.wording import shown
+from qtmiddleware.reporting.figures import clean_text
 
 HOSTILE = (
     "a | b\n\n# c <script>alert(1)</script> [d](javascript:e) `f` *g* &lt; \\| ~~h~~ ![i](http://j) - k 1. l\u202em"
@@ -99,5 +99,5 @@ def test_no_text_breaks_a_table_or_becomes_markup(name: str) -> None:
     }
     table = cells(text)
     assert [len(row) for row in table] == [len(headings(found, wide=True))] * 3 + [2] * 3
-    assert table[2][0] == shown(f"{name}!")
+    assert table[2][0] == clean_text(f"{name}!")
     assert sum(token.type == "heading_open" for token in parsed) == 3

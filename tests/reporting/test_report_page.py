@@ -10,15 +10,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from comparisons import comparison, data, run, score, several
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_world import comparison, data, run, score, several
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.evaluation import Comparison, Dataset, Percentiles, Question, Run, measure
 from qtmiddleware.ports import Passage
 from qtmiddleware.reporting import page
-from qtmiddleware.reporting.page import _template
+from qtmiddleware.reporting.page import _load_template
 from qtmiddleware.types import Message
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -241,7 +241,7 @@ def test_a_large_comparison_is_no_large_page() -> None:
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    _template.cache_clear()
+    _load_template.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r'jinja2 is not installed; run: pip install "qtmiddleware\[eval\]"'):
         page(several())

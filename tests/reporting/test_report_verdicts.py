@@ -1,83 +1,26 @@
+"""The verdict on a comparison, and what a report says of the questions a system hurt."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from comparisons import comparison, run, score, several
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from report_world import comparison, run, score, several
 
-from qtmiddleware.evaluation import SYSTEMS, Comparison, Run
-from qtmiddleware.reporting import headings, rows, verdict
+from qtmiddleware.evaluation import Dataset, Question, Run
+from qtmiddleware.ports import Passage
+from qtmiddleware.reporting import verdict
+from qtmiddleware.reporting.verdicts import ID_LENGTH, HurtFinder
 
 GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}
 
 
+FOLDER = "handbook/a-folder-with-a-name-that-is-long/and-another-one-below-it.md"
+
+
 def paid(gains: Mapping[str, float], cost: float | None, calls: int = 1) -> dict[str, Run]:
     return {question: run(question, calls=calls, cost=cost) for question in gains}
-
-
-def cell(found: Comparison, name: str, heading: str) -> str:
-    row = next(row for row in rows(found, wide=True) if row[0] == name)
-    return row[headings(found, wide=True).index(heading)].strip()
-
-
-def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
-    runs = {question: run(question, calls=1, cost=0.0005) for question in GAINS}
-    found = comparison(score("ours", GAINS, ms=(1240.0, 2300.0), runs=runs, deep=True), deep=True)
-    assert dict(zip(headings(found, wide=True), rows(found, wide=True)[1], strict=True)) == {
-        "system": "ours",
-        "nDCG@10": "0.550",
-        "gain [95 %]": "+5.0 [+3.0, +7.0]*",
-        "R@10": "0.550",
-        "R@100": "0.550",
-        "MRR@10": "0.550",
-        "P@5": "0.550",
-        "MAP": "0.550",
-        "hurt": "25 %",
-        "helped": "50 %",
-        "+ms p50": "1,240",
-        "p95": "2,300",
-        "calls": "1.00",
-        "$/1k": "$0.50",
-        "$/+0.01": "$0.10",
-    }
-
-
-def test_a_gain_that_may_be_chance_has_no_mark() -> None:
-    assert cell(comparison(score("ours", GAINS, is_significant=False)), "ours", "gain [95 %]") == "+5.0 [+3.0, +7.0]"
-
-
-def test_what_is_not_known_is_a_dash() -> None:
-    runs = {question: run(question, calls=1, cost=None) for question in GAINS}
-    found = comparison(score("ours", GAINS, runs=runs), score("lost", dict.fromkeys(GAINS, -0.1)))
-    assert [cell(found, "ours", it) for it in ("$/1k", "$/+0.01")] == ["–", "–"]
-    assert cell(found, "lost", "$/+0.01") == "–"
-    assert cell(found, "raw", "gain [95 %]") == "–"
-
-
-def test_a_hundred_passages_are_a_column_only_where_they_were_measured() -> None:
-    assert "R@100" not in headings(comparison(score("ours", GAINS)), wide=True)
-    assert "R@100" in headings(comparison(score("ours", GAINS, deep=True), deep=True))
-
-
-def test_the_usual_table_fits_a_terminal() -> None:
-    runs = {question: run(question, calls=3, cost=0.000063) for question in GAINS}
-    large = dict.fromkeys(GAINS, 0.2123)
-    names = [name for name in SYSTEMS if name != "raw"]
-    found = comparison(*(score(it, large, ms=(1987.0, 12577.0), runs=runs, deep=True) for it in names), deep=True)
-    lines = [headings(found), *rows(found)]
-    assert sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2 <= 120
-
-
-@settings(deadline=None)
-@given(st.lists(st.text(max_size=40), min_size=1, max_size=4, unique=True), st.booleans())
-def test_every_row_is_as_long_as_the_headings_and_on_one_line(names: list[str], wide: bool) -> None:
-    found = comparison(*(score(name, GAINS) for name in names if name != "raw"))
-    for row in rows(found, wide=wide):
-        assert len(row) == len(headings(found, wide=wide))
-        assert all(len(text.splitlines()) <= 1 for text in row)
 
 
 def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
@@ -166,3 +109,16 @@ def test_a_verdict_is_not_moved_by_the_order_of_systems() -> None:
     found = several()
     turned = replace(found, systems=(found.systems[0], *found.systems[:0:-1]))
     assert verdict(turned) == verdict(found)
+
+
+def test_chunks_of_one_document_are_told_apart_however_long_its_name_is() -> None:
+    ids = [f"{FOLDER}#{number}" for number in (12, 13)]
+    ours = score("ours", {"q": -0.2}, runs={"q": run("q", ids=ids[:1])})
+    found = comparison(ours)
+    passages = tuple(Passage(id_, f"words of {id_[-2:]}") for id_ in ids)
+    data = Dataset("a set", passages, (Question("q", "what?"),), {"q": dict.fromkeys(ids, 1)})
+    (hurt,) = HurtFinder(found, data).find(ours)
+    assert [one.text for one in hurt.missed] == ["words of 13"]
+    shown = [one.id for one in (*hurt.found, *hurt.missed)]
+    assert [id_[-3:] for id_ in shown] == ["#12", "#13"]
+    assert all(len(id_) == ID_LENGTH for id_ in shown)

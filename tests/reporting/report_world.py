@@ -1,8 +1,10 @@
-"""Comparisons to report on, put together from what each question gained."""
+"""Comparisons to report on, put together from what each question gained, and what can be seen of an open page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from playwright.sync_api import Page
 
 from qtmiddleware.evaluation import (
     DEEP,
@@ -21,6 +23,7 @@ from qtmiddleware.evaluation import (
 from qtmiddleware.ports import Passage
 from qtmiddleware.types import Message, Variant
 
+Open = Callable[..., Page]
 BEFORE = 0.5
 
 
@@ -124,3 +127,30 @@ def data(found: Comparison, *, words: str = "words of", history: Sequence[Messag
     ids = dict.fromkeys(id_ for system in found.systems for one in system.runs.values() for id_ in one.ids)
     passages = tuple(Passage(id_, f"A title\n{words} passage {id_}", {"title": "A title"}) for id_ in ids)
     return Dataset(found.dataset, passages, questions, {question.id: {"p1": 2, "p2": 0} for question in questions})
+
+
+def boxes(shown: Page, selector: str) -> list[dict[str, float]]:
+    """Where each visible text of *selector* is drawn."""
+    found: list[dict[str, float]] = shown.evaluate(
+        """selector => [...document.querySelectorAll(selector)].filter(it => it.checkVisibility()).map(it => {
+            const {left, top, right, bottom} = it.getBoundingClientRect();
+            return {left, top, right, bottom};
+        })""",
+        selector,
+    )
+    return found
+
+
+def panels(shown: Page) -> list[str]:
+    """The ids of the panels that can be seen."""
+    found: list[str] = shown.evaluate(
+        "[...document.querySelectorAll('.panel')].filter(it => it.checkVisibility()).map(it => it.id)"
+    )
+    return found
+
+
+def overlap(one: dict[str, float], other: dict[str, float]) -> bool:
+    """Whether two boxes share more than the hair that rounding makes."""
+    across = min(one["right"], other["right"]) - max(one["left"], other["left"])
+    down = min(one["bottom"], other["bottom"]) - max(one["top"], other["top"])
+    return across > 0.5 and down > 1.5
