@@ -13,7 +13,9 @@ from qtmiddleware.reporting import figures
 
 BAR_FONT: Final = 13.0
 POINT_FONT: Final = 12.0
-RADIUS: Final = 5.5
+MARK_FONT: Final = 11.5
+MARK: Final = 17.0
+"""The height of a mark, and the width of one with a single digit."""
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
 """Nothing that is measured lies beyond; what is smaller is nothing."""
@@ -234,12 +236,6 @@ class Box(NamedTuple):
     right: float
     bottom: float
 
-    def meets(self, other: Box) -> bool:
-        """Whether both cover some place."""
-        return (
-            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -255,18 +251,23 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The numbers of points that lie upon each other, beside them: *text* has its *side*, in SVG's words, at *x*."""
+    """The numbers of *points* that lie upon each other, in a round field *width* wide around *x*, *y*.
+
+    *kind* is theirs, or ``mixed``.
+    """
 
     points: tuple[Point, ...]
+    kind: str
+    title: str
     text: str
-    side: str
     x: float
     y: float
-    boxes: tuple[Box, ...]
+    width: float
 
-    def meets(self, other: Mark) -> bool:
-        """Whether a text or a circle of one lies upon one of the other."""
-        return any(one.meets(two) for one in self.boxes for two in other.boxes)
+    def covers(self, other: Mark) -> bool:
+        """Whether one lies upon the other; corners are round, so that those of their boxes may touch."""
+        is_beside = abs(self.x - other.x) >= (self.width + other.width) / 2 - 2.0
+        return not is_beside and abs(self.y - other.y) < MARK - 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,31 +361,33 @@ def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[in
 
 
 def mark_points(points: Iterable[Point], area: Box) -> tuple[Mark, ...]:
-    """The marks of all *points* within *area*; those that would cover one another share one."""
+    """The marks of all *points* within *area*; those that would lie upon each other share one, in their midst."""
     marks: list[Mark] = []
     for point in points:
-        mark = _place_mark([point], area)
-        while covered := [other for other in marks if other.meets(mark)]:
+        mark = _make_mark([point], area)
+        while covered := [other for other in marks if other.covers(mark)]:
             marks = [other for other in marks if other not in covered]
-            mark = _place_mark([*mark.points, *(it for other in covered for it in other.points)], area)
+            mark = _make_mark([*mark.points, *(it for other in covered for it in other.points)], area)
         marks.append(mark)
     return tuple(marks)
 
 
-def _place_mark(points: Iterable[Point], area: Box) -> Mark:
-    """The mark of *points*: right of the first, or left where there is more room and the right is too little."""
-    ordered = sorted(points, key=lambda point: point.number)
-    circles = [Box(it.x - RADIUS, it.y - RADIUS, it.x + RADIUS, it.y + RADIUS) for it in ordered]
-    text = _join_numbers([point.number for point in ordered])
-    left, right = min(it.left for it in circles) - 3.0, max(it.right for it in circles) + 3.0
-    width = POINT_FONT * figures.estimate_width(text)
-    is_right = right + width <= area.right or area.right - right >= left - area.left
-    text = figures.fit_text(text, (area.right - right if is_right else left - area.left) / POINT_FONT)
-    width = POINT_FONT * figures.estimate_width(text)
-    y = ordered[0].y
-    box = Box(right if is_right else left - width, y - 8.0, right + width if is_right else left, y + 7.0)
-    side, x = ("start", right) if is_right else ("end", left)
-    return Mark(tuple(ordered), text, side, x, y + 4.0, (*circles, box))
+def _make_mark(points: Iterable[Point], area: Box) -> Mark:
+    ordered = tuple(sorted(points, key=lambda point: point.number))
+    kinds = {point.kind for point in ordered}
+    font = _BOLD * MARK_FONT
+    text = figures.fit_text(_join_numbers([point.number for point in ordered]), (area.right - area.left) / font - 1.0)
+    width = max(MARK, round(font * figures.estimate_width(text) + 6.0, 1))
+    middle = sum(point.x for point in ordered) / len(ordered)
+    return Mark(
+        points=ordered,
+        kind=ordered[0].kind if len(kinds) == 1 else "mixed",
+        title="; ".join(point.title for point in ordered),
+        text=text,
+        x=round(min(max(middle, area.left + width / 2), area.right - width / 2), 1),
+        y=round(sum(point.y for point in ordered) / len(ordered), 1),
+        width=width,
+    )
 
 
 def _join_numbers(numbers: Sequence[int]) -> str:

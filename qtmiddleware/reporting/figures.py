@@ -20,7 +20,8 @@ _UNSHOWABLE: Final = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _ELLIPSIS: Final = "…"
-_NARROW, _CAPITAL, _WIDE = 0.63, 0.78, 1.15
+_SLIM, _NARROW, _CAPITAL, _WIDE = 0.36, 0.63, 0.78, 1.15
+_THIN: Final = frozenset(" ,.:'|ijl")
 _BROAD: Final = frozenset("MWmw@%—…")
 
 
@@ -144,4 +145,6 @@ def _estimate_character(character: str) -> float:
     # Signs outside of the first plane are mostly pictures.
     if character in _BROAD or east_asian_width(character) in "WF" or ord(character) > 0xFFFF:
         return _WIDE
+    if character in _THIN:
+        return _SLIM
     return _NARROW if character.isascii() and not character.isupper() else _CAPITAL

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from report_world import comparison, run, score, several
 
 from qtmiddleware.reporting.charts import (
-    RADIUS,
+    MARK,
     Box,
     Point,
     Size,
@@ -50,24 +51,23 @@ def test_an_axis_is_marked_where_a_reader_would() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.floats(60, 354), st.floats(32, 274)), max_size=24))
-def test_every_point_has_a_number_that_lies_on_nothing_and_within_the_chart(places: list[tuple[float, float]]) -> None:
+@given(st.lists(st.tuples(st.floats(60, 354), st.floats(32, 274)), max_size=40))
+def test_every_point_has_its_number_in_a_mark_that_lies_on_no_other(places: list[tuple[float, float]]) -> None:
     marks = mark_points([numbered(number, x, y) for number, (x, y) in enumerate(places, 1)], AREA)
     assert sorted(point.number for mark in marks for point in mark.points) == list(range(1, len(places) + 1))
     for mark in marks:
-        *circles, text = mark.boxes
-        assert AREA.left <= text.left <= text.right <= AREA.right
-        assert not any(text.meets(circle) for circle in circles)
-    assert not any(one.meets(other) for one, other in combinations(marks, 2))
+        assert AREA.left <= mark.x - mark.width / 2 + 0.1
+        assert mark.x + mark.width / 2 <= AREA.right + 0.1
+    assert not any(one.covers(other) for one, other in combinations(marks, 2))
 
 
-def test_points_upon_each_other_share_one_mark_right_of_them() -> None:
-    points = [numbered(1, 300.0, 50.0), numbered(2, 100.0, 90.0), numbered(3, 104.0, 92.0), numbered(5, 100.0, 93.0)]
-    (alone, shared) = mark_points(points, AREA)
-    assert (alone.text, shared.text) == ("1", "2, 3, 5")
-    assert (shared.side, shared.x) == ("start", 104.0 + RADIUS + 3.0)
+def test_points_upon_each_other_share_one_mark() -> None:
+    points = [numbered(1, 300.0, 50.0), numbered(2, 100.0, 90.0), numbered(3, 104.0, 93.0), numbered(5, 102.0, 93.0)]
+    alone, shared = mark_points([*points[:3], replace(points[3], kind="better")], AREA)
+    assert (alone.text, alone.kind, alone.width) == ("1", "same", MARK)
+    assert (shared.text, shared.kind, shared.x, shared.y) == ("2, 3, 5", "mixed", 102.0, 92.0)
     (many,) = mark_points([numbered(number, 350.0, 90.0) for number in range(2, 30)], AREA)
-    assert (many.text, many.side) == ("2–29", "end")
+    assert many.text == "2–29"
 
 
 @settings(deadline=None, max_examples=50)
