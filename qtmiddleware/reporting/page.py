@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
-_QUESTION_LENGTH: Final = 200
-_POLICY: Final = (
-    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data:; "
-    "base-uri 'none'; form-action 'none'"
-)
+_POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +40,16 @@ class Detail:
 def page(comparison: Comparison, data: Dataset | None = None) -> str:
     """The whole comparison as one HTML page with everything in it: verdict, charts, tables, worst questions, method.
 
-    It loads nothing, forbids itself to, and can be read without its script. *data* gives it the words of questions and
-    passages and marks the relevant ones; without it, a question's words are known where a system told what it searched.
+    It has no script, loads nothing and forbids itself to. *data* gives it the words of questions and passages and marks
+    the relevant ones; without it, a question's words are known where a system told what it searched.
     Raises `MissingExtra` without jinja2.
     """
     template, raw = _load_template()
     finder = verdicts.HurtFinder(comparison, data)
     details = _describe_systems(comparison, finder)
-    # The chosen system's panel is the one that is seen, with no script needed.
+    # The chosen system's panel is the one that is seen.
     chosen = (f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n" for it in details)
-    style, script = _read_file("page.css") + "".join(chosen), _read_file("page.js")
+    style = _read_file("page.css") + "".join(chosen)
     return template.render(
         comparison=comparison,
         sentences=verdicts.write_verdict(comparison),
@@ -66,15 +62,13 @@ def page(comparison: Comparison, data: Dataset | None = None) -> str:
         columns=table.choose_columns(comparison),
         gain=table.GAIN,
         details=details,
-        walked=_collect_gains(comparison, finder),
         charts=charts,
         figures=figures,
         primary=PRIMARY,
         deep=DEEP[0],
         resamples=RESAMPLES,
-        policy=_POLICY.format(script=_hash_source(script), style=_hash_source(style)),
+        policy=_POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode()),
         style=raw(style),
-        script=raw(script),
     )
 
 
@@ -97,11 +91,6 @@ def _read_file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _hash_source(text: str) -> str:
-    """By what the page's policy knows its own script and style; any other does not run."""
-    return b64encode(sha256(text.encode()).digest()).decode()
-
-
 def _typeset(number: str) -> str:
     """The text of a number with a real minus."""
     return number.replace("-", "\N{MINUS SIGN}")
@@ -122,17 +111,3 @@ def _describe_systems(comparison: Comparison, finder: verdicts.HurtFinder) -> tu
         )
         for place, score in enumerate(comparison.challengers)
     )
-
-
-def _collect_gains(comparison: Comparison, finder: verdicts.HurtFinder) -> dict[str, Any]:
-    """What the page's script tells of single questions: their words, and the measure before and after."""
-    base = comparison[comparison.baseline].per_query.values[PRIMARY]
-    return {
-        "questions": [figures.shorten(finder.read_question(id_) or id_, _QUESTION_LENGTH) for id_ in base],
-        "before": [_round(value) for value in base.values()],
-        "gains": [[_round(score.gains.get(id_, 0.0)) for id_ in base] for score in comparison.challengers],
-    }
-
-
-def _round(number: float) -> float:
-    return round(number, 3) if figures.is_known(number) else 0.0

@@ -200,12 +200,6 @@ class HurtFinder:
         """The ten that *score*'s system hurt most, the worst first."""
         return tuple(self._describe(score, question, gain) for question, gain in score.worst(_WORST))
 
-    def read_question(self, id_: str) -> str:
-        """What was asked; without the data, as a system told what it searched, or empty."""
-        if id_ in self._questions:
-            return self._questions[id_].text
-        return next((it.text for it in self._base.runs[id_].variants if it.kind == "original"), "")
-
     def _describe(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
         run, base, question = score.runs[id_], self._base.runs[id_], self._questions.get(id_)
         after = score.per_query.values[PRIMARY][id_]
@@ -213,9 +207,11 @@ class HurtFinder:
         found = set(run.ids[:_FOUND])
         missed = [it for it, grade in (grades or {}).items() if grade > 0 and it not in found]
         turns = question.history[-_TURNS:] if question else ()
+        # Without the data, its words are known where a system told what it searched.
+        searched = next((it.text for it in base.variants if it.kind == "original"), "")
         return HurtQuestion(
             id=figures.shorten(id_, ID_LENGTH),
-            question=figures.shorten(self.read_question(id_), _QUESTION_LENGTH),
+            question=figures.shorten(question.text if question else searched, _QUESTION_LENGTH),
             history=tuple((figures.shorten(it.role, 20), figures.shorten(it.content, _TURN_LENGTH)) for it in turns),
             gain=gain,
             before=after - gain,

@@ -91,6 +91,6 @@ def test_nothing_of_them_runs_or_loads_in_a_real_browser(opened: Open) -> None:
             assert "<img src=x onerror='hacked = 2'>" in header
             assert "{{ 7 * 7 }}" in header
         assert shown.evaluate("typeof hacked") == "undefined"
-        assert shown.evaluate("document.querySelectorAll('img, iframe, a, base, object, embed, script').length") == 2
+        assert shown.evaluate("document.querySelectorAll('img, iframe, a, base, object, embed, script').length") == 0
         assert shown.evaluate("[...document.querySelectorAll('*')].some(it => it.onload || it.onerror)") is False
         shown.close()

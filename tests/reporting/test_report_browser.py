@@ -1,4 +1,4 @@
-"""The page in a real browser: how it is drawn, and how it is used: by mouse, by keyboard, on paper, without script."""
+"""The page in a real browser: how it is drawn, and how it is used: by mouse, by keyboard, on paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 from pypdf import PdfReader
 from report_world import Open, boxes, comparison, overlap, panels, run, score, several
 
@@ -60,7 +60,7 @@ CONTRAST = """selectors => {
 }"""
 READ = """
     h1 | .lede | .kicker | .notes li | .tile dt | .tile dd | .tile .more | section > p | .legend li |
-    .chooser label | .chooser input:checked + label | .walk output | .walk label | thead th | tbody td |
+    .chooser label | .chooser input:checked + label | thead th | tbody td |
     tbody tr.better th | small | tbody tr.worse th | caption | .loss | .asked | .aside | .weight | .found li |
     .found .relevant | .tag | h5 | .method dd | .meanings dd | svg .name | svg .gain | svg .tick |
     svg .better .number | svg .same .number | svg .worse .number | svg .base .number |
@@ -127,7 +127,6 @@ def test_it_fits_a_narrow_screen(opened: Open) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_has_contrast_enough_in_both_schemes(opened: Open, scheme: str) -> None:
     shown = opened(color_scheme=scheme)
-    shown.get_by_role("button", name="nDCG@10").click()
     found = shown.evaluate(CONTRAST, [selector.strip() for selector in READ.split("|")])
     assert {selector: ratio for selector, ratio in found.items() if ratio < 4.5} == {}
     drawn = shown.evaluate(CONTRAST, DRAWN)
@@ -141,12 +140,6 @@ def test_a_browser_that_is_not_there_is_told_in_one_line() -> None:
         done = subprocess.run([script], env={**os.environ, "TEST_BROWSER": wanted}, capture_output=True, text=True)
         assert (done.returncode, len(done.stderr.splitlines())) == (code, lines)
         assert done.stdout == ("" if code else f"{wanted}\n")
-
-
-def column(shown: Page, place: int) -> list[str]:
-    return [
-        text.split("\n")[0] for text in shown.locator(f"table.all tbody tr > :nth-child({place})").all_inner_texts()
-    ]
 
 
 def test_the_chooser_works_by_mouse(opened: Open) -> None:
@@ -166,50 +159,6 @@ def test_the_chooser_works_by_keyboard(opened: Open) -> None:
     assert panels(shown) == ["panel-1"]
 
 
-def test_the_table_is_sorted_by_mouse_and_keyboard(opened: Open) -> None:
-    shown = opened()
-    heading = shown.locator("table.all thead th").nth(1)
-    heading.get_by_role("button").click()
-    assert heading.get_attribute("aria-sort") == "descending"
-    values = column(shown, 2)
-    assert values == sorted(values, reverse=True)
-    heading.get_by_role("button").focus()
-    shown.keyboard.press("Enter")
-    assert heading.get_attribute("aria-sort") == "ascending"
-    assert column(shown, 2) == sorted(values)
-    shown.locator("table.all thead th").first.get_by_role("button").click()
-    assert column(shown, 1) == ["raw", *(f"system {place}" for place in range(6))]
-    assert heading.get_attribute("aria-sort") is None
-
-
-def test_what_is_not_known_is_sorted_last_both_ways(opened: Open) -> None:
-    gains = {"q1": 0.1, "q2": 0.2}
-    unknown = score("unknown", gains, runs={question: run(question, calls=1, cost=None) for question in gains})
-    paid = score("paid", gains, runs={question: run(question, calls=1, cost=0.1) for question in gains})
-    shown = opened(comparison(unknown, paid))
-    button = shown.get_by_role("button", name="$/1k")
-    button.click()
-    assert column(shown, 1) == ["paid", "raw", "unknown"]
-    button.click()
-    assert column(shown, 1) == ["raw", "paid", "unknown"]
-
-
-def test_questions_are_walked_through_by_keyboard_and_pointer(opened: Open) -> None:
-    shown = opened()
-    panel = shown.locator(".panel:visible")
-    output, slider = panel.locator("output"), panel.get_by_role("slider")
-    assert output.inner_text().startswith("40 of 40 · −")
-    slider.focus()
-    shown.keyboard.press("Home")
-    assert output.inner_text().startswith("1 of 40 · +")
-    assert "words of question q" in output.inner_text()
-    assert slider.get_attribute("aria-valuetext") == output.inner_text()
-    box = panel.locator("svg.wins.wide").bounding_box()
-    assert box
-    shown.mouse.move(box["x"] + box["width"] * 0.53, box["y"] + box["height"] / 2)
-    assert output.inner_text().startswith(("20 of 40", "21 of 40"))
-
-
 def test_a_hurt_question_opens_by_keyboard(opened: Open) -> None:
     shown = opened()
     folded = shown.locator(".panel:visible details").nth(1)
@@ -221,11 +170,10 @@ def test_a_hurt_question_opens_by_keyboard(opened: Open) -> None:
     assert "relevant, grade 2" in folded.inner_text()
 
 
-def test_without_its_script_it_can_be_read_and_a_system_chosen(opened: Open) -> None:
+def test_where_scripts_are_forbidden_it_can_be_read_and_a_system_chosen(opened: Open) -> None:
     shown = opened(java_script_enabled=False)
     assert len(boxes(shown, "svg.bars .bar")) == 7
     assert len(boxes(shown, "table.all thead th")) == 14
-    assert boxes(shown, ".walk") == []
     shown.locator("label[for=system-3]").click()
     assert panels(shown) == ["panel-3"]
     shown.locator("#panel-3 summary").nth(1).click()
