@@ -115,7 +115,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """The chart of quality, in pixels: bars begin at *left*; *line* is the path of the baseline, at *base*."""
+    """The chart of quality, in pixels: bars begin at *left*; *line* is the path of the baseline."""
 
     size: Size
     width: float
@@ -125,7 +125,6 @@ class Bars:
     value_x: float
     thick: float
     bars: tuple[Bar, ...]
-    base: float
     line: str
     axis: Axis
     bottom: float
@@ -174,7 +173,6 @@ def draw_bars(comparison: Comparison, size: Size) -> Bars:
         value_x=size.width - _GAIN_WIDTH,
         thick=_THICK,
         bars=tuple(bars),
-        base=at,
         line="".join(f"M{at:g} {start:g}V{end:g}" for start, end in reaches),
         axis=axis,
         bottom=bottom,
