@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,6 +82,34 @@ async def _ready(value: Any) -> Any:
     return value
 
 
+class _Running:
+    """One call of a wrapped function by us, while it runs; threads and tasks of ours have it in their context."""
+
+    __slots__ = ("_before", "fn")
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn: Callable[..., Any] | None = fn
+
+    def __enter__(self) -> None:
+        self._before = _running.set((*_running.get(), self))
+
+    def __exit__(self, *_: object) -> None:
+        # A task that the function began, and that outlives its call, is none of its calls any more.
+        self.fn = None
+        # A coroutine that is thrown away may be closed in another context than it ran in.
+        with suppress(ValueError):
+            _running.reset(self._before)
+
+
+_running: Final[ContextVar[tuple[_Running, ...]]] = ContextVar("running", default=())
+
+
+def is_within(fn: Callable[..., Any]) -> bool:
+    """Whether we are called from within a call of *fn* that we made: a function that searches through itself."""
+    running = _running.get()
+    return bool(running) and any(it.fn is fn for it in running)
+
+
 class Invocation:
     """One call of the wrapped function, ready to be made again with other texts."""
 
@@ -141,21 +171,20 @@ class Invocation:
         if self._embeds and query is not None:
             query = step.vector if step.vector is not None else self.embed((query,))[0]
         try:
-            return settled(self._made(query, step.top_k))
+            return self._settled(query, step.top_k)
         except Exception as error:
             if not _may_narrow(step, error):
                 raise
-        response = settled(self._made(query, None))
+        response = self._settled(query, None)
         self._outfit.memory.refuses_widening = True
         return response
 
-    def asearch(self, step: Search) -> Awaitable[Any]:
-        """`search`, to be awaited."""
-        if not step.may_narrow and not self._embeds:
-            return awaitable(self._made(step.text, step.top_k))
-        return self._searched(step)
+    def _settled(self, query: Any, top_k: int | None) -> Any:
+        with _Running(self._fn):
+            return settled(self._made(query, top_k))
 
-    async def _searched(self, step: Search) -> Any:
+    async def asearch(self, step: Search) -> Any:
+        """`search`, to be awaited."""
         query: Any = step.text
         if self._embeds and query is not None:
             query = step.vector if step.vector is not None else (await self.aembed((query,)))[0]
@@ -170,8 +199,9 @@ class Invocation:
 
     async def _amade(self, query: Any, top_k: int | None) -> Any:
         if self._is_async:
-            return await awaitable(self._made(query, top_k))
-        return await in_thread(lambda: settled(self._made(query, top_k)))
+            with _Running(self._fn):
+                return await awaitable(self._made(query, top_k))
+        return await in_thread(lambda: self._settled(query, top_k))
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """A vector a text; an asynchronous embed runs in the background loop."""

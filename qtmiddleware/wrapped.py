@@ -13,7 +13,7 @@ from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import arun, run
 from qtmiddleware.errors import WrapError
 from qtmiddleware.history import read_history
-from qtmiddleware.invocation import Invocation, Outfit, awaitable
+from qtmiddleware.invocation import Invocation, Outfit, awaitable, is_within
 from qtmiddleware.overrides import current_overrides
 from qtmiddleware.pipeline import retrieve
 from qtmiddleware.request import Request, invalid_query, unsearchable
@@ -51,6 +51,9 @@ class Wrapped(Generic[P, R]):
     *history*: the conversation so far, oldest first; a function with a parameter of that name gets it too.
     *config*: settings for this call; a function with a parameter of that name gets it in our place.
     *qtm_config*: settings for this call, whatever parameters the function has.
+
+    A function that searches through itself gets, within its own search, what the plain function returns: the searches
+    stay as many as it makes itself. A context variable says so, which threads and tasks of ours carry along.
     """
 
     is_async = False
@@ -68,7 +71,7 @@ class Wrapped(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What the function returns for these arguments, with better matches in it."""
-        if self._is_off and not current_overrides():
+        if self._passes_through():
             return self._fn(*args, **kwargs)
         request, call = self._request(args, kwargs, brief=True)
         return call.finished(run(retrieve(request), call)).response  # type: ignore[no-any-return]
@@ -148,7 +151,7 @@ class Wrapped(Generic[P, R]):
 
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._request(args, kwargs, *ours)
-        if request.problem is not None:
+        if request.problem is not None and request.problem.reason != "nested":
             raise invalid_query(request.problem, self._call_shape.argument)
         return Answering(request, call.chat, call.finished), call
 
@@ -196,6 +199,10 @@ class Wrapped(Generic[P, R]):
         call = Invocation(self._fn, call_shape, args, kwargs, original, outfit, native_async=self.is_async)
         return request, call
 
+    def _passes_through(self) -> bool:
+        """Whether a call is the function's own: nothing is to be done, or the function searches through itself."""
+        return (self._is_off and not current_overrides()) or is_within(self._fn)
+
     def _query(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
     ) -> tuple[Any, Degradation | None]:
@@ -204,7 +211,10 @@ class Wrapped(Generic[P, R]):
             query = self._call_shape.query(args, kwargs)
         except WrapError as error:
             return "", Degradation("query", "missing", str(error))
-        return query, unsearchable(query, settings)
+        problem = unsearchable(query, settings)
+        if problem is None and is_within(self._fn):
+            problem = Degradation("query", "nested", "the function searches through itself; nothing was added")
+        return query, problem
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
@@ -249,7 +259,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What the function returns for these arguments, with better matches in it."""
-        if self._is_off and not current_overrides():
+        if self._passes_through():
             return await awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
         request, call = self._request(args, kwargs, brief=True)
         return call.finished(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
