@@ -7,9 +7,13 @@ from heapq import heappop, heappush
 from itertools import count
 from threading import Lock
 from time import monotonic
+from typing import Final
 
 from qtmiddleware.deadline import NEVER
 from qtmiddleware.forking import renew_after_fork
+from qtmiddleware.logs import Outage, get_logger, times
+
+logger: Final = get_logger("qtmiddleware")
 
 
 class Attempt:
@@ -45,10 +49,16 @@ class Breaker:
 
     If that one succeeds all may call again, otherwise the wait begins anew. A call that is still under way when its
     time is over is late then and there, so one that hangs for ever counts too. 0 *failures* never stop anything.
-    Safe with many threads; a forked process begins with nothing under way.
+    Where it has a *name*, that it opened and that it closed again are logged, a warning each; the tries between are
+    not. Safe with many threads; a forked process begins with nothing under way.
     """
 
-    def __init__(self, failures: int, seconds: float, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, failures: int, seconds: float, *, clock: Callable[[], float] = monotonic, name: str = ""
+    ) -> None:
+        self._name = name
+        self._outage = Outage(clock=clock)
+        self._changes: list[bool] = []
         self._failures = failures
         self._seconds = seconds
         self._clock = clock
@@ -68,7 +78,9 @@ class Breaker:
     def rest(self) -> float:
         """For how many seconds nothing is let through; 0 where the next call may be made."""
         with self._lock:
-            return self._rest()
+            left = self._rest()
+        self._log_changes()
+        return left
 
     def attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
         """Leave to call, ``None`` where it is to be left alone.
@@ -76,6 +88,12 @@ class Breaker:
         *until* is when the call is late (monotonic clock). Where it never *has_time* enough, that it is late says
         nothing; it may still fail.
         """
+        try:
+            return self._begun(until, has_time=has_time)
+        finally:
+            self._log_changes()
+
+    def _begun(self, until: float, *, has_time: bool) -> Attempt | None:
         with self._lock:
             if self._rest() > 0:
                 return None
@@ -101,6 +119,28 @@ class Breaker:
     def _ended(self, attempt: Attempt, *, failed: bool | None, rest: float | None = None) -> None:
         with self._lock:
             self._end(attempt, failed=failed, rest=rest)
+        self._log_changes()
+
+    def _log_changes(self) -> None:
+        """Write what became of us, with the lock given back: nobody knows how long a handler takes."""
+        if not self._changes:
+            return
+        with self._lock:
+            changes, self._changes = self._changes, []
+        for has_opened in changes if self._name else ():
+            count = self._outage.failed() if has_opened else self._outage.worked()
+            if count is None:
+                continue
+            if has_opened:
+                more = f" (it opened {times(count - 1)} before)" if count > 1 else ""
+                logger.warning(
+                    "the circuit breaker of %s opened: it is left alone for %g s, then tried again%s",
+                    self._name,
+                    round(self.rest, 3),
+                    more,
+                )
+            else:
+                logger.warning("the circuit breaker of %s closed again; it had opened %s", self._name, times(count))
 
     def _end(self, attempt: Attempt, *, failed: bool | None, rest: float | None = None) -> None:
         if attempt.is_over:
@@ -114,8 +154,11 @@ class Breaker:
         if failed is None:
             return
         if not failed:
+            if self._open_until is not None:
+                self._changes.append(False)
             self._row, self._open_until = 0, None
             return
         self._row += 1
         if self._failures and (rest or attempt.is_probe or self._row >= self._failures):
             self._open_until = self._clock() + max(self._seconds, rest or 0.0)
+            self._changes.append(True)

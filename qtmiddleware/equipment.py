@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.forking import ForkLock
 from qtmiddleware.llms import as_language_model
 from qtmiddleware.llms.governed import GovernedModel
+from qtmiddleware.logs import get_logger
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import LanguageModel, Reranker
 from qtmiddleware.querylog import QueryLog, Redact
@@ -23,7 +23,7 @@ from qtmiddleware.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.rerankers.pinecone import PineconeReranker
 from qtmiddleware.settings import Settings
 
-logger: Final = logging.getLogger("qtmiddleware")
+logger: Final = get_logger("qtmiddleware")
 
 # How many differently set models, rerankers and logs are kept; per-call settings are few, but they may come from users.
 MOST_KEPT: Final = 32
@@ -119,7 +119,9 @@ class Equipment:
         options = settings.breaker
         failures = options.failures if options.enabled else 0
         service = (model.name, settings.llm.base_url)
-        return GovernedModel(model, settings, self._breakers.get(service, lambda: Breaker(failures, options.seconds)))
+        return GovernedModel(
+            model, settings, self._breakers.get(service, partial(Breaker, failures, options.seconds, name=model.name))
+        )
 
     def chat(self, settings: Settings) -> GovernedModel:
         """The model that answers: ``chatModel`` with the answers' own limit."""

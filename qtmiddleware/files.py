@@ -93,11 +93,10 @@ def open_itself(path: Path, flags: int) -> int:
 def append_line(path: Path, line: bytes) -> None:
     """Append *line* and a line break in one write, so that the lines of several threads and processes never mix.
 
-    The file and the folders that are missing are made for their owner alone; a file that is there keeps its
-    permissions. After a line that was left unfinished a new one is begun. Raises `OSError`, also for a link and where
-    the disk was full in the middle.
+    A file that is missing is made for its owner alone, a folder is not; a file that is there keeps its permissions.
+    After a line that was left unfinished a new one is begun. Raises `OSError`, also for a link and where the disk was
+    full in the middle.
     """
-    make_private_folders(path.parent)
     data = line + b"\n"
     descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:

@@ -23,13 +23,14 @@ from qtmiddleware.calls import is_async
 from qtmiddleware.drivers import Bulkhead
 from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.fusion import has_scores
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.responses import Shape, columns_of, shape_of, text_of
 from qtmiddleware.settings import HybridMethod, HybridSettings, PreprocessSettings
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
-logger: Final = logging.getLogger("qtmiddleware")
+logger: Final = get_logger("qtmiddleware")
 
 PATIENCE: Final = 10.0
 """Seconds the word search is waited for once the vector search is there."""

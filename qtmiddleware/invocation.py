@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import Bulkhead, in_thread
-from qtmiddleware.errors import QtMiddlewareError, WrapError, is_outage
+from qtmiddleware.errors import WrapError, is_outage
 from qtmiddleware.llms.governed import GovernedModel
+from qtmiddleware.logs import get_logger
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import Reranker
 from qtmiddleware.querylog import QueryLog, Redact, Writing
@@ -22,14 +23,14 @@ from qtmiddleware.request import Memory
 from qtmiddleware.responses import Shape, settled
 from qtmiddleware.settings import Settings
 from qtmiddleware.steps import Rerank, Search
-from qtmiddleware.types import Degradation, Retrieval
+from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
     from qtmiddleware.embedders import CallableEmbedder
 
 Vectors = Sequence[Sequence[float]]
 
-logger: Final = logging.getLogger("qtmiddleware")
+logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class Outfit:
         """This outfit with the settings of *config* laid over its own for good, and a memory of its own."""
         changed = functools.partial(_laid_over, self.changed, config)
         outfit = changed(self, ())
-        return replace(outfit, changed=changed, memory=Memory(TransformationCache(outfit.settings)))
+        memory = Memory(TransformationCache(outfit.settings), outfit.memory.sampler)
+        return replace(outfit, changed=changed, memory=memory)
 
 
 def _laid_over(
@@ -227,12 +229,8 @@ class Invocation:
         """*retrieval*, written to the log; that the log cannot be written is part of it then."""
         log = self._outfit.log
         if log is not None:
-            try:
-                log.write(retrieval)
-            except Exception as error:
-                why = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
-                trouble = Degradation("log", "failed", why)
-                logger.warning("the query log could not be written: %s", why)
+            trouble = log.append(retrieval)
+            if trouble is not None:
                 retrieval = replace(retrieval, status="degraded", degradations=(*retrieval.degradations, trouble))
         if logger.isEnabledFor(logging.DEBUG):
             shown = Writing(self._outfit.redact).shown

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import MissingExtra
+from qtmiddleware.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
 """Seconds the hub has to answer that it is there."""
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
 _LOCK: Final = threading.Lock()
 
-_log = logging.getLogger("qtmiddleware.models")
+_log = get_logger("qtmiddleware.models")
 
 
 def load(

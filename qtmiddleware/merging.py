@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,13 +9,14 @@ from typing import Any, Final
 
 from qtmiddleware.fusion import Fused, direction, fuse, has_scores
 from qtmiddleware.keywords import keyword_evidence, weighed
+from qtmiddleware.logs import get_logger
 from qtmiddleware.request import Request
 from qtmiddleware.responses import Shape, columns_of, shape_of, text_of
 from qtmiddleware.settings import Settings
 from qtmiddleware.trace import Trace
 from qtmiddleware.types import Key, Match, Ranking, Variant, VariantKind
 
-logger: Final = logging.getLogger("qtmiddleware")
+logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)

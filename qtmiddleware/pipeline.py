@@ -20,6 +20,7 @@ from qtmiddleware.asking import NOTHING, Question
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.gate import reason_not_to_ask
+from qtmiddleware.logs import get_logger
 from qtmiddleware.merging import Found, combined, found, plain_matches, presented
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.request import Request, evidence, prepared
@@ -32,7 +33,7 @@ from qtmiddleware.turn import Turn
 from qtmiddleware.types import Degradation, Query, Retrieval, Transformation, Variant
 from qtmiddleware.variants import variants_of
 
-logger: Final = logging.getLogger("qtmiddleware")
+logger: Final = get_logger("qtmiddleware")
 
 # The kinds of span that are searched best as they are written.
 _LITERAL: Final = frozenset({"identifier", "number", "url"})
@@ -128,7 +129,8 @@ class _Retrieving:
         return replace(made, notes=made.notes + tuple((it.stage, it.reason) for it in self.trouble))
 
     def _failed_inside(self, error: Exception) -> None:
-        logger.error("nothing was improved: %s inside the middleware", type(error).__name__)
+        kind = f"{type(error).__name__} inside the middleware"
+        self.request.memory.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR)
         logger.debug("the middleware failed", exc_info=error)
         self.trouble.append(Degradation("middleware", "failed", type(error).__name__))
 
@@ -250,9 +252,9 @@ class _Retrieving:
 
     def _retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()
-        if self.trouble:
-            why = "; ".join(f"{it.stage} {it.reason}" for it in self.trouble)
-            logger.warning("retrieval %s degraded: %s", self.trace.query_id, why)
+        kinds = [f"{it.stage} {it.reason}" for it in self.trouble]
+        said = f"retrieval {self.trace.query_id} degraded" if kinds else ""
+        self.request.memory.sampler.log(logger, "retrieval degraded", kinds, said=said)
         return Retrieval(
             original_query=self.request.original,
             response=response,

@@ -19,6 +19,7 @@ from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import WrapError
 from qtmiddleware.invocation import Outfit
 from qtmiddleware.llms import has_language_model
+from qtmiddleware.logs import get_logger
 from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
 from qtmiddleware.pipeline import transform
@@ -42,6 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
 
+logger: Final = get_logger("qtmiddleware")
 
 _REHEARSED: Final = "What does Nike sell in Europe since 2020?"
 _NO_HURRY_MS: Final = 600_000
@@ -179,7 +181,7 @@ class QueryMiddleware:
         return Outfit(
             **self._equipment.parts(self.settings),
             changed=self._changed,
-            memory=Memory(self._memory.cache),
+            memory=Memory(self._memory.cache, self._memory.sampler),
             shape=custom_shape(read, write) if read is not None else None,
             embedder=embedder,
         )
@@ -276,6 +278,7 @@ class QueryMiddleware:
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""
+        self._memory.sampler.flush(logger)
         finish_loading()
         self._own.close()
         self._memory.cache.close()
@@ -283,6 +286,7 @@ class QueryMiddleware:
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
+        self._memory.sampler.flush(logger)
         finish_loading()
         self._own.close()
         self._memory.cache.close()

@@ -11,9 +11,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.errors import ConfigError
+from qtmiddleware.errors import ConfigError, QtMiddlewareError
 from qtmiddleware.files import append_line
-from qtmiddleware.types import Key, Match, Ranking, Retrieval
+from qtmiddleware.logs import Outage, get_logger, times
+from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
+
+logger: Final = get_logger("qtmiddleware")
 
 Redact = Callable[[str], str]
 """From a query's text to the text that may be written down."""
@@ -37,6 +40,14 @@ def _listed(ranking: Ranking) -> list[dict[str, Any]]:
 
 def _final(matches: Iterable[Match]) -> list[dict[str, Any]]:
     return [_row((match.namespace, match.id or "\0"), match.fused_score, match.metadata) for match in matches]
+
+
+def _timestamp(seconds: float) -> str | None:
+    """*seconds* since the epoch in UTC; ``None`` where the clock is set beyond all years that can be written."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def hashed(text: str) -> str:
@@ -86,7 +97,7 @@ def record(retrieval: Retrieval, *, query_text: bool = True, writing: Writing | 
     query: Any = retrieval.original_query
     return {
         "query_id": trace.query_id,
-        "timestamp": datetime.fromtimestamp(trace.started_at, UTC).isoformat(),
+        "timestamp": _timestamp(trace.started_at),
         # What is no text may be anything: only its kind is written.
         "queries": [shown(query) if isinstance(query, str) else type(query).__name__],
         "variants": [
@@ -113,26 +124,55 @@ class QueryLog:
     no text, the text's hash is written, never the text. With *query_text* false hashes are all that is written, and
     *redact* is not asked.
 
-    A blank line may stand between two records: who finds the last line unfinished cannot know whether its writer died.
-    A file that is there keeps its permissions.
+    The folder it lies in has to be there, as for `logging.FileHandler`; a file that is there keeps its permissions. A
+    blank line may stand between two records: who finds the last line unfinished cannot know whether its writer died.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, query_text: bool = True, redact: Redact | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        query_text: bool = True,
+        redact: Redact | None = None,
+        outage: Outage | None = None,
+    ) -> None:
         self._path = Path(path)
+        self._outage = outage or Outage()
         self._query_text = query_text
         self._redact = redact
 
     def __repr__(self) -> str:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
+    def append(self, retrieval: Retrieval) -> Degradation | None:
+        """`write` for those to whom a log is worth no answer: what went wrong, if anything did, is returned.
+
+        It is logged as a warning when it begins and when records are written again, with how many failed meanwhile.
+        """
+        try:
+            self.write(retrieval)
+        except Exception as error:
+            why = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
+            count = self._outage.failed()
+            if count is not None:
+                more = f" (it failed {times(count - 1)} before)" if count > 1 else ""
+                logger.warning("the query log could not be written: %s%s", why, more)
+            return Degradation("log", "failed", why)
+        if (count := self._outage.worked()) is not None:
+            logger.warning("the query log is written again; it failed %s", times(count))
+        return None
+
     def write(self, retrieval: Retrieval) -> None:
         """Append the record of *retrieval*.
 
-        Raises `OSError` where the file cannot be written and, when the record was written, `ConfigError` where *redact*
-        failed: it says how, without any text.
+        Raises `OSError` where the file cannot be written, `ConfigError` where its folder is missing and, when the
+        record was written, where *redact* failed: it says how, without any text.
         """
         writing = Writing(self._redact, query_text=self._query_text)
         line = json.dumps(record(retrieval, writing=writing), ensure_ascii=False, default=str)
-        append_line(self._path, line.encode("utf-8", "replace"))
+        try:
+            append_line(self._path, line.encode("utf-8", "replace"))
+        except FileNotFoundError:
+            raise ConfigError("the folder of log.path is missing; make it", path="log.path") from None
         if writing.failure:
             raise ConfigError(f"redact {writing.failure}; hashes were written in place of texts", path="redact")

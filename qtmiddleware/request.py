@@ -10,6 +10,7 @@ from qtmiddleware.cache import TransformationCache
 from qtmiddleware.drivers import Bulkhead
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.gate import Gate
+from qtmiddleware.logs import LogSampler
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.responses import Shape
 from qtmiddleware.settings import Settings
@@ -24,12 +25,13 @@ def _asked_at_once() -> None:
 
 
 class Memory:
-    """What one wrapped function remembers between calls; transformations are shared by all of a middleware."""
+    """What one wrapped function remembers between calls; *cache* and *sampler* are shared by all of a middleware."""
 
-    __slots__ = ("cache", "gate", "refuses_widening", "rising", "warned_of_shape")
+    __slots__ = ("cache", "gate", "refuses_widening", "rising", "sampler", "warned_of_shape")
 
-    def __init__(self, cache: TransformationCache) -> None:
+    def __init__(self, cache: TransformationCache, sampler: LogSampler | None = None) -> None:
         self.cache = cache
+        self.sampler = sampler or LogSampler()
         self.gate = Gate()
         self.refuses_widening = False
         # Whether lower scores are better, as the lists seen so far have shown.

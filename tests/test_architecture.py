@@ -20,6 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
     errors deadline trace settings forking files
+    logs
     types breaker flights background_loop preprocessing warming error_bodies
     ports
     steps spending cache calls responses fusion keywords transforms overrides chunking filters loading

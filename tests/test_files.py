@@ -73,10 +73,16 @@ def test_the_current_folder_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("umask")
 def test_a_line_is_appended_to_a_file_of_the_owner_alone(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "log"
+    path = tmp_path / "log"
     append_line(path, b"one")
     append_line(path, b"two")
-    assert (mode(path), mode(path.parent), path.read_bytes()) == (0o600, 0o700, b"one\ntwo\n")
+    assert (mode(path), path.read_bytes()) == (0o600, b"one\ntwo\n")
+
+
+def test_no_folder_is_made_for_an_appended_line(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        append_line(tmp_path / "missing" / "log", b"one")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_appended_file_keeps_its_permissions(tmp_path: Path) -> None:

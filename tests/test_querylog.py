@@ -69,7 +69,7 @@ def retrieval(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "logs" / "queries.jsonl"
+    return tmp_path / "queries.jsonl"
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -285,7 +285,6 @@ def test_the_file_is_its_owners_alone(path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 def test_records_are_appended(path: Path) -> None:
@@ -323,6 +322,12 @@ def test_a_line_that_was_cut_off_spoils_no_other(path: Path) -> None:
     assert half == b'{"query_id": "ab'
     assert [json.loads(line)["queries"] for line in (first, *others)] == [["first"], ["second"], ["third"]]
     assert end == b""
+
+
+def test_a_missing_folder_is_a_config_error_and_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the folder of log\.path is missing"):
+        QueryLog(tmp_path / "logs" / "queries.jsonl").write(retrieval())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:

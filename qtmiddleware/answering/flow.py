@@ -9,7 +9,6 @@ flows, and what the model then says is `concluded`, however it came.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -23,13 +22,14 @@ from qtmiddleware.answering.sentences import not_there
 from qtmiddleware.answering.sub_answers import SubAnswering, best, decomposing, together
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
+from qtmiddleware.logs import get_logger
 from qtmiddleware.pipeline import retrieve
 from qtmiddleware.ports import LanguageModel, Prompt
 from qtmiddleware.request import Request
 from qtmiddleware.steps import Ask, Flow, Outcome, Together
 from qtmiddleware.types import Answer, Citation, Degradation, Match, Retrieval, SubAnswer
 
-logger: Final = logging.getLogger("qtmiddleware")
+logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,9 @@ class Answering:
         cited = f"{len({it.number for it in citations})} of {len(matches)} passages cited"
         self._known.trace.note("answer", cited if found else "not in the passages")
         retrieval = self._settled()
-        if self._trouble:
-            logger.warning(
-                "answer %s degraded: %s",
-                retrieval.trace.query_id,
-                "; ".join(f"{it.stage} {it.reason}" for it in self._trouble),
-            )
+        kinds = [f"{it.stage} {it.reason}" for it in self._trouble]
+        said = f"answer {retrieval.trace.query_id} degraded"
+        self._request.memory.sampler.log(logger, "answer degraded", kinds, said=said)
         trouble = (*retrieval.degradations, *self._trouble)
         return Answer(
             text=text,

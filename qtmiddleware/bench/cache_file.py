@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Final
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.files import set_aside
+from qtmiddleware.logs import get_logger
 from qtmiddleware.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
@@ -40,7 +40,7 @@ _SCHEMA: Final = (
     f"PRAGMA user_version = {VERSION}",
 )
 
-_log: Final = logging.getLogger("qtmiddleware.bench")
+_log: Final = get_logger("qtmiddleware.bench")
 
 
 class CacheFile:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
@@ -15,9 +14,10 @@ from qtmiddleware.bench.cache_file import CacheFile
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import StoreError
 from qtmiddleware.llms.openai.body import MOST_BYTES
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
-_log = logging.getLogger("qtmiddleware.bench")
+_log = get_logger("qtmiddleware.bench")
 
 
 class CachedModel:

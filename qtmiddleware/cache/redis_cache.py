@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -17,9 +16,10 @@ from qtmiddleware.cache.redis_address import RedisAddress
 from qtmiddleware.cache.stored import FORMAT, MAX_BYTES, decode, encode
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.forking import renew_after_fork
+from qtmiddleware.logs import get_logger
 from qtmiddleware.types import Transformation
 
-logger: Final = logging.getLogger("qtmiddleware")
+logger: Final = get_logger("qtmiddleware")
 
 _T = TypeVar("_T")
 _CONNECTIONS: Final = 32

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO, Final
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.documents.piece import Piece
 from qtmiddleware.errors import MissingExtra, QtMiddlewareError, UnreadableDocument
+from qtmiddleware.logs import get_logger
 
-_log = logging.getLogger("qtmiddleware.documents")
+_log = get_logger("qtmiddleware.documents")
 
 PAGE_SECONDS: Final = 20.0
 """How long one page may take. The slowest honest ones, maps and drawings, take a few seconds."""

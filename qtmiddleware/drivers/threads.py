@@ -8,7 +8,6 @@ under way a process ends after 8.1 s on `ThreadPoolExecutor` and after 8.3 s on 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 import threading
@@ -22,13 +21,14 @@ from typing import Any, Final, TypeVar
 from qtmiddleware.errors import ModelError
 from qtmiddleware.flights import Flight
 from qtmiddleware.forking import renew_after_fork
+from qtmiddleware.logs import get_logger
 
 T = TypeVar("T")
 
 MAX_THREADS: Final = 256
 IDLE_SECONDS: Final = 10.0
 
-logger: Final = logging.getLogger("qtmiddleware")
+logger: Final = get_logger("qtmiddleware")
 
 
 def _is_ending() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from threading import Lock
 from typing import Final
 
@@ -10,12 +9,13 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ingestion.context_prompt import context_of, key
 from qtmiddleware.ingestion.ledger import Ledger
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
 MOST_FAILURES: Final = 5
 """After so many failures in a row for the same reason the model is not asked again in this run."""
 
-logger: Final = logging.getLogger("qtmiddleware.ingest")
+logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class ContextWriter:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from qtmiddleware.ingestion.embedding import vector_of
 from qtmiddleware.ingestion.ledger import Ledger
 from qtmiddleware.ingestion.names import Root
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import Passage, Store
 
 _STORED_CHUNKS: Final = "SELECT count(*) FROM chunks c JOIN documents d ON d.id = c.document AND d.stored = 2"
@@ -60,7 +60,7 @@ DELETE FROM vectors WHERE embedding <> ? OR NOT EXISTS (SELECT 1 FROM chunks c W
 _STEP: Final = 500
 """Passages between two notes of progress."""
 
-logger: Final = logging.getLogger("qtmiddleware.ingest")
+logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class Publication:

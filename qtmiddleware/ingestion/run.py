@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +25,13 @@ from qtmiddleware.ingestion.report import IngestReport, Listener, Progress, Skip
 from qtmiddleware.kit import Kit, open_kit
 from qtmiddleware.llms import as_language_model
 from qtmiddleware.llms.governed import GovernedModel
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import LanguageModel, Store
 from qtmiddleware.settings import Settings
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
 
-logger: Final = logging.getLogger("qtmiddleware.ingest")
+logger: Final = get_logger("qtmiddleware.ingest")
 
 _HELD: Final = """
 SELECT count(DISTINCT d.id), count(c.id) FROM target t JOIN documents d ON d.id = t.document AND d.root = ?

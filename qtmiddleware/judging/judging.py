@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -14,6 +13,7 @@ from qtmiddleware.evaluation import Question
 from qtmiddleware.inquiring import Asking
 from qtmiddleware.judging.judged import CRITERIA, Judged, Outcome, Verdict, sign_test
 from qtmiddleware.judging.prompts import Opinion, opinion, prompt
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
 MOST_FAILURES: Final = 16
@@ -21,7 +21,7 @@ MOST_FAILURES: Final = 16
 
 Answering = Callable[[Question], str]
 
-logger: Final = logging.getLogger("qtmiddleware.judging")
+logger: Final = get_logger("qtmiddleware.judging")
 
 
 def judge(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from traceback import StackSummary, extract_tb
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import Any, Final
 from weakref import finalize
 
 from qtmiddleware.errors import ModelError
+from qtmiddleware.logs import get_logger
 
 _DEFECTS: Final = (
     ArithmeticError,
@@ -38,7 +38,7 @@ _TAKEN_AWAY: Final = (AttributeError, AssertionError, LookupError)
 _MOST_FRAMES: Final = 100
 _OURS: Final = str(Path(__file__).parents[1])
 
-_log = logging.getLogger("qtmiddleware")
+_log = get_logger("qtmiddleware")
 _reported: dict[tuple[int, str], object] = {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from importlib import import_module
 from time import monotonic
@@ -11,6 +10,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.forking import ForkLock
 from qtmiddleware.loading import load
+from qtmiddleware.logs import get_logger
 from qtmiddleware.rerankers.scores import checked_scores
 
 DEFAULT_MODEL: Final = "cross-encoder/ms-marco-MiniLM-L6-v2"
@@ -27,7 +27,7 @@ MOST_TOKENS: Final = 8_192
 AGAIN_SECONDS: Final = 60.0
 """How long a model that could not be read is not tried again: a hub out of reach takes seconds each time."""
 
-_log = logging.getLogger("qtmiddleware.rerankers")
+_log = get_logger("qtmiddleware.rerankers")
 _pointed_out: Final[set[str]] = set()
 
 

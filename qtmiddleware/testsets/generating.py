@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Final
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Dataset, Question
 from qtmiddleware.inquiring import Asking, members
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import LanguageModel, Passage, Prompt, Reply
 from qtmiddleware.testsets.filtering import Written, essence, fault_of, fault_of_check
 from qtmiddleware.testsets.prompts import CHECK_FIELDS, QUESTION_FIELDS, check_prompt, question_prompt, shown_text
@@ -23,7 +23,7 @@ ATTEMPTS: Final = 4
 MOST_FAILURES: Final = 16
 """After so many passages in a row for which the model gave no reply at all it is not asked again."""
 
-logger: Final = logging.getLogger("qtmiddleware.testsets")
+logger: Final = get_logger("qtmiddleware.testsets")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ from qtmiddleware.errors import ConfigError, UnreadableDocument
 from qtmiddleware.ingestion.ledger import Ledger
 from qtmiddleware.ingestion.names import Root, absolute
 from qtmiddleware.ingestion.reading import Reader
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import Passage
 from qtmiddleware.settings import Settings
 from qtmiddleware.stores.sqlite.files import MEMORY
@@ -23,7 +23,7 @@ SELECT d.name || '#' || c.ordinal, c.text, c.metadata
 FROM target t JOIN documents d ON d.id = t.document JOIN chunks c ON c.document = d.id ORDER BY c.id
 """
 
-logger: Final = logging.getLogger("qtmiddleware.testsets")
+logger: Final = get_logger("qtmiddleware.testsets")
 
 
 def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from fault_world import QUERY, WIDE, Caller, ChatService, transforming
+from clock import Clock
+from fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
 from log_lines import log_lines
+
+import qtmiddleware as qtm
+from qtmiddleware.logs import Outage
+from qtmiddleware.querylog import QueryLog
 
 
 def test_a_log_that_cannot_be_written_leaves_the_result_as_it_is(
@@ -31,8 +37,66 @@ def test_a_log_that_is_a_folder_leaves_the_result_as_it_is(caller: Caller, tmp_p
     assert day.response == caller.rules_alone().response
 
 
+def test_the_folder_of_a_log_is_never_made(caller: Caller, tmp_path: Path) -> None:
+    day = caller.ask({"log": {"path": str(tmp_path / "missing" / "queries.jsonl")}})
+    assert day.response == caller.rules_alone().response
+    (trouble,) = day.retrieval.degradations
+    assert (trouble.stage, trouble.reason) == ("log", "failed")
+    assert trouble.detail == "the folder of log.path is missing; make it"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("now", [253_402_300_900.0, 1e12, -1e15, float("inf")])
+def test_a_clock_beyond_all_years_breaks_no_log(
+    now: float, caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "queries.jsonl"
+    monkeypatch.setattr("qtmiddleware.trace.time", lambda: now)
+    day = caller.ask({"log": {"path": str(path)}})
+    assert day.retrieval.status == "full"
+    (line,) = log_lines(path)
+    assert (line["queries"], line["timestamp"]) == ([QUERY], None)
+
+
+def test_a_log_is_warned_of_once_when_it_cannot_be_written_and_once_when_it_can_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "logs"
+    wrapped = qtm.QueryMiddleware({"log": {"path": str(folder / "queries.jsonl")}}).wrap(search)
+    for _ in range(5):
+        assert wrapped.retrieve(QUERY).degradations[0].stage == "log"
+    folder.mkdir()
+    for _ in range(5):
+        assert wrapped.retrieve(QUERY).status == "full"
+    assert caplog.messages == [
+        "the query log could not be written: the folder of log.path is missing; make it",
+        "the query log is written again; it failed 5 times",
+    ]
+    assert len(log_lines(folder / "queries.jsonl")) == 5
+
+
+def test_a_log_that_comes_and_goes_is_warned_of_once_a_minute_and_no_failure_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, folder = Clock(), tmp_path / "logs"
+    log = QueryLog(folder / "queries.jsonl", outage=Outage(clock=clock))
+    found = qtm.QueryMiddleware().wrap(search).retrieve(QUERY)
+    for _ in range(100):
+        clock.now += 1
+        folder.mkdir()
+        assert log.append(found) is None
+        shutil.rmtree(folder)
+        assert log.append(found) is not None
+    folder.mkdir()
+    log.append(found)
+    counts = [int(it.partition("failed ")[2].split()[0]) for it in caplog.messages if "again" in it]
+    assert [("again" in it) for it in caplog.messages] == [False, True] * 2
+    assert caplog.messages[2].endswith("(it failed 59 times before)")
+    assert sum(counts) + log._outage._count == 100
+
+
 def test_every_query_is_logged_for_its_owner_alone(caller: Caller, service: ChatService, tmp_path: Path) -> None:
-    path = tmp_path / "new" / "queries.jsonl"
+    path = tmp_path / "queries.jsonl"
     service.answer = {"rewrite": "Which illness does Jaco have?"}
     day = caller.ask(transforming("rewrite", log={"path": str(path)}))
     (line,) = log_lines(path)

@@ -180,7 +180,7 @@ def test_a_folder_for_lancedb_that_was_there_keeps_its_permissions_and_lets_nobo
 def test_logs_recordings_and_caches_are_their_owners_alone(folder: Path) -> None:
     recorded = RecordingModel(model(), folder / "made" / "recording.jsonl")
     kept = CachedModel(recorded, folder / "bench" / "cache.sqlite")
-    config = {"transformationType": "rewrite", "log": {"path": str(folder / "logs" / "today" / "log.jsonl")}}
+    config = {"transformationType": "rewrite", "log": {"path": str(folder / "log.jsonl")}}
     with qtm.QueryMiddleware(config, client=kept) as middleware:
         assert middleware.wrap(search).retrieve(QUERY).status == "full"
     assert in_reach_of_others(folder) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import EmbeddingError
+from qtmiddleware.logs import get_logger
 
 HUB: Final = "https://huggingface.co"
 MODEL: Final = "sentence-transformers/all-MiniLM-L6-v2"
@@ -20,7 +20,7 @@ TIMEOUT: Final = 10.0
 """Seconds without a connection, or without a further byte, after which the hub counts as out of reach."""
 _CHUNK: Final = 1 << 20
 
-_log = logging.getLogger("qtmiddleware.embedders")
+_log = get_logger("qtmiddleware.embedders")
 
 
 def download(folder: Path, sha256: Mapping[str, str], *, hub: str | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +21,7 @@ from qtmiddleware.llms.openai.dialect import (
 )
 from qtmiddleware.llms.openai.failures import as_model_error
 from qtmiddleware.llms.openai.request import build_request
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import Prompt
 
 MOST_REQUESTS: Final = 5
@@ -30,7 +30,7 @@ MOST_REQUESTS: Final = 5
 THINKING_TOKENS: Final = 10_000
 """Added to the limit of an answer where the model thinks first: what it thinks counts as written."""
 
-_log = logging.getLogger("qtmiddleware.llms")
+_log = get_logger("qtmiddleware.llms")
 
 Sent = tuple[Any, int]
 """What came back for one request, and how many retries the SDK needed for it."""

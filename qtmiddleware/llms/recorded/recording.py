@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.files import append_line
+from qtmiddleware.files import append_line, make_private_folders
 from qtmiddleware.forking import ForkLock
 from qtmiddleware.llms.recorded.base import normal, read_lines, shaped
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 
 _MOST_BRACES: Final = 16
 """So many places in a reply are tried for the beginning of its JSON; prose full of braces is given up on."""
 
-_log = logging.getLogger("qtmiddleware.llms")
+_log = get_logger("qtmiddleware.llms")
 
 
 class RecordingModel:
@@ -79,6 +79,7 @@ class RecordingModel:
             self._written = {(str(line.get("_id")), str(line.get("mode"))) for line in lines}
         if (key, mode) in self._written:
             return
+        make_private_folders(self._path.parent)
         append_line(self._path, _line(record))
         self._written.add((key, mode))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.filters import Condition
 from qtmiddleware.forking import ForkLock
+from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import Filter, Passage, Record
 from qtmiddleware.stores.checks import checked_query, checked_slices, normalised, paired, possible_ids
 from qtmiddleware.stores.lancedb.looking import Looking, by_id
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceDBStore"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _WRITES_BETWEEN: Final = 20
 """Writes, or pieces of the table, after which its files are brought together."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -11,12 +10,13 @@ from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.forking import ForkLock
+from qtmiddleware.logs import get_logger
 from qtmiddleware.stores.pinecone.calls import Calls
 from qtmiddleware.stores.pinecone.records import DEFAULT_NAMESPACES, whole
 
 NAMESPACE: Final = "qtmiddleware.about"
 _DEFAULT: Final = "__default__"
-_log = logging.getLogger("qtmiddleware.stores")
+_log = get_logger("qtmiddleware.stores")
 
 
 def vectors_in(stats: Any, namespace: str) -> int:
