@@ -16,6 +16,9 @@ An exception of the wrapped function itself is never one of these: it passes thr
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,6 +152,39 @@ class UnreadableDocument(QtMiddlewareError):
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are pickled by their arguments, which are not those of __init__ here.
         return type(self), (self.path, self.reason, self.detail)
+
+
+_PROXIES: Final = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "all_proxy", "https_proxy", "http_proxy")
+
+
+@contextmanager
+def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
+    """Let what keeps a client of HTTP from being made here out as *make_error* of a sentence that says what to do.
+
+    That is a variable of certificates or proxies, of which the name is said and never the value, which may hold a
+    password. All else passes through.
+    """
+    try:
+        yield
+    except (OSError, ImportError, ValueError) as error:
+        said = _why_no_client(error)
+        if not said:
+            raise
+        raise make_error(f"no connection can be made from here, and nothing was sent: {said}") from None
+
+
+def _why_no_client(error: Exception) -> str:
+    text = str(error).casefold()
+    if isinstance(error, OSError) and os.environ.get("SSL_CERT_FILE"):
+        return f"SSL_CERT_FILE names no readable file of certificates ({type(error).__name__}); correct or unset it"
+    if "socks" not in text and "proxy" not in text:
+        return ""
+    named = [name for name in _PROXIES if os.environ.get(name)]
+    socks = [name for name in named if os.environ[name].casefold().startswith("socks")]
+    variable = next(iter(socks if isinstance(error, ImportError) else named), "a proxy variable")
+    if isinstance(error, ImportError):
+        return f"{variable} names a SOCKS proxy, which needs the package socksio; run: pip install socksio, or unset it"
+    return f"{variable} names a proxy of a kind that is not known ({type(error).__name__}); correct or unset it"
 
 
 def as_model_error(error: BaseException | None) -> ModelError:

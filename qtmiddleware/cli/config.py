@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ _File = Annotated[str | None, typer.Argument(help="Config file; without one, QTM
 def show(file: _File = None, json_output: AsJson = False) -> None:
     """Show every value and the layer it came from."""
     config = Config.load(file)
-    for warning in shutdown_warnings(config.settings, _today()):
+    for warning in _warnings(config.settings):
         notes.print(f"warning: {warning}")
     if json_output:
         as_json([{"key": key, "value": value, "origin": origin} for key, value, origin in config.rows()])
@@ -37,8 +38,11 @@ def show(file: _File = None, json_output: AsJson = False) -> None:
 
 @app.command()
 def check(file: _File = None, json_output: AsJson = False) -> None:
-    """Check a config file; exit code 2 says that something in it is wrong. Models with a known end are warned of."""
-    warnings = shutdown_warnings(Config.load(file).settings, _today())
+    """Check a config file; exit code 2 says that something in it is wrong.
+
+    Models with a known end, and a query log whose folder is missing, are warned of.
+    """
+    warnings = _warnings(Config.load(file).settings)
     if json_output:
         as_json({"ok": True, "warnings": warnings})
         return
@@ -53,8 +57,16 @@ def schema() -> None:
     as_json(json_schema())
 
 
-def _today() -> date:
-    return datetime.now(UTC).date()
+def _warnings(settings: Settings) -> list[str]:
+    return [*shutdown_warnings(settings, datetime.now(UTC).date()), *log_warnings(settings)]
+
+
+def log_warnings(settings: Settings) -> list[str]:
+    """A sentence where the folder of the query log is missing, which is not made by itself."""
+    folder = Path(settings.log.path or "").parent
+    if settings.log.path is None or folder.is_dir():
+        return []
+    return [f"log.path lies in {folder}, which is no folder here; make it, or no query will be logged"]
 
 
 def shutdown_warnings(settings: Settings, today: date) -> list[str]:

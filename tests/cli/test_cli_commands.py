@@ -113,6 +113,18 @@ def test_a_check_warns_of_models_that_end_and_still_succeeds(qtm: Run, tmp_path:
     assert [it.startswith(begin) for it, begin in zip(as_json["warnings"], said, strict=True)] == [True, True]
 
 
+def test_a_check_warns_of_a_log_whose_folder_is_missing(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text('{"log": {"path": "no/such/queries.jsonl"}}', "utf-8")
+    for command in ("check", "show"):
+        ended = qtm("config", command, "own.json")
+        assert ended.code == 0
+        said = "warning: log.path lies in no/such, which is no folder here; make it, or no query will be logged"
+        assert said in " ".join(ended.err.split())
+    assert not (tmp_path / "no").exists()
+    (tmp_path / "no" / "such").mkdir(parents=True)
+    assert "warning" not in qtm("config", "check", "own.json").err
+
+
 @pytest.mark.parametrize("variable", ["QTM_LLM_BASE_URL", "OPENAI_BASE_URL"])
 def test_a_server_of_the_users_own_keeps_its_models(qtm: Run, tmp_path: Path, variable: str) -> None:
     (tmp_path / "old.json").write_text('{"chatModel": "gpt-4o"}', "utf-8")

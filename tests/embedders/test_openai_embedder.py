@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import socket
 import ssl
@@ -432,3 +433,25 @@ def test_a_text_that_json_must_escape_arrives_as_it_is(server: EmbeddingsServer)
     with made(server) as embedder:
         embedder.embed([text])
     assert json.loads(json.dumps(server.sent)) == [[text]]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("socksio") is not None, reason="SOCKS proxies can be used")
+@pytest.mark.parametrize(
+    ("variable", "value", "advice"),
+    [
+        ("SSL_CERT_FILE", "/nowhere/ca.pem", "names no readable file of certificates"),
+        ("ALL_PROXY", "socks5://me:hunter2@127.0.0.1:1", "pip install socksio"),
+        ("HTTPS_PROXY", "gopher://me:hunter2@127.0.0.1:1", "correct or unset it"),
+    ],
+)
+def test_what_keeps_a_client_from_being_made_is_named_and_not_the_network(
+    variable: str, value: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(EmbeddingError) as caught:
+        OpenAIEmbedder("m", base_url="http://127.0.0.1:9/v1").embed([TEXT])
+    assert variable in str(caught.value)
+    assert advice in str(caught.value)
+    told = f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
+    assert "network" not in told
+    assert "hunter2" not in told

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import socket
 import struct
 
@@ -125,3 +126,31 @@ def test_a_body_that_is_not_compressed_as_it_says_is_unparsable(ask, prompt, htt
     with pytest.raises(ModelError) as caught:
         ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
     assert caught.value.reason == "unparsable"
+
+
+LOCAL_CAUSES = [
+    ({"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE names no readable file of certificates", "correct or unset"),
+    ({"SSL_CERT_FILE": __file__}, "SSL_CERT_FILE names no readable file of certificates", "correct or unset"),
+    ({"ALL_PROXY": "socks5://me:hunter2@127.0.0.1:1"}, "ALL_PROXY names a SOCKS proxy", "pip install socksio"),
+    ({"HTTPS_PROXY": "gopher://me:hunter2@127.0.0.1:1"}, "HTTPS_PROXY names a proxy of a kind", "correct or unset"),
+]
+no_socksio = pytest.mark.skipif(importlib.util.find_spec("socksio") is not None, reason="SOCKS proxies can be used")
+
+
+@no_socksio
+@pytest.mark.parametrize(
+    ("variables", "cause", "advice"), LOCAL_CAUSES, ids=[next(iter(it)) for it, *_ in LOCAL_CAUSES]
+)
+def test_what_keeps_a_client_from_being_made_is_named_and_not_the_network(
+    ask, prompt, variables: dict[str, str], cause: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", base_url="http://127.0.0.1:9/v1"), prompt)
+    assert caught.value.reason == "unavailable"
+    assert cause in str(caught.value)
+    assert advice in str(caught.value)
+    told = f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
+    assert "check" not in told
+    assert "hunter2" not in told

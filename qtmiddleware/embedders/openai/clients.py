@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from weakref import finalize
 
 from qtmiddleware.error_bodies import with_bounded_error_bodies
-from qtmiddleware.errors import EmbeddingError
+from qtmiddleware.errors import EmbeddingError, explained
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
@@ -44,7 +44,8 @@ class Clients:
         process = os.getpid()
         client = self._by_process.get(process)
         if client is None:
-            made = self._made()
+            with explained(EmbeddingError):
+                made = self._made()
             client = self._by_process.setdefault(process, made)
             if client is not made:
                 made.close()

@@ -8,13 +8,14 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import finalize
 
 from qtmiddleware.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
 from qtmiddleware.error_bodies import bound_error_bodies, with_bounded_error_bodies
-from qtmiddleware.errors import ModelError
+from qtmiddleware.errors import ModelError, explained
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
@@ -84,7 +85,8 @@ class Clients:
         process = os.getpid()
         client = self._by_process.get(process)
         if client is None:
-            made = self._make("OpenAI") if self._own else moved(given).with_options(max_retries=0)
+            with explained(partial(ModelError, "unavailable")):
+                made = self._make("OpenAI") if self._own else moved(given).with_options(max_retries=0)
             client = self._by_process.setdefault(process, made)
             if client is not made:
                 made.close()
@@ -103,7 +105,8 @@ class Clients:
         if loop not in self._by_loop:
             for ended in [other for other in list(self._by_loop) if other.is_closed()]:
                 self._by_loop.pop(ended, None)
-            client = self._make("AsyncOpenAI") if self._own else moved(given)
+            with explained(partial(ModelError, "unavailable")):
+                client = self._make("AsyncOpenAI") if self._own else moved(given)
             lifetime = self._lifetime(loop, client)
             self._by_loop[loop] = client, lifetime
             if is_in_background_loop():
