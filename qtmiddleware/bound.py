@@ -61,6 +61,13 @@ class Bound(Generic[P, R]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.__func__, name)
 
+    def __reduce__(self) -> Any:
+        # As a plain method is: by its object and its name there, where that gives the same.
+        name = getattr(self.__func__, "__name__", "")
+        if getattr(self.__self__, name, None) == self:
+            return getattr, (self.__self__, name)
+        return Bound, (self.__func__, self.__self__)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Bound) and self.__func__ is other.__func__ and self.__self__ is other.__self__
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.cache import TransformationCache
@@ -34,6 +34,15 @@ logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a function was wrapped: by which *middleware*, with which *options*, under which *layers* of settings."""
+
+    middleware: Any
+    options: Mapping[str, Any]
+    layers: Layers = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Outfit:
     """What a middleware gives to every function it wraps.
 
@@ -52,13 +61,15 @@ class Outfit:
     log: QueryLog | None = None
     reranker: Reranker | None = None
     redact: Redact | None = None
+    recipe: Recipe | None = field(default=None, repr=False)
 
     def under(self, config: Mapping[str, Any]) -> Outfit:
         """This outfit with the settings of *config* laid over its own for good, and a memory of its own."""
         changed = functools.partial(_laid_over, self.changed, config)
         outfit = changed(self, ())
         memory = Memory(TransformationCache(outfit.settings), outfit.memory.sampler)
-        return replace(outfit, changed=changed, memory=memory)
+        recipe = self.recipe and replace(self.recipe, layers=(*self.recipe.layers, config))
+        return replace(outfit, changed=changed, memory=memory, recipe=recipe)
 
 
 def _laid_over(

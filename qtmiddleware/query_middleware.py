@@ -17,11 +17,12 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.drivers import ModelOnly, arun, run
 from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import WrapError
-from qtmiddleware.invocation import Outfit
+from qtmiddleware.invocation import Outfit, Recipe
 from qtmiddleware.llms import has_language_model
 from qtmiddleware.logs import get_logger
 from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.own_search import OwnSearch
+from qtmiddleware.pickling import check_picklable, modules_by_value
 from qtmiddleware.pipeline import transform
 from qtmiddleware.ports import LanguageModel, Prompt, Record, Reply, Store
 from qtmiddleware.preprocessing import preprocess
@@ -89,6 +90,9 @@ class QueryMiddleware:
     ) -> None:
         self.config = Config.load(config)
         self.settings = self.config.settings
+        self._given = {
+            "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
+        }  # fmt: skip
         self._equipment = Equipment(self.config, client, reranker, redact)
         # What is no model or reranker is refused here, not at the first question.
         self._equipment.model(self.settings)
@@ -136,6 +140,7 @@ class QueryMiddleware:
             takes_vector=embed is not None,
         )
         outfit = self._outfit(embed=embed, read=options.get("read"), write=options.get("write"))
+        outfit = replace(outfit, recipe=Recipe(self, dict(options)))
         return (AsyncWrapped if is_awaited else Wrapped)(fn, call_shape, outfit)
 
     def warm_up(self) -> None:
@@ -291,6 +296,25 @@ class QueryMiddleware:
         self._own.close()
         self._memory.cache.close()
         await self._equipment.aclose()
+
+    def __copy__(self) -> QueryMiddleware:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> QueryMiddleware:
+        return self
+
+    def __getstate__(self) -> tuple[Config, dict[str, Any]]:
+        """What it is made of, which is all that is pickled: no client, key, cache or lock.
+
+        Raises `PicklingError` where it was given an object, which may hold one of these.
+        """
+        for name, given in self._given.items():
+            check_picklable(f"{name}=", given, by_value=modules_by_value() is not None)
+        return self.config, self._given
+
+    def __setstate__(self, made_of: tuple[Config, dict[str, Any]]) -> None:
+        config, given = made_of
+        QueryMiddleware.__init__(self, config, **given)
 
     def __enter__(self) -> QueryMiddleware:
         return self

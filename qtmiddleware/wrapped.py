@@ -6,15 +6,16 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pickle import PicklingError
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, SupportsIndex, TypeVar, overload
 
 from qtmiddleware.bound import Bound, binds, mark_as_coroutine_function
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import arun, run
 from qtmiddleware.errors import WrapError
 from qtmiddleware.history import read_history
-from qtmiddleware.invocation import Invocation, Outfit, awaitable, is_within
+from qtmiddleware.invocation import Invocation, Outfit, Recipe, awaitable, is_within
 from qtmiddleware.overrides import current_overrides
+from qtmiddleware.pickling import ADVICE, check_picklable, is_in, modules_by_value, name_of
 from qtmiddleware.pipeline import retrieve
 from qtmiddleware.request import Request, invalid_query, unsearchable
 from qtmiddleware.settings import Settings
@@ -237,12 +238,30 @@ class Wrapped(Generic[P, R]):
     def __deepcopy__(self, memo: Any) -> Wrapped[P, R]:
         return self
 
-    def __reduce__(self) -> str:
-        # Like a function, it is copied as itself and pickled by its name.
-        name = getattr(self._fn, "__qualname__", None)
-        if not isinstance(name, str):
-            raise PicklingError(f"{self!r} has no name it could be pickled by")
-        return name
+    def __reduce_ex__(self, _: SupportsIndex) -> Any:
+        """Like a function, pickled by its name where that is ours, else as how it is made.
+
+        Nothing made along the way is taken along: clients, caches, locks and keys are those of the other process.
+        Raises `PicklingError`, which says what to do.
+        """
+        modules, name = modules_by_value(), name_of(self._fn, self)
+        if name is not None and (modules is None or not is_in(self._fn.__module__, modules)):
+            return name
+        recipe = self._outfit.recipe
+        if recipe is None:
+            raise PicklingError(f"{self!r} cannot be pickled; {ADVICE}")
+        given = {f"the function of {self!r}": self._fn, **{f"{it}=": recipe.options[it] for it in recipe.options}}
+        for what, it in given.items():
+            check_picklable(what, it, by_value=modules is not None)
+        # Empty at first: a function that searches through itself holds what is being made here.
+        return _empty, (type(self),), (recipe, self._fn)
+
+    def __setstate__(self, made_of: tuple[Recipe, Callable[P, R]]) -> None:
+        recipe, fn = made_of
+        made: Wrapped[P, R] = recipe.middleware.wrap(fn, **recipe.options)
+        for layer in recipe.layers:
+            made = made.configured(layer)
+        vars(self).update(vars(made))
 
     def __repr__(self) -> str:
         return f"<qtmiddleware around {getattr(self._fn, '__qualname__', type(self._fn).__name__)}>"
@@ -275,6 +294,10 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     def stream_answer(self, *_args: Any, **_kwargs: Any) -> AnswerStream:
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
+
+
+def _empty(kind: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
+    return kind.__new__(kind)
 
 
 def _has_parameter(fn: Callable[..., Any], name: str) -> bool:

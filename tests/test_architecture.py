@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent / PACKAGE
 FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
-    errors deadline trace settings forking files
+    errors deadline trace settings forking files pickling
     logs
     types breaker flights background_loop preprocessing warming error_bodies
     ports
