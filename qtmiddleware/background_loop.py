@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import aclosing, contextmanager
-from queue import SimpleQueue
-from threading import Lock, Thread, get_ident
 from typing import Any, TypeVar
 
 from qtmiddleware.deadline import NEVER
@@ -25,20 +25,22 @@ class _BackgroundLoop:
     """The loop with its thread; started by the first coroutine, and anew in a forked process."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: Thread | None = None
+        self._thread: threading.Thread | None = None
 
     def is_current(self) -> bool:
         """Whether the calling thread is the one that runs this loop."""
-        return self._thread is not None and self._thread.ident == get_ident()
+        return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start the coroutine that *call* makes, in a copy of the caller's context; returns its future."""
         with self._lock:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
-                self._thread = Thread(target=_serve, args=(self._loop,), name="qtmiddleware-loop", daemon=True)
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="qtmiddleware-loop", daemon=True
+                )
                 self._thread.start()
             loop = self._loop
         return asyncio.run_coroutine_threadsafe(call(), loop)
@@ -93,7 +95,7 @@ def iterate_in_background_loop(call: Callable[[], AsyncGenerator[T, None]]) -> G
     Raises what the generator raises. Closing this cancels it. All of it runs in one task, as `run_in_background_loop`
     would run it.
     """
-    came: SimpleQueue[T | Future[None]] = SimpleQueue()
+    came: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
 
     async def read() -> None:
         async with aclosing(call()) as pieces:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
-from threading import Lock
 from time import monotonic
 from typing import Final
 
@@ -69,7 +69,7 @@ class Breaker:
 
     def renew(self) -> None:
         """Forget what is under way."""
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._probe: Attempt | None = None
         self._order = count()
         self._under_way: list[tuple[float, int, Attempt]] = []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from threading import Lock, get_ident
 from time import monotonic
 from typing import Any, Final
 
@@ -25,8 +25,8 @@ class Flight:
     __slots__ = ("_listeners", "_lock", "thread", "until", "value")
 
     def __init__(self, until: float) -> None:
-        self.thread = get_ident()
-        self._lock = Lock()
+        self.thread = threading.get_ident()
+        self._lock = threading.Lock()
         self._listeners: list[Callable[[Any], None]] = []
         self.until = until
         self.value: Any = None
@@ -65,7 +65,7 @@ class Flights:
 
     def renew(self) -> None:
         """Forget what is under way: only the parent goes on with it."""
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
     def board(self, key: Hashable, until: float) -> tuple[Flight | None, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from threading import Lock
+import threading
 from typing import Final, Protocol
 from weakref import WeakSet
 
@@ -30,7 +30,7 @@ class ForkLock:
 
     def renew(self) -> None:
         """A lock of our own."""
-        self.free = Lock()
+        self.free = threading.Lock()
 
 
 _known: Final[WeakSet[Renewable]] = WeakSet()

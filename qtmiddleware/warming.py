@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Event, Thread, current_thread
 from typing import Final
 
 from qtmiddleware.deadline import Deadline
@@ -19,7 +19,7 @@ _POLL_SECONDS: Final = 0.005
 # Nothing is held up for longer, whatever a package does while it is imported.
 _LONGEST_WAIT: Final = 10.0
 
-_at_work: Final[dict[Thread, Event]] = {}
+_at_work: Final[dict[threading.Thread, threading.Event]] = {}
 """The threads that load, each with what is set when questions need not wait for it any more."""
 
 
@@ -29,7 +29,7 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
     Both handle their own errors. The thread is no daemon: one that is stopped inside a package's native code can take
     the ending interpreter down with it. So a process that ends at once waits until the thread has ended.
     """
-    loaded = Event()
+    loaded = threading.Event()
 
     def work() -> None:
         try:
@@ -40,7 +40,7 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
             loaded.set()
             _at_work.pop(thread, None)
 
-    thread = Thread(target=work, name="qtmiddleware-loading")
+    thread = threading.Thread(target=work, name="qtmiddleware-loading")
     _at_work[thread] = loaded
     try:
         thread.start()
@@ -71,7 +71,7 @@ async def await_until_loaded(deadline: Deadline) -> None:
 def finish_loading() -> None:
     """Wait until the threads that load have ended; one of them waits for none."""
     threads = tuple(_at_work)
-    for thread in threads if current_thread() not in threads else ():
+    for thread in threads if threading.current_thread() not in threads else ():
         # One that has not begun yet cannot be joined.
         with suppress(RuntimeError):
             thread.join(_LONGEST_WAIT)

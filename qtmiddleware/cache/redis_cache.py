@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
+import time
 from collections.abc import Callable
 from enum import Enum
 from hashlib import sha1
-from threading import BoundedSemaphore, Lock
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.breaker import Breaker
@@ -100,8 +101,8 @@ class RedisCache:
     def renew(self) -> None:
         """Begin anew in the process of a child, whose claims are its own."""
         self._token = secrets.token_hex(16)
-        self._lock = Lock()
-        self._places = BoundedSemaphore(_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(_CONNECTIONS)
 
     @property
     def is_resting(self) -> bool:
@@ -134,7 +135,7 @@ class RedisCache:
                     # Who waited is gone: the claim would be held for nobody.
                     self.release(key)
                 return None
-            sleep(min(_PAUSES[min(polls, len(_PAUSES) - 1)], deadline.remaining()))
+            time.sleep(min(_PAUSES[min(polls, len(_PAUSES) - 1)], deadline.remaining()))
             polls += 1
         return None
 

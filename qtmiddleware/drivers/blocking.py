@@ -6,11 +6,11 @@ middleware's bulkhead.
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import deque
 from contextvars import Context
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -55,7 +55,7 @@ class _Batch:
         self.outcomes: list[Outcome | None] = [None] * len(together.steps)
         self._world = world
         self._context = context
-        self._done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._open = len(together.steps) - together.essential
         self._over = False
         self._has_begun = False
@@ -65,7 +65,7 @@ class _Batch:
             step = together.steps[position]
             if isinstance(step, Join):
                 # No thread is needed to wait for what another one does; nothing helps where this one is to do it.
-                is_ours = step.flight.thread == get_ident() and step.flight.value is None
+                is_ours = step.flight.thread == threading.get_ident() and step.flight.value is None
                 self._landed(position, STANDSTILL) if is_ours else step.flight.heard(partial(self._landed, position))
             else:
                 self._waiting.append(position)
@@ -114,7 +114,7 @@ class _Batch:
             left = self.deadline.remaining()
             try:
                 position, outcome = self._done.get(timeout=None if left == NEVER else left)
-            except Empty:
+            except queue.Empty:
                 return
             self.outcomes[position] = outcome
             self._open -= 1

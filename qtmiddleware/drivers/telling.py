@@ -7,10 +7,10 @@ model's time is not spent with waiting for it.
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import aclosing, closing, suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from qtmiddleware.deadline import NEVER, Deadline
@@ -34,7 +34,7 @@ def told(model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bul
     A model that cannot stream gives the whole alone. Where it gives the whole twice the later one counts, which is not
     waited for long. Closing this lets the model stop with its next piece.
     """
-    heard: SimpleQueue[_Item] = SimpleQueue()
+    heard: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     _begin(model, prompt, deadline, bulkhead, heard.put)
     piece: Piece | None = None
     is_over = False
@@ -43,7 +43,7 @@ def told(model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bul
             left = _patience(deadline, piece)
             try:
                 piece, error = heard.get(timeout=None if left == NEVER else left)
-            except Empty:
+            except queue.Empty:
                 if isinstance(piece, Reply):
                     return
                 raise as_model_error(None) from None

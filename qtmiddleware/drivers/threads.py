@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import ModelError
@@ -37,12 +36,15 @@ def _is_ending() -> bool:
 
 
 class Threads:
-    """Daemon threads that are made when none is idle and go when they are: no task waits for another one."""
+    """Daemon threads that are made when none is idle and go when they are: no task waits for another one.
+
+    What they wait with is looked up when it is made: gevent puts greenlets and queues of its own in place of threads
+    and theirs, at times after this module was loaded, and one queue of before would stop them all.
+    """
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lock = Lock()
-        self._idle = 0
+        # What the idle threads wait at, each for its next task or for `None`, which lets it go.
+        self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
 
     def start(self, task: Callable[[], None]) -> None:
         """Perform *task* at once; here where no thread can be had, as when the interpreter is ending."""
@@ -54,36 +56,41 @@ class Threads:
         if sys.is_finalizing():
             # A thread that is begun now is waited for in vain.
             return False
-        with self._lock:
-            is_there = self._idle > 0
-            if is_there:
-                self._idle -= 1
-        if is_there:
-            self._tasks.put(task)
-            return True
+        with suppress(IndexError):
+            while True:
+                tasks = self._idle.pop()
+                if type(tasks) is queue.SimpleQueue:
+                    tasks.put(task)
+                    return True
+                tasks.put(None)
         try:
-            Thread(target=self._work, args=(task,), name="qtmiddleware", daemon=True).start()
+            threading.Thread(target=self._work, args=(task,), name="qtmiddleware", daemon=True).start()
         except RuntimeError:
             return False
         return True
 
-    def _work(self, task: Callable[[], None]) -> None:
-        while True:
+    def forget_idle(self) -> None:
+        """Let the idle threads wait for ever, each for the task it is counted on for."""
+        self._idle.clear()
+
+    def _work(self, task: Callable[[], None] | None) -> None:
+        tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        while task is not None:
             # A task answers for its own errors; whatever escapes it must not cost the pool a thread.
             with suppress(BaseException):
                 task()
             del task  # An idle thread keeps nothing alive.
-            with self._lock:
-                self._idle += 1
+            self._idle.append(tasks)
             try:
-                task = self._tasks.get(timeout=IDLE_SECONDS)
-            except Empty:
-                with self._lock:
-                    if self._idle > 0:
-                        self._idle -= 1
-                        return
-                # Somebody has counted on this thread in the meantime: their task is about to arrive.
-                task = self._tasks.get()
+                task = tasks.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    self._idle.remove(tasks)
+                except ValueError:
+                    # Somebody has counted on this thread in the meantime: their task is about to arrive.
+                    task = tasks.get()
+                else:
+                    return
 
 
 _threads = Threads()
@@ -91,6 +98,9 @@ _threads = Threads()
 
 def _forget_threads() -> None:
     global _threads
+    # No thread survives a fork, but gevent's greenlets do. Those that idle are to stay: to end as a thread of the
+    # parent's is an error, which gevent prints.
+    _threads.forget_idle()
     _threads = Threads()
 
 
@@ -116,7 +126,7 @@ class Bulkhead:
 
     def renew(self) -> None:
         """Forget the threads in use: they are the parent's."""
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self.in_use = 0
         self._is_full = False
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import queue
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import copy_context
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import StoreError
@@ -27,7 +27,7 @@ def within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T
     The client's own timeout counts for one attempt of four, each followed by a pause of up to a minute and a half. A
     call that is late goes on in a daemon thread, where nobody waits for it.
     """
-    done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def work() -> None:
         try:
@@ -35,10 +35,10 @@ def within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T
         except BaseException as error:
             done.put((None, error))
 
-    Thread(target=copy_context().run, args=(work,), name="qtmiddleware-pinecone", daemon=True).start()
+    threading.Thread(target=copy_context().run, args=(work,), name="qtmiddleware-pinecone", daemon=True).start()
     try:
         value, error = done.get(timeout=seconds)
-    except Empty:
+    except queue.Empty:
         raise StoreError(
             f"{subject} could not be {doing}: Pinecone did not answer within {seconds:g} seconds; try again later"
         ) from TimeoutError()

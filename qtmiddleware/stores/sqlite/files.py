@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.files import PRIVATE, check_link, make_private_folders
@@ -100,7 +101,7 @@ def use_wal(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             if kind_of(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
                 raise
-            sleep(_RETRY_SECONDS)
+            time.sleep(_RETRY_SECONDS)
         else:
             return
 
