@@ -17,6 +17,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 from qtmiddleware.deadline import NEVER
+from qtmiddleware.forking import ForkLock
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ class _BackgroundLoop:
     """The loop with its thread; started by the first coroutine, and anew in a forked process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -35,7 +36,7 @@ class _BackgroundLoop:
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start the coroutine that *call* makes, in a copy of the caller's context; returns its future."""
-        with self._lock:
+        with self._lock.free:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(

@@ -19,10 +19,11 @@ class ForkLock:
     """Holds a lock that a forked process finds free, whoever held it in the parent: ``with self._lock.free:``.
 
     The lock itself and no wrapper of it, because only that cannot be interrupted between being taken and being given
-    back.
+    back. Another one from when gevent has put its own locks in place: one of before would stop all greenlets for good
+    where a second one waits for it.
     """
 
-    __slots__ = ("__weakref__", "free")
+    __slots__ = ("__weakref__", "_kind", "_lock")
 
     def __init__(self) -> None:
         self.renew()
@@ -30,7 +31,15 @@ class ForkLock:
 
     def renew(self) -> None:
         """A lock of our own."""
-        self.free = threading.Lock()
+        self._kind = threading.Lock
+        self._lock = threading.Lock()
+
+    @property
+    def free(self) -> threading.Lock:
+        """The lock."""
+        if self._kind is not threading.Lock:
+            self.renew()
+        return self._lock
 
 
 _known: Final[WeakSet[Renewable]] = WeakSet()

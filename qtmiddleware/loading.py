@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,11 +11,12 @@ from typing import Any, Final
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.logs import get_logger
+from qtmiddleware.forking import ForkLock
 
 HUB_TIMEOUT: Final = 10.0
 """Seconds the hub has to answer that it is there."""
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
-_LOCK: Final = threading.Lock()
+_LOCK: Final = ForkLock()
 
 _log = get_logger("qtmiddleware.models")
 
@@ -41,7 +41,7 @@ def load(
     except ImportError as error:
         raise MissingExtra("sentence-transformers", "models") from error
     # Progress bars and logging belong to the whole process, so one model is loaded at a time.
-    with _LOCK, _quiet():
+    with _LOCK.free, _quiet():
         here = Path(model).expanduser()
         if not here.exists() and _is_path(model):
             raise failed(f"there is no folder {model}; name one that holds a model, or a model of the hub")
