@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.logs import get_logger
 from qtmiddleware.forking import ForkLock
+from qtmiddleware.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
 """Seconds the hub has to answer that it is there."""

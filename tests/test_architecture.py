@@ -21,7 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     for line in """
     errors deadline trace settings forking files pickling
     logs
-    types breaker flights background_loop preprocessing warming error_bodies
+    types breaker flights background_loop preprocessing warming http_clients
     ports
     steps spending cache calls responses fusion keywords transforms overrides chunking filters loading
     gate drivers

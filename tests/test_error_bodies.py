@@ -15,8 +15,8 @@ from wire import Wire
 
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.embedders.openai import OpenAIEmbedder
-from qtmiddleware.error_bodies import MOST_BYTES
 from qtmiddleware.errors import EmbeddingError, ModelError
+from qtmiddleware.http_clients import MOST_BYTES
 from qtmiddleware.llms.openai import OpenAIModel
 from qtmiddleware.ports import Prompt
 

@@ -189,5 +189,7 @@ class BudgetSettings:
 class LogSettings:
     """The record of what happened to each query."""
 
-    path: str | None = option(None, "JSON-lines file with one record a query, in a folder that is there; null writes none.")
+    path: str | None = option(
+        None, "JSON-lines file with one record a query, in a folder that is there; null writes none."
+    )
     query_text: bool = option(True, "Whether that file holds the texts that were searched, or only their hashes.")

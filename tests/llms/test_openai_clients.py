@@ -7,14 +7,18 @@ import os
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import openai
 import pytest
+import uvloop
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.deadline import Deadline
@@ -44,8 +48,14 @@ def keep_alive(server: Any, connection: socket.socket) -> None:
             return
 
 
+def open_clients() -> int:
+    """How many async clients there are that nobody closed."""
+    gc.collect()
+    return sum(issubclass(type(it), openai.AsyncOpenAI) and not it.is_closed() for it in gc.get_objects())
+
+
 def test_three_event_loops_in_a_row_share_one_model_and_leave_nothing_open(prompt, wire) -> None:
-    server = wire(keep_alive)
+    server, before = wire(keep_alive), open_clients()
     model = OpenAIModel("m", base_url=server.url())
 
     async def twice() -> list[str]:
@@ -53,9 +63,95 @@ def test_three_event_loops_in_a_row_share_one_model_and_leave_nothing_open(promp
 
     for _ in range(3):
         assert asyncio.run(twice()) == ['{"rewrite": "x"}'] * 2
-    gc.collect()
     assert server.connections == 3
-    assert model._clients._by_loop == {}
+    assert open_clients() == before
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class Given(Enum):
+    """Whose client the model has."""
+
+    NOTHING = "ours"
+    ASYNC = "a copy of the caller's"
+
+
+def drop(loop: asyncio.AbstractEventLoop) -> None:
+    """Leave *loop* as it is, sockets and all."""
+
+
+def close(loop: asyncio.AbstractEventLoop) -> None:
+    loop.close()
+
+
+def shut_down(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+# A loop of uvloop that was used and is not closed stays for good, with whatever refers to it and without.
+@pytest.mark.parametrize(
+    ("new_loop", "leave"),
+    [
+        (asyncio.new_event_loop, drop),
+        (asyncio.new_event_loop, close),
+        (asyncio.new_event_loop, shut_down),
+        (uvloop.new_event_loop, close),
+        (uvloop.new_event_loop, shut_down),
+    ],
+)
+@pytest.mark.parametrize("given", Given)
+def test_loops_that_nobody_ends_well_take_their_clients_and_descriptors_along(
+    prompt, wire, leave: Any, given: Given, new_loop: Any
+) -> None:
+    server = wire(keep_alive)
+    client = openai.AsyncOpenAI(api_key="k", base_url=server.url()) if given is Given.ASYNC else None
+    model = OpenAIModel("m", base_url=server.url(), client=client)
+
+    def use_loop() -> weakref.ref[asyncio.AbstractEventLoop]:
+        loop = new_loop()
+        assert loop.run_until_complete(model.acomplete(prompt, Deadline.after(30))).text == '{"rewrite": "x"}'
+        leave(loop)
+        return weakref.ref(loop)
+
+    used = [use_loop()]
+    clients, before = open_clients(), count_descriptors()
+    used += [use_loop() for _ in range(12)]
+    assert open_clients() <= clients
+    assert [loop() for loop in used] == [None] * 13
+    # The server's ends, of which each is in this process too, close a moment later.
+    server.stop()
+    assert count_descriptors() <= before
+
+
+def test_a_model_that_is_dropped_leaves_no_client_in_a_loop_that_goes_on(prompt, wire) -> None:
+    server, before = wire(keep_alive), open_clients()
+
+    async def drop_models() -> int:
+        for _ in range(3):
+            await OpenAIModel("m", base_url=server.url()).acomplete(prompt, Deadline.after(30))
+        while open_clients() > before:
+            await asyncio.sleep(0.001)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(drop_models()) == 1
+
+
+def test_a_loop_that_goes_on_after_its_generators_were_shut_down_gets_another_client(prompt, wire) -> None:
+    server = wire(keep_alive)
+    model = OpenAIModel("m", base_url=server.url())
+
+    async def main() -> list[str]:
+        first = await model.acomplete(prompt, Deadline.after(30))
+        await asyncio.get_running_loop().shutdown_asyncgens()
+        return [first.text, (await model.acomplete(prompt, Deadline.after(30))).text]
+
+    with pytest.warns(ResourceWarning, match="asynchronous generator"):
+        assert asyncio.run(main()) == ['{"rewrite": "x"}'] * 2
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -100,19 +196,20 @@ def test_a_client_that_was_given_follows_redirects_as_it_was_told_to(prompt, htt
 
 
 def test_many_tasks_of_one_loop_share_one_client(prompt, wire) -> None:
-    server = wire(keep_alive)
+    server, before = wire(keep_alive), open_clients()
     model = OpenAIModel("m", base_url=server.url())
 
     async def many() -> int:
         replies = await asyncio.gather(*(model.acomplete(prompt, Deadline.after(30)) for _ in range(12)))
-        assert len(model._clients._by_loop) == 1
+        assert len({id(await model._clients.asynchronous()) for _ in range(3)}) == 1
+        assert open_clients() == before + 1
         return len(replies)
 
     assert asyncio.run(many()) == 12
 
 
 def test_loops_of_several_threads_do_not_share_a_client(prompt, wire) -> None:
-    server = wire(keep_alive)
+    server, before = wire(keep_alive), open_clients()
     model = OpenAIModel("m", base_url=server.url())
 
     def run(_: int) -> str:
@@ -120,7 +217,7 @@ def test_loops_of_several_threads_do_not_share_a_client(prompt, wire) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         assert set(pool.map(run, range(12))) == {'{"rewrite": "x"}'}
-    assert model._clients._by_loop == {}
+    assert open_clients() == before
 
 
 def test_a_cancelled_call_is_cancelled_and_the_next_one_works(prompt, wire) -> None:
@@ -213,18 +310,20 @@ every_async_client = pytest.mark.parametrize("make", [of_itself, with_a_given_ht
 def test_blocking_calls_of_all_threads_share_the_connections_of_one_private_loop(prompt, wire, make: Any) -> None:
     server = wire(keep_alive)
     model = OpenAIModel("m", client=make(server.url()))
+    before = open_clients()
     for _ in range(3):
         model.complete(prompt, Deadline.after(50))
     with ThreadPoolExecutor(4) as pool:
         replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)).text, range(60)))
     assert replies == ['{"rewrite": "x"}'] * 60
     assert server.connections <= 4
-    assert len(model._clients._by_loop) == 1
+    # Copies of a client share what its resources are made of; the HTTP client is each one's own.
+    assert open_clients() == before + 1
     model.close()
-    assert model._clients._by_loop == {}
+    assert open_clients() == before
     model.complete(prompt, Deadline.after(50))
     asyncio.run(model.aclose())
-    assert model._clients._by_loop == {}
+    assert open_clients() == before
 
 
 @every_async_client

@@ -8,8 +8,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import finalize
 
-from qtmiddleware.error_bodies import with_bounded_error_bodies
 from qtmiddleware.errors import EmbeddingError, explained
+from qtmiddleware.http_clients import make_http_client, with_bounded_error_bodies
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
@@ -69,8 +69,7 @@ class Clients:
             )
         import openai
 
-        # A redirect could send the texts anywhere.
-        own = openai.DefaultHttpxClient(follow_redirects=False)
+        own = make_http_client(is_async=False)
         made = openai.OpenAI(api_key=key or NO_KEY, base_url=self._address(), http_client=own)
         # As the vendor's own is: an embedder that nobody closed leaves no connection.
         finalize(made, own.close).atexit = False

@@ -11,11 +11,11 @@ from copy import copy
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 from qtmiddleware.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
-from qtmiddleware.error_bodies import bound_error_bodies, with_bounded_error_bodies
 from qtmiddleware.errors import ModelError, explained
+from qtmiddleware.http_clients import bound_error_bodies, make_http_client, with_bounded_error_bodies
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
@@ -25,6 +25,9 @@ NO_KEY: Final = "none"
 """Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
 # So many seconds closing waits for the private loop, which a coroutine of the user's may hold up.
 _CLOSE_SECONDS: Final = 5.0
+
+_OfLoop = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
+"""The async client that each of `Clients` has in one loop, with what closes it."""
 
 
 class Clients:
@@ -49,10 +52,9 @@ class Clients:
         self._process = os.getpid()
         # The process in whose private loop there is a client to close.
         self._in_background: int | None = None
-        # Plain dicts whose `setdefault` is atomic: a lock could be held by another thread at the moment of a fork. The
+        # A plain dict whose `setdefault` is atomic: a lock could be held by another thread at the moment of a fork. The
         # client of a parent process stays in its place unused, for to close it here would be to wait for its locks.
         self._by_process: dict[int, Any] = {}
-        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
 
     @property
     def can_block(self) -> bool:
@@ -86,7 +88,7 @@ class Clients:
         client = self._by_process.get(process)
         if client is None:
             with explained(partial(ModelError, "unavailable")):
-                made = self._make("OpenAI") if self._own else moved(given).with_options(max_retries=0)
+                made = self._make(is_async=False) if self._own else moved(given).with_options(max_retries=0)
             client = self._by_process.setdefault(process, made)
             if client is not made:
                 made.close()
@@ -101,26 +103,16 @@ class Clients:
             )
         if not self._own and not can_move(given):
             return given
-        loop = asyncio.get_running_loop()
-        if loop not in self._by_loop:
-            for ended in [other for other in list(self._by_loop) if other.is_closed()]:
-                self._by_loop.pop(ended, None)
+        clients = _clients_of(asyncio.get_running_loop())
+        held = clients.get(self)
+        if held is None or held[0].is_closed():
             with explained(partial(ModelError, "unavailable")):
-                client = self._make("AsyncOpenAI") if self._own else moved(given)
-            lifetime = self._lifetime(loop, client)
-            self._by_loop[loop] = client, lifetime
+                client = self._make(is_async=True) if self._own else moved(given)
+            held = clients[self] = client, _close_at_end(client)
             if is_in_background_loop():
                 self._in_background = os.getpid()
-            await anext(lifetime)
-        return self._by_loop[loop][0]
-
-    async def _lifetime(self, loop: asyncio.AbstractEventLoop, client: Any) -> AsyncGenerator[None, None]:
-        """Lives as long as *loop*: a loop that shuts down closes the generators begun in it, and so the client."""
-        try:
-            yield
-        finally:
-            self._by_loop.pop(loop, None)
-            await client.close()
+            await anext(held[1])
+        return held[0]
 
     def close(self) -> None:
         """Close our clients of this process and of the private loop; the next call makes others."""
@@ -148,11 +140,11 @@ class Clients:
         return used == os.getpid()
 
     async def _close_here(self) -> None:
-        _, lifetime = self._by_loop.get(asyncio.get_running_loop(), (None, None))
+        _, lifetime = _clients_of(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
             await lifetime.aclose()
 
-    def _make(self, kind: str) -> Any:
+    def _make(self, *, is_async: bool) -> Any:
         address = _address(self._base_url)
         key = os.environ.get(KEY_VARIABLE, "").strip()
         if not is_reachable(self._base_url):
@@ -163,16 +155,38 @@ class Clients:
             )
         import openai
 
-        # A redirect could send the prompt anywhere. A retry would sleep for as long as a busy service says, and nobody
-        # would hear what it said.
-        http = openai.DefaultAsyncHttpxClient if kind == "AsyncOpenAI" else openai.DefaultHttpxClient
-        own = http(follow_redirects=False)
-        bound_error_bodies(own)
-        made = getattr(openai, kind)(api_key=key or NO_KEY, base_url=address, max_retries=0, http_client=own)
-        if isinstance(own, openai.DefaultHttpxClient):
+        # A retry would sleep for as long as a busy service says, and nobody would hear what it said.
+        own = make_http_client(is_async=is_async)
+        kind: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
+        made = kind(api_key=key or NO_KEY, base_url=address, max_retries=0, http_client=own)
+        if not is_async:
             # As the vendor's own is: a model that nobody closed leaves no connection. Async ones end with their loop.
             finalize(made, own.close).atexit = False
         return made
+
+
+def _clients_of(loop: asyncio.AbstractEventLoop) -> _OfLoop:
+    """The clients of *loop*, which holds them itself: they refer to it, and whoever else held them would hold it too.
+
+    So a loop that somebody drops without closing it goes with its clients, sockets and all.
+    """
+    try:
+        return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
+    except AttributeError:
+        made: _OfLoop = WeakKeyDictionary()
+        loop._qtmiddleware_clients = made  # type: ignore[attr-defined]
+        return made
+
+
+async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
+    """Lives as long as the running loop, which closes the generators begun in it when it shuts down, and so *client*.
+
+    Whose model is gone is closed as well, for nobody holds this any more.
+    """
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 def is_reachable(base_url: str | None) -> bool:
@@ -225,15 +239,12 @@ def _has_known_pools(http: Any) -> bool:
 
 def moved(client: Any) -> Any:
     """*client* with connections of its own and an end to the bodies of errors."""
-    import openai
-
     if _has_own_connections(client):
-        kind = openai.DefaultAsyncHttpxClient if is_async_client(client) else openai.DefaultHttpxClient
-        http = kind(base_url=client.base_url)
+        own = make_http_client(is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True)
     else:
-        http = _with_empty_pools(client._client)
-    bound_error_bodies(http)
-    return client.with_options(http_client=http)
+        own = _with_empty_pools(client._client)
+        bound_error_bodies(own)
+    return client.with_options(http_client=own)
 
 
 def _with_empty_pools(http: Any) -> Any:

@@ -1,7 +1,13 @@
-"""An end to the bodies of errors, which a vendor's client reads to theirs before anybody hears of the error."""
+"""The HTTP clients under our own clients of the OpenAI SDK: made as it makes its own, one TLS context a process.
+
+The body of an error, which the SDK reads to its end before anybody hears of the error, is given an end by all of them.
+"""
 
 from __future__ import annotations
 
+import os
+import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -12,6 +18,38 @@ MOST_BYTES: Final = 1 << 16
 """Most bytes that are kept of an error's body: what is wrong is said in a few hundred."""
 
 _DEADLINE: Final = "qtmiddleware.deadline"
+_context: tuple[tuple[Any, ...], ssl.SSLContext] | None = None
+
+
+def make_http_client(*, is_async: bool, **options: Any) -> Any:
+    """An HTTP client with the SDK's own defaults and *options*, bounded by `bound_error_bodies`.
+
+    Proxies and authorities are those of the environment, as the SDK's are. Redirects are not followed unless *options*
+    say so: one could send prompts and texts anywhere.
+    """
+    import openai
+
+    kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
+    http = kind(**{"verify": tls_context(), "follow_redirects": False, **options})
+    bound_error_bodies(http)
+    return http
+
+
+def tls_context() -> ssl.SSLContext:
+    """The context that OpenAI's SDK makes for each client, made once: to read all authorities takes 20 ms or more.
+
+    Made anew in a forked process, where the environment names other authorities, and where gevent has put a context
+    of its own in place.
+    """
+    global _context
+    key = os.getpid(), os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"), ssl.SSLContext
+    if (kept := _context) is None or kept[0] != key:
+        import openai
+
+        # `httpx`, or `httpx2` which came after it.
+        library = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
+        kept = _context = key, library.create_ssl_context()
+    return kept[1]
 
 
 def bound_error_bodies(http: Any) -> None:
