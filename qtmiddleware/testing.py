@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from time import sleep
 from typing import Any
 
 from qtmiddleware.deadline import Deadline
@@ -98,7 +98,7 @@ class ScriptedModel:
 
 def _pause(seconds: float, deadline: Deadline) -> None:
     if seconds:
-        sleep(min(seconds, deadline.remaining()))
+        time.sleep(min(seconds, deadline.remaining()))
     _check(deadline)
 
 
