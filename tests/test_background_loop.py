@@ -131,6 +131,24 @@ def test_a_generator_may_be_iterated_from_inside_the_loop() -> None:
     assert run_in_background_loop(outer, 30.0) == 0
 
 
+def test_whoever_blocks_the_loop_keeps_no_other_caller_beyond_its_timeout() -> None:
+    blocking, release = Event(), Event()
+
+    async def block() -> None:
+        blocking.set()
+        release.wait(30)
+
+    blocker = Thread(target=run_in_background_loop, args=(block,))
+    blocker.start()
+    assert blocking.wait(10)
+    with pytest.raises(TimeoutError):
+        run_in_background_loop(loop_id, 0.01)
+    assert not release.is_set()
+    release.set()
+    blocker.join(10)
+    assert run_in_background_loop(loop_id, 30.0)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_gets_a_loop_of_its_own() -> None:
     run_in_background_loop(loop_id)

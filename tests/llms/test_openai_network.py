@@ -1,14 +1,23 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib.util
+import os
 import socket
+import ssl
 import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import openai
 import pytest
 from pytest_httpserver import HTTPServer
 
+from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.openai import OpenAIModel, waiting
 
@@ -154,3 +163,89 @@ def test_what_keeps_a_client_from_being_made_is_named_and_not_the_network(
     told = f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
     assert "check" not in told
     assert "hunter2" not in told
+
+
+@pytest.fixture
+def secure(certificate: tuple[Path, Path]) -> Iterator[str]:
+    """The address of a service with a certificate that only those trust who are told to."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    with HTTPServer("127.0.0.1", 0, ssl_context=context) as server:
+        server.expect_request(PATH).respond_with_json({"choices": [{"message": {"content": "{}"}}]})
+        yield server.url_for("/v1")
+
+
+def test_the_authorities_that_the_environment_names_are_trusted_and_no_others(
+    ask, prompt, certificate: tuple[Path, Path], secure: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hashed = ["openssl", "x509", "-subject_hash", "-noout", "-in", str(certificate[0])]
+    name = subprocess.run(hashed, capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / f"{name}.0").write_bytes(certificate[0].read_bytes())
+    before = os.environ.get("SSL_CERT_FILE", "")
+    for variable, value in (("SSL_CERT_FILE", str(certificate[0])), ("SSL_CERT_DIR", str(tmp_path))):
+        with pytest.raises(ModelError, match=r"cannot be reached|not available"):
+            ask(OpenAIModel("m", base_url=secure), prompt)
+        with monkeypatch.context() as patched:
+            patched.delenv("SSL_CERT_FILE")
+            patched.setenv(variable, value)
+            assert ask(OpenAIModel("m", base_url=secure), prompt).text == "{}"
+    assert os.environ.get("SSL_CERT_FILE", "") == before
+    gc.collect()
+
+
+def test_the_authorities_are_read_once_for_all_models_and_loops(
+    prompt, certificate: tuple[Path, Path], secure: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reads, read = [], ssl.SSLContext.load_verify_locations
+
+    def load(self: ssl.SSLContext, *args: Any, **kwargs: Any) -> None:
+        reads.append(args)
+        read(self, *args, **kwargs)
+
+    own = tmp_path / "own.pem"
+    own.write_bytes(certificate[0].read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(own))
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", load)
+    given = openai.AsyncOpenAI(base_url=secure)
+    reads.clear()
+    for model in (OpenAIModel("m", base_url=secure), OpenAIModel("m", client=given)):
+        for _ in range(3):
+            assert asyncio.run(model.acomplete(prompt, Deadline.after(30))).text == "{}"
+        assert model.complete(prompt, Deadline.after(30)).text == "{}"
+        model.close()
+    assert len(reads) == 1
+
+
+def test_the_proxy_that_the_environment_names_is_used_except_for_hosts_it_exempts(
+    ask, prompt, wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxied: list[bytes] = []
+
+    def talk(self, connection: socket.socket) -> None:
+        body = b'{"choices": [{"message": {"content": "{}"}}]}'
+        connection.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+
+    server = wire(talk)
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{server.port}")
+    assert ask(OpenAIModel("m", base_url="http://model.invalid/v1"), prompt).text == "{}"
+    assert server.connections == 1
+    monkeypatch.setenv("NO_PROXY", "model.invalid")
+    with pytest.raises(ModelError):
+        ask(OpenAIModel("m", base_url="http://model.invalid/v1"), prompt)
+    assert server.connections == 1
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.delenv("NO_PROXY")
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listener.getsockname()[1]}")
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                proxied.append(connection.recv(65536).splitlines()[0])
+
+        refusing = Thread(target=refuse)
+        refusing.start()
+        with pytest.raises(ModelError):
+            ask(OpenAIModel("m", base_url="https://model.invalid/v1"), prompt)
+        refusing.join(10)
+    assert proxied == [b"CONNECT model.invalid:443 HTTP/1.1"]
+    gc.collect()
