@@ -17,12 +17,15 @@ An exception of the wrapped function itself is never one of these: it passes thr
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 _CONTEXT: Final = vars(BaseException)["__context__"]
+_MOST_QUOTED: Final = 2_000
+_CREDENTIALS: Final = re.compile(r"//[^\s'\"]*@")
 
 
 class QtMiddlewareError(Exception):
@@ -166,7 +169,7 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, ImportError, ValueError) as error:
+    except Exception as error:
         said = _why_no_client(error)
         if not said:
             raise
@@ -174,17 +177,26 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
 
 
 def _why_no_client(error: Exception) -> str:
+    if isinstance(error, QtMiddlewareError):
+        return ""
     text = str(error).casefold()
+    named = [name for name in _PROXIES if os.environ.get(name)]
+    if type(error).__name__ == "InvalidURL" and named:
+        return f"the address in {' or '.join(named)} cannot be read; correct or unset it"
     if isinstance(error, OSError) and os.environ.get("SSL_CERT_FILE"):
         return f"SSL_CERT_FILE names no readable file of certificates ({type(error).__name__}); correct or unset it"
     if "socks" not in text and "proxy" not in text:
         return ""
-    named = [name for name in _PROXIES if os.environ.get(name)]
     socks = [name for name in named if os.environ[name].casefold().startswith("socks")]
     variable = next(iter(socks if isinstance(error, ImportError) else named), "a proxy variable")
     if isinstance(error, ImportError):
         return f"{variable} names a SOCKS proxy, which needs the package socksio; run: pip install socksio, or unset it"
     return f"{variable} names a proxy of a kind that is not known ({type(error).__name__}); correct or unset it"
+
+
+def without_credentials(text: str) -> str:
+    """The beginning of *text* without what stands before an ``@`` in its addresses."""
+    return _CREDENTIALS.sub("//", text[:_MOST_QUOTED])
 
 
 def as_model_error(error: BaseException | None) -> ModelError:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.errors import MissingExtra
+from qtmiddleware.errors import MissingExtra, without_credentials
 from qtmiddleware.forking import ForkLock
 from qtmiddleware.logs import get_logger
 
@@ -45,19 +45,26 @@ def load(
         here = Path(model).expanduser()
         if not here.exists() and _is_path(model):
             raise failed(f"there is no folder {model}; name one that holds a model, or a model of the hub")
-        if here.exists() and not _is_path(model):
-            # Whoever made the working folder must not choose the model that a name of the hub means.
-            raise failed(f"{model} is a folder here and a name on the model hub; write ./{model} to have the folder")
+        # The libraries look in the working folder first, for a single word below this one; whoever made that folder
+        # must not choose the model that a name of the hub means.
+        for planted in () if _is_path(model) else (model, f"sentence-transformers/{model}"):
+            if Path(planted).exists():
+                said = f"{planted} is a folder here and a name on the model hub; write ./{planted} to have the folder"
+                raise failed(said)
         reached = here.exists() or _hub_answers(model)
         _log.info("loading %s", model)
         try:
             if prepare is not None:
                 prepare()
             return getattr(sentence_transformers, kind)(
-                str(here) if here.exists() else model, local_files_only=not reached, **options
+                # By its whole path: a shorter one is taken for a name too, and the hub is asked about it.
+                str(here.absolute()) if here.exists() else model,
+                local_files_only=not reached,
+                **options,
             )
         except Exception as error:
-            said = str(error).strip() or type(error).__name__
+            # The libraries quote HF_ENDPOINT.
+            said = without_credentials(str(error).strip()) or type(error).__name__
             raise failed(_advice(model, reached=reached, folder=here.exists(), said=said)) from error
 
 

@@ -58,10 +58,12 @@ class Wire:
                 return b""
             data += more
         head, _, body = data.partition(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        lines = head.lower().split(b"\r\n")
+        # What opens a tunnel through a proxy has no body.
+        length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
         while len(body) < length:
             body += connection.recv(65536)
-        return body
+        return body or head
 
     def stop(self) -> None:
         self.ended.set()

@@ -262,6 +262,27 @@ def test_a_hub_out_of_reach_is_an_embedding_error(nothing_here: Path, monkeypatc
         MiniLMEmbedder().embed(["a"])
 
 
+@pytest.mark.parametrize("address", ["http://me:passw0rd@127.0.0.1:1", "http://me:pass/w0rd@h", "http://h?t=passw0rd"])
+def test_an_address_of_the_hub_with_a_password_is_refused_and_not_shown(
+    nothing_here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    with caplog.at_level(logging.DEBUG), pytest.raises(EmbeddingError, match="HF_ENDPOINT") as caught:
+        MiniLMEmbedder().embed(["a"])
+    assert "w0rd" not in str(caught.value) + caplog.text
+
+
+def test_a_file_that_does_not_end_is_not_downloaded_to_the_end(
+    hub: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["qtmiddleware.embedders.minilm.download"], "MOST_BYTES", 3_000_000)
+    hub.expect_request(path_of("model.safetensors")).respond_with_data(b"0" * 9_000_000)
+    with pytest.raises(EmbeddingError, match="more than 3,000,000 bytes"):
+        MiniLMEmbedder().embed(["a"])
+    assert list((nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").iterdir()) == []
+
+
 def test_a_cache_folder_that_cannot_be_made_is_an_embedding_error(
     nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

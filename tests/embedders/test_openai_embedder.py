@@ -5,6 +5,7 @@ import json
 import socket
 import ssl
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -84,6 +85,32 @@ def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
         embedder.embed([TEXT])
     embedder.close()
     assert [request.path for request, _ in httpserver.log] == ["/v1/embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HTTPS_PROXY", "http://me:passw0rd/with-a-slash@127.0.0.1:3128"),
+        ("ALL_PROXY", "odd://me:passw0rd@127.0.0.1:3128"),
+        ("SSL_CERT_FILE", "/no/passw0rd.pem"),
+    ],
+)
+def test_a_proxy_or_certificate_that_cannot_be_used_is_told_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(EmbeddingError, match=rf"can be made.*{variable}") as caught:
+        OpenAIEmbedder("m", base_url="https://127.0.0.1:9/v1").embed([TEXT])
+    assert "passw0rd" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_proxy_that_asks_for_a_password_is_named_and_not_the_key(
+    httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    httpserver.expect_request("/v1/embeddings").respond_with_data(status=407)
+    monkeypatch.setenv("HTTP_PROXY", httpserver.url_for("/"))
+    with pytest.raises(EmbeddingError, match="check HTTPS_PROXY"):
+        OpenAIEmbedder("m", base_url="http://embeddings.example/v1").embed([TEXT])
 
 
 def test_every_text_has_its_own_vector_whatever_the_order_of_the_answer(server: EmbeddingsServer) -> None:

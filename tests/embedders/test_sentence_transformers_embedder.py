@@ -165,6 +165,16 @@ def test_a_folder_does_not_take_the_place_of_a_model_of_the_hub(
     assert SentenceTransformersEmbedder("./vendor/tiny").embed(["a"])
 
 
+def test_a_folder_does_not_take_the_place_of_a_model_of_one_word(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sentence-transformers").mkdir()
+    (tmp_path / "sentence-transformers" / "tiny").symlink_to(folder, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EmbeddingError, match=r"write \./sentence-transformers/tiny to have the folder"):
+        SentenceTransformersEmbedder("tiny").embed(["a"])
+
+
 @pytest.fixture
 def hub(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HTTPServer:
     """The place of the model hub, with an empty cache."""
@@ -208,6 +218,28 @@ def test_a_name_the_hub_does_not_know_says_to_check_it(hub: HTTPServer) -> None:
     )
     with pytest.raises(EmbeddingError, match=r"'nobody/none' cannot be loaded.*check the name"):
         SentenceTransformersEmbedder("nobody/none").embed(["a"])
+
+
+def test_the_hub_hears_nothing_of_a_folder(
+    hub: HTTPServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "client").mkdir()
+    (tmp_path / "client" / "secret").symlink_to(folder, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    assert SentenceTransformersEmbedder("./client/secret").embed(["a"])
+    assert hub.log == []
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_repeated(hub: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = hub.url_for("").rstrip("/").replace("//", "//me:passw0rd@")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    hub.expect_request(re.compile("/.*")).respond_with_data(status=401)
+    with pytest.raises(EmbeddingError, match="cannot be loaded") as caught:
+        SentenceTransformersEmbedder("nobody/none").embed(["a"])
+    assert "passw0rd" not in str(caught.value)
 
 
 def test_a_hub_that_is_down_is_not_waited_for(hub: HTTPServer) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import traceback
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -423,6 +424,38 @@ def test_no_key_is_told_at_the_call_and_not_before(ask, prompt, monkeypatch: pyt
     with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
         ask(model, prompt)
     assert caught.value.reason == "unauthorized"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HTTPS_PROXY", "http://me:passw0rd/with-a-slash@127.0.0.1:3128"),
+        ("ALL_PROXY", "odd://me:passw0rd@127.0.0.1:3128"),
+        ("SSL_CERT_FILE", "/no/passw0rd.pem"),
+    ],
+)
+def test_a_proxy_or_certificate_that_cannot_be_used_is_told_without_its_password(
+    ask, prompt, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ModelError, match=rf"can be made.*{variable}") as caught:
+        ask(OpenAIModel("m", base_url="https://127.0.0.1:9/v1"), prompt)
+    assert caught.value.reason == "unavailable"
+    assert "passw0rd" not in "".join(traceback.format_exception(caught.value))
+
+
+def refuse_tunnel(server: Any, connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 407 me:passw0rd\r\ncontent-length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_lets_nothing_through_is_named_and_not_the_key(
+    ask, prompt, wire, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", wire(refuse_tunnel).url().removesuffix("/v1"))
+    with pytest.raises(ModelError, match="check HTTPS_PROXY") as caught:
+        ask(OpenAIModel("m", base_url=f"{scheme}://model.example/v1"), prompt)
+    assert "passw0rd" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_server_of_one_s_own_needs_no_key(ask, prompt, monkeypatch: pytest.MonkeyPatch, url: str, httpserver) -> None:

@@ -18,6 +18,8 @@ MODEL: Final = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION: Final = "c9745ed1d9f207416be6d2e6f8de32d3f16199bf"
 TIMEOUT: Final = 10.0
 """Seconds without a connection, or without a further byte, after which the hub counts as out of reach."""
+MOST_BYTES: Final = 200_000_000
+"""Twice what the larger of the two files has."""
 _CHUNK: Final = 1 << 20
 
 _log = get_logger("qtmiddleware.embedders")
@@ -30,6 +32,9 @@ def download(folder: Path, sha256: Mapping[str, str], *, hub: str | None = None)
     of reach, answers with something else, ``HF_HUB_OFFLINE`` is set, or the folder cannot be written.
     """
     base = (hub or os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+    if any(mark in base for mark in "@?#"):
+        # Nothing of it is ever shown, then.
+        raise EmbeddingError("HF_ENDPOINT holds a name and password or a query; name the address alone")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
         raise EmbeddingError("HF_HUB_OFFLINE forbids the download")
     _log.info("downloading %s (91 MB, once) from %s into %s", MODEL, base, folder)
@@ -53,6 +58,8 @@ def _fetch(url: str, target: Path, expected: str) -> None:
         with os.fdopen(handle, "wb") as file, urlopen(url, timeout=TIMEOUT) as response:
             digest = hashlib.sha256()
             while chunk := response.read(_CHUNK):
+                if file.tell() > MOST_BYTES:
+                    raise EmbeddingError(f"{url} answered more than {MOST_BYTES:,} bytes: not the official file")
                 digest.update(chunk)
                 file.write(chunk)
         if digest.hexdigest() != expected:

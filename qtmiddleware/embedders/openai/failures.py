@@ -19,6 +19,7 @@ _ADVICE: Final = {
     401: "refused the key; check OPENAI_API_KEY",
     403: "refused the key or the model; check OPENAI_API_KEY and what it may use",
     404: "does not know the model or the address; check embeddingModel and the base URL",
+    407: "is behind a proxy that asks for a name and password; check HTTPS_PROXY",
     408: "did not answer in time",
     413: "says a text is too long",
     429: "takes no more requests for now (rate limit)",

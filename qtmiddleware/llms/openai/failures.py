@@ -55,6 +55,8 @@ def as_model_error(error: Exception, where: str) -> ModelError:
         return ModelError("unauthorized", f"the key for {where} holds letters no key holds; check OPENAI_API_KEY")
     reason = _reason(error)
     status = getattr(error, "status_code", None)
+    if status == 407 or type(error.__cause__).__name__ == "ProxyError":
+        return ModelError(reason, f"{where} is behind a proxy that lets nothing through; check HTTPS_PROXY")
     seen = f"HTTP {status}" if isinstance(status, int) else type(error).__name__
     if reason == "rejected":
         return ModelError(reason, f"{where} rejected the request ({seen}{_identifiers(error)}); check model and config")
