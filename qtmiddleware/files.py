@@ -8,7 +8,7 @@ import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 PRIVATE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
@@ -46,14 +46,8 @@ def read_own_file(path: Path, most: int) -> bytes:
     Raises `OSError`, also for a link, for what is no file, for one of another account or one that others may write to,
     and for one that is larger. Windows has neither that owner nor those permissions, so there they are not looked at.
     """
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link", str(path))
-    # Without waiting, as a pipe would have us do for ever; and what is looked at is what is read.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(path))
+    with open_document(path, follow_link=False) as file:
+        found = os.fstat(file.fileno())
         if os.name != "nt" and found.st_uid != os.geteuid():
             raise OSError(errno.EPERM, "it belongs to another account", str(path))
         if os.name != "nt" and found.st_mode & 0o022:
@@ -64,6 +58,24 @@ def read_own_file(path: Path, most: int) -> bytes:
     return content
 
 
+def open_document(path: Path, *, follow_link: bool) -> BinaryIO:
+    """The file at *path*, opened for reading; raises `OSError`, also for what is no file, such as a pipe.
+
+    With *follow_link* false also for a link, whenever it was put there.
+    """
+    # Without waiting, as a pipe would have us do for ever; and what is looked at is what is read.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow_link:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link", str(path))
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is not a file", str(path))
+
+
 def refuse_link(path: Path) -> None:
     """Raise `OSError` where *path* is a link: whoever put it there would choose what is written to."""
     if path.is_symlink():
@@ -71,23 +83,32 @@ def refuse_link(path: Path) -> None:
         raise OSError(errno.ELOOP, f"it is a link, and no link is written through; name {real} itself", str(path))
 
 
-def check_link(path: Path) -> None:
-    """Raise `OSError` where *path* is a link to nothing, to an empty file, or of another account (root aside).
+def check_link(path: Path) -> Path:
+    """Where the file at *path* really lies; raise `OSError` for a link or an empty file that others may have planted.
 
-    An index may lie behind a link, on another disk perhaps; but nothing is laid out where a planted one leads.
+    That is a link to nothing, to an empty file, or of another account (root aside), and an empty file of another
+    account, who would read what is put there. An index may lie behind a link, on another disk perhaps; but nothing is
+    laid out where a planted one leads.
     """
     if not path.is_symlink():
-        return
-    is_ours = os.name == "nt" or path.lstat().st_uid in (0, os.geteuid())
-    if not is_ours or not path.exists() or (path.is_file() and not path.stat().st_size):
+        if path.is_file() and not path.stat().st_size and not _is_ours(path):
+            raise OSError(errno.EPERM, "it is empty and belongs to another account", str(path))
+        return Path(os.path.realpath(path.parent)) / path.name
+    real = Path(os.path.realpath(path))
+    if not _is_ours(path) or not real.exists() or (real.is_file() and not real.stat().st_size):
         refuse_link(path)
+    return real
+
+
+def _is_ours(path: Path) -> bool:
+    return os.name == "nt" or path.lstat().st_uid in (0, os.geteuid())
 
 
 def open_itself(path: Path, flags: int) -> int:
     """Open the file at *path* for writing with *flags*, made for its owner alone; raises `OSError`, also for a link."""
     refuse_link(path)
-    # What is put there in the meantime is refused too.
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), PRIVATE)
+    # What is put there in the meantime is refused too; a pipe would be waited for.
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), PRIVATE)
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -128,8 +149,9 @@ def replace_file(path: Path, data: bytes) -> None:
             file.flush()
             # Else a power cut might leave the new name with none of the bytes.
             os.fsync(file.fileno())
-        if mode is not None:
-            draft.chmod(mode)
+            if mode is not None:
+                # Of the file that was written; by its name another one might get them.
+                os.chmod(descriptor if os.chmod in os.supports_fd else draft, mode)  # noqa: PTH101
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

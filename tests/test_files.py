@@ -145,6 +145,27 @@ def test_a_link_that_is_put_there_at_the_last_moment_is_not_written_through(
     assert (tmp_path / "victim").read_text() == "precious"
 
 
+@pytest.mark.skipif(not hasattr(os, "fchmod"), reason="permissions are set by name there")
+def test_permissions_are_handed_on_to_the_file_that_was_written_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "file").chmod(0o666)
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "victim").chmod(0o600)
+    sync = os.fsync
+
+    def swap(descriptor: int) -> None:
+        sync(descriptor)
+        (draft,) = tmp_path.glob(".*.tmp")
+        draft.unlink()
+        draft.symlink_to(tmp_path / "victim")
+
+    monkeypatch.setattr(os, "fsync", swap)
+    replace_file(tmp_path / "file", b"new")
+    assert mode(tmp_path / "victim") == 0o600
+
+
 @pytest.mark.parametrize("write", [replace_file, append_line])
 def test_a_folder_may_be_a_link(tmp_path: Path, write: Callable[[Path, bytes], None]) -> None:
     (tmp_path / "real").mkdir()

@@ -17,6 +17,7 @@ from qtmiddleware.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
     check_layout,
+    connect_file,
     is_damage,
     is_empty,
     is_foreign,
@@ -104,8 +105,7 @@ class CacheFile:
     def _connected(self) -> tuple[sqlite3.Connection, os.stat_result]:
         make_file(self._path)
         found = self._path.stat()
-        # Whoever holds the lock is the only one at work; with `isolation_level` None every statement is kept.
-        return sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False), found
+        return connect_file(str(self._path), timeout=BUSY_SECONDS), found
 
     def _prepared(self, connection: sqlite3.Connection, found: os.stat_result) -> sqlite3.Connection:
         try:

@@ -23,14 +23,14 @@ class DocumentChunk:
 
 
 def document_chunks(
-    path: Path, *, size: int, overlap: int, boundary: ChunkBoundary = "sentence"
+    path: Path, *, size: int, overlap: int, boundary: ChunkBoundary = "sentence", follow_link: bool = True
 ) -> Iterator[DocumentChunk]:
     """The chunks of the document at *path*, while it is read; see `chunks` and `read_document` for how.
 
     A chunk of nothing but white space, which long runs of it make, has no pages.
     Raises `ConfigError` at once, and `UnreadableDocument` or `MissingExtra` while reading, also behind the last chunk.
     """
-    pages = _Pages(read_document(path))
+    pages = _Pages(read_document(path, follow_link=follow_link))
     cut = chunks(pages.texts(), size=size, overlap=overlap, boundary=boundary)
     return (DocumentChunk(chunk, *pages.of(chunk)) for chunk in cut)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from qtmiddleware.documents import pdf, text
 from qtmiddleware.documents.piece import Piece
 from qtmiddleware.errors import UnreadableDocument
+from qtmiddleware.files import open_document
 
 
-def read_document(path: Path) -> Iterator[Piece]:
+def read_document(path: Path, *, follow_link: bool = True) -> Iterator[Piece]:
     r"""The text of the document at *path*, piece by piece, of which no more is held than one.
 
     ``.pdf`` is read page by page, with page numbers; everything else as text in UTF-8, or in UTF-16 with a byte order
@@ -21,10 +21,7 @@ def read_document(path: Path) -> Iterator[Piece]:
     Raises `UnreadableDocument`, at the first piece or at any later one, and `MissingExtra` for a PDF without pypdf.
     """
     try:
-        # Looked at before it is opened: opening a pipe would wait for somebody to write to it.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise UnreadableDocument(path, "cannot be opened", "it is not a file")
-        with path.open("rb") as file:
+        with open_document(path, follow_link=follow_link) as file:
             read = pdf.read_pdf if path.suffix.casefold() == ".pdf" else text.read_text
             yield from read(path, file)
     except (OSError, ValueError) as error:

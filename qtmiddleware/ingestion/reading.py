@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.documents import document_chunks
 from qtmiddleware.errors import UnreadableDocument
+from qtmiddleware.files import open_document
 from qtmiddleware.ingestion.ledger import Ledger
 from qtmiddleware.ingestion.names import Root, absolute, document_name, encoded, readable
 from qtmiddleware.settings import Settings
@@ -82,7 +83,7 @@ class Reader:
 
     def _fingerprint(self, path: Path) -> str:
         try:
-            with path.open("rb") as file:
+            with open_document(path, follow_link=self._root.is_file) as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
@@ -107,7 +108,11 @@ class Reader:
             [self._root.key, file, name, source, fingerprint, bool(self._flavour)],
         )
         found = document_chunks(
-            path, size=settings.chunk_size, overlap=settings.chunk_overlap, boundary=settings.chunk_boundary
+            path,
+            size=settings.chunk_size,
+            overlap=settings.chunk_overlap,
+            boundary=settings.chunk_boundary,
+            follow_link=self._root.is_file,
         )
         rows = _rows(found, document, source, path)
         while batch := list(islice(rows, BATCH)):

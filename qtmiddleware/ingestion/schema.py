@@ -12,6 +12,7 @@ from qtmiddleware.stores.sqlite.files import (
     LOG_BYTES,
     MEMORY,
     check_layout,
+    connect_file,
     is_damage,
     is_empty,
     is_foreign,
@@ -86,10 +87,12 @@ def open_ledger(path: str) -> sqlite3.Connection:
             make_file(Path(path))
             if not Path(path).is_file():
                 raise StoreError(f"{path}, which ingest keeps beside the index, is no file; move it away")
+        # Nothing is waited for: whoever has the ledger open keeps it for a whole run.
+        connection: sqlite3.Connection = connect_file(path, timeout=0)
     except OSError as error:
         raise StoreError(f"{path}, which ingest keeps beside the index, cannot be opened: {error.strerror}") from error
-    # Nothing is waited for: whoever has the ledger open keeps it for a whole run.
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    except FAILURES as error:
+        raise _refused(path, error) from error
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         _prepare(connection, path)

@@ -88,7 +88,7 @@ def test_one_that_others_may_have_written_is_not_read(qtm: Run, tmp_path: Path, 
         why = "it is a link"
     elif kind == "pipe":
         os.mkfifo(path)
-        why = "it is no file"
+        why = "it is not a file"
     elif kind == "large":
         put(tmp_path, f"OPENAI_API_KEY={SECRET}\n" + "#" * 1_000_000)
         why = "it is larger than 1,000,000 bytes"

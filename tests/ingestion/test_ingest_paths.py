@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.ingestion import reading
 from qtmiddleware.ingestion.names import LONGEST, Root, document_name
 from tests.ingestion.ingest_world import SENTENCES, Counting, World
 
@@ -150,6 +151,26 @@ def test_a_link_to_a_file_that_is_found_in_a_folder_is_skipped_and_told(
     assert (Path(skipped.path).name, report.documents) == ("link.txt", before)
     assert skipped.reason == "cannot be opened (it is a link; name the file it leads to)"
     assert "swordfish" not in str(world.passages())
+
+
+def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "credentials").write_text("the precious password")
+    found = world.docs / "alpha.txt"
+    look = reading._state
+
+    def look_and_swap(path: Path) -> tuple[int, ...]:
+        seen = look(path)
+        if path == found and not found.is_symlink():
+            found.unlink()
+            found.symlink_to(tmp_path / "credentials")
+        return seen
+
+    monkeypatch.setattr(reading, "_state", look_and_swap)
+    report = world.ingest()
+    assert [Path(one.path).name for one in report.skipped] == ["alpha.txt"]
+    assert "precious" not in repr(world.passages())
 
 
 def test_a_link_that_is_named_itself_is_read(world: World, tmp_path: Path) -> None:

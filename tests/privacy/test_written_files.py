@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -143,6 +144,41 @@ def test_a_planted_link_is_not_written_through(
         WRITERS[writer](place)
     assert (victim.read_bytes() if victim.exists() else None) == content
     assert place.is_symlink() or writer == "bench cache"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+@pytest.mark.parametrize("leads_to", ["nothing", "an empty file"])
+@pytest.mark.parametrize("writer", ["sqlite", "ledger", "bench cache"])
+def test_a_link_that_is_planted_while_a_database_is_opened_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, leads_to: str
+) -> None:
+    place, victim = tmp_path / "index.ingest", tmp_path / "victim"
+    if leads_to == "an empty file":
+        victim.touch()
+    connect = sqlite3.connect
+
+    def swap_and_connect(database: Any, *args: Any, **options: Any) -> Any:
+        if place.name in str(database) and not place.is_symlink():
+            place.unlink()
+            place.symlink_to(victim)
+        return connect(database, *args, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", swap_and_connect)
+    with pytest.raises(StoreError):
+        WRITERS[writer](place)
+    assert place.is_symlink()
+    assert (victim.read_bytes() if victim.exists() else None) == (b"" if leads_to == "an empty file" else None)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("writer", ["sqlite", "ledger", "bench cache"])
+def test_an_empty_file_of_another_account_is_not_made_a_database(tmp_path: Path, writer: str) -> None:
+    (tmp_path / "index.ingest").touch()
+    (tmp_path / "index.ingest").chmod(0o666)
+    os.chown(tmp_path / "index.ingest", 65534, 65534)
+    with pytest.raises(StoreError, match="belongs to another account"):
+        WRITERS[writer](tmp_path / "index.ingest")
+    assert (tmp_path / "index.ingest").read_bytes() == b""
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "lancedb"])

@@ -6,7 +6,7 @@ import sqlite3
 import weakref
 from typing import Any
 
-from qtmiddleware.stores.sqlite.files import BUSY_SECONDS, LOG_BYTES
+from qtmiddleware.stores.sqlite.files import BUSY_SECONDS, LOG_BYTES, connect_file
 from qtmiddleware.stores.words import index_text
 
 
@@ -18,21 +18,13 @@ class Connection(sqlite3.Connection):
 
 def connect(path: str) -> Connection:
     """One more connection to a store's file that was opened before."""
-    connection = connection_to(path)
+    connection: Connection = connect_file(path, timeout=BUSY_SECONDS, factory=Connection)
     try:
         tune(connection)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def connection_to(path: str) -> Connection:
-    """A connection that nothing was asked of yet; the file may be anything."""
-    # Transactions are begun and ended by hand; whoever lends a connection out lets one thread in at a time.
-    return sqlite3.connect(
-        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
-    )
 
 
 def tune(connection: Connection) -> None:

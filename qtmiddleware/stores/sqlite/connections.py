@@ -96,6 +96,8 @@ class Connections:
     def _connected(self, doing: str) -> Connection:
         try:
             return connect(self._path)
+        except OSError as error:
+            raise self._failed(doing, error.strerror) from None
         except FAILURES as error:
             raise self._failed(doing, said(error)) from None
 

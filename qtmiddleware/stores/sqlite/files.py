@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -37,6 +38,28 @@ def make_file(path: Path) -> None:
     make_private_folders(path.parent)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+
+
+def connect_file(path: str, **options: Any) -> Any:
+    """A connection to the file at *path*, which is there; nothing was asked of it yet, and it may be anything.
+
+    Nothing is made, and no link followed that was put in its place meanwhile. *options* are those of
+    `sqlite3.connect`. Raises `OSError`, also for a link, as `check_link` says, and what SQLite raises.
+    """
+    # Transactions are begun and ended by hand; whoever lends a connection out lets one thread in at a time.
+    options |= {"isolation_level": None, "check_same_thread": False}
+    if path == MEMORY or os.name == "nt":
+        return sqlite3.connect(path, **options)
+    real = check_link(Path(path))
+    connection = sqlite3.connect(f"{real.as_uri()}?mode=rw", uri=True, **options)
+    # SQLite says where links have led it. A name need not be UTF-8.
+    connection.text_factory = bytes
+    opened = connection.execute("PRAGMA database_list").fetchone()[2]
+    connection.text_factory = str
+    if opened == os.fsencode(real):
+        return connection
+    connection.close()
+    raise OSError(errno.ELOOP, "a link was put in its place", path)
 
 
 def mark_of(connection: sqlite3.Connection) -> tuple[int, int]:

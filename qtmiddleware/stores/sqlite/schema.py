@@ -9,11 +9,13 @@ from typing import Final
 from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.stores.sqlite.connection import Connection, connection_to, tune
+from qtmiddleware.stores.sqlite.connection import Connection, tune
 from qtmiddleware.stores.sqlite.files import (
+    BUSY_SECONDS,
     FAILURES,
     MEMORY,
     check_layout,
+    connect_file,
     is_damage,
     is_empty,
     is_foreign,
@@ -80,7 +82,7 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> Connect
                     f"the store {path} cannot be opened: it is not a file, as a store of the kind sqlite is; "
                     "name another path, or the kind it was made with (store.kind)"
                 )
-        connection = connection_to(path)
+        connection: Connection = connect_file(path, timeout=BUSY_SECONDS, factory=Connection)
     except OSError as error:
         raise StoreError(
             f"the store {path} cannot be opened: {error.strerror}; name a file that can be written"
