@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import Final
 
@@ -12,6 +13,8 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.forking import ForkLock
 from qtmiddleware.settings import BudgetSettings
 
+MOST_TOKENS: Final = 10**12
+"""More than any call can come to."""
 _MINUTE: Final = 60.0
 # Into how many parts a window is divided: calls to a second, a day of tokens and money to a minute.
 _PARTS_OF_CALLS: Final = 60
@@ -70,10 +73,12 @@ class Reservation:
     def settle(self, tokens: int, usd: float, *, calls: int = 1) -> None:
         """Put *tokens* and US dollars in place of those expected; *calls* beyond those counted count as made now.
 
-        Numbers that no call can come to, as those below 0, are taken for 0.
+        Numbers that no call can come to, as those below 0 or without an end, are nobody's word: what was expected
+        stays.
         """
-        # In this order also what is no number becomes 0.
-        tokens, usd, calls = max(0, tokens), max(0.0, usd), max(self._calls, calls)
+        tokens = tokens if 0 <= tokens <= MOST_TOKENS else self.tokens
+        usd = usd if 0 <= usd < inf else self.usd
+        calls = max(self._calls, calls)
         self._meter._settle(self._part, tokens - self.tokens, usd - self.usd, calls - self._calls)
         self._calls, self.tokens, self.usd = calls, tokens, usd
 

@@ -133,14 +133,17 @@ def test_a_reply_that_comes_twice_counts_once(meter: Meter) -> None:
     assert meter.lacks(budget)
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), -5.0])
-def test_numbers_no_call_can_come_to_open_no_budget(meter: Meter, wrong: float) -> None:
+@pytest.mark.parametrize("wrong", [float("nan"), -5.0, float("inf"), -float("inf")])
+@pytest.mark.parametrize("tokens", [-50, 10**400, float("nan")])
+def test_of_numbers_no_call_can_come_to_what_was_expected_stays(meter: Meter, wrong: float, tokens: int) -> None:
     budget = BudgetSettings(max_usd=1.0, max_tokens=100)
-    meter.reserve(budget, tokens=1, usd=0.0).settle(-50, wrong, calls=-3)
-    meter.reserve(budget, tokens=100, usd=1.0)
-    assert meter.lacks(budget, usd=0.01)
-    assert meter.lacks(budget, tokens=1)
-    assert meter.lacks(BudgetSettings(max_llm_calls_per_minute=2))
+    reserved = meter.reserve(budget, tokens=60, usd=0.5)
+    for _ in range(2):
+        reserved.settle(tokens, wrong, calls=-3)
+    assert meter.lacks(budget, tokens=40, usd=0.5) == ""
+    assert meter.lacks(budget, tokens=41)
+    assert meter.lacks(budget, usd=0.51)
+    assert meter.lacks(BudgetSettings(max_llm_calls_per_minute=1))
 
 
 def test_what_is_remembered_is_bounded(clock: Clock) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from qtmiddleware.cli.asked import Asked, Asker
 from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines
-from qtmiddleware.cli.environment import NO_MODEL
+from qtmiddleware.cli.environment import NO_MODEL, files_of, note_files
 from qtmiddleware.cli.exits import FAILED, USAGE
 from qtmiddleware.cli.explain import explained
 from qtmiddleware.cli.query import Kind, NoAnswer, TopK
@@ -60,6 +60,7 @@ def ask_command(
     settings = loaded.settings
     rows: list[dict[str, Any]] = []
     came: list[Asked] = []
+    note_files(files_of(loaded), config=config)
     with QueryMiddleware(loaded) as middleware:
         # Where there is no index, that is said before anything is read.
         heed_warnings()

@@ -16,6 +16,7 @@ from qtmiddleware.cli.bench_files import check_places, require_jinja, write_repo
 from qtmiddleware.cli.bench_model import generated, judgeable, judged
 from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
 from qtmiddleware.cli.console import AsJson, as_json
+from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, chosen
@@ -73,6 +74,7 @@ def bench_command(
     if report is not None:
         require_jinja()
         check_places(report, _REPORTS, "--report")
+    note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
     with progress() as told, warnings_noted():
         if generate is not None:
             generated(data, docs or (), settings, count=generate, cache=cache, seed=seed, told=told)

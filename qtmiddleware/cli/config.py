@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from qtmiddleware.cli.console import AsJson, as_json, notes, out
+from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config, json_schema
 from qtmiddleware.llms.openai.clients import Clients
 from qtmiddleware.llms.openai.dialect import is_openai
@@ -25,6 +26,7 @@ _File = Annotated[str | None, typer.Argument(help="Config file; without one, QTM
 def show(file: _File = None, json_output: AsJson = False) -> None:
     """Show every value and the layer it came from."""
     config = Config.load(file)
+    note_files({}, config=file)
     for warning in _warnings(config.settings):
         notes.print(f"warning: {warning}")
     if json_output:
@@ -43,6 +45,7 @@ def check(file: _File = None, json_output: AsJson = False) -> None:
     Models with a known end, and a query log whose folder is missing, are warned of.
     """
     warnings = _warnings(Config.load(file).settings)
+    note_files({}, config=file)
     if json_output:
         as_json({"ok": True, "warnings": warnings})
         return

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from qtmiddleware.bench import Bench, build_index
 from qtmiddleware.cli.console import AsJson, as_json, notes, out
+from qtmiddleware.cli.environment import note_files
 from qtmiddleware.demo import dataset, recorded_model
 from qtmiddleware.embedders import embedder_named
 from qtmiddleware.errors import ConfigError
@@ -25,6 +26,7 @@ from qtmiddleware.settings import Settings
 from qtmiddleware.types import Retrieval
 
 _EXAMPLE = "combined"
+_INDEX = Path(".tmp/demo/index.sqlite")
 
 
 def demo(
@@ -33,13 +35,14 @@ def demo(
     model: Annotated[str, typer.Option(help="Language model, where one can be reached.")] = "gpt-6-luna",
     recorded: Annotated[bool, typer.Option("--recorded", help="Replay the recorded replies in any case.")] = False,
     record: Annotated[Path | None, typer.Option(help="Keep the model's replies in this file.")] = None,
-    index: Annotated[Path, typer.Option(help="Where the index is built.")] = Path(".tmp/demo/index.sqlite"),
+    index: Annotated[Path, typer.Option(help="Where the index is built.")] = _INDEX,
     json_output: AsJson = False,
 ) -> None:
     """Compare raw, preprocessed and transformed retrieval on real text with real vectors."""
     data = dataset()
     asked = data.first(questions) if questions else data
     example = _chosen(data, question)
+    note_files({"index": index if index == _INDEX else None}, config=True)
     answers, note = _model(model, recorded=recorded, record=record)
     notes.print(note)
     embedder = embedder_named("all-MiniLM-L6-v2")

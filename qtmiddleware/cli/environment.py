@@ -1,4 +1,4 @@
-"""The keys of a ``.env`` file, and what to say where none of them names a language model."""
+"""What is taken from where ``qtm`` is run: the keys of a ``.env`` file, and other files that nobody named."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from qtmiddleware.cli.harmless import harmless_line
+from qtmiddleware.config import Config
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.files import read_own_file
+from qtmiddleware.ingestion.ledger import ledger_path
 
 CREDENTIALS: Final = ("OPENAI_API_KEY", "PINECONE_API_KEY", "REDIS_USERNAME", "REDIS_PASSWORD", "HF_TOKEN")
 """All that a ``.env`` file may set. Whoever hands a folder over must not decide where keys are sent or what is run, so
@@ -46,6 +48,29 @@ def load_dotenv_file() -> None:
         _note(f"{path} was not read: {error.strerror or type(error).__name__}")
     except ValueError:
         _note(f"{path} was not read: it holds what no variable can hold")
+
+
+def note_files(files: Mapping[str, str | Path | None], *, config: object = None) -> None:
+    """Say on stderr which files are used that the command line did not name: those of *files* that are there.
+
+    They stand under what they are. The one that ``QTM_CONFIG`` names is added, unless a *config* was named.
+    """
+    settings = None if config else os.environ.get("QTM_CONFIG")
+    found = {"settings (QTM_CONFIG)": settings, **files}
+    places = {what: os.path.expanduser(place) for what, place in found.items() if place}  # noqa: PTH111 - needs no home
+    there = [f"{what} {Path(place).absolute()}" for what, place in places.items() if os.path.lexists(place)]
+    if there:
+        _note(f"used without being named: {'; '.join(there)}")
+
+
+def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
+    """The files that *config* means and the command line did not name, for `note_files`."""
+    settings = config.settings
+    is_named = config.origins["indexPath"] == "call"
+    index = settings.index_path if settings.store.kind in ("sqlite", "lancedb") and not is_named else None
+    if ingests:
+        return {"index": index, "ledger": None if is_named else ledger_path(settings)}
+    return {"index": index, "query log": settings.log.path}
 
 
 def _take(path: Path) -> None:

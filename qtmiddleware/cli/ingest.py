@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out
+from qtmiddleware.cli.environment import files_of, note_files
 from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.cli.harmless import harmless_json, harmless_line
 from qtmiddleware.config import Config
@@ -50,6 +51,8 @@ def ingest_command(
             "an index in memory would be gone when qtm ends; set store.kind to another, indexPath to a place on disk"
         )
         raise ConfigError(message, path="store.kind", value=settings.store.kind)
+    documents = settings.data_path if data_path is None else None
+    note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config)
     with _bars() if notes.is_terminal and not log_json else _log_lines() as listener:
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:

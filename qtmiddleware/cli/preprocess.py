@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines, out
+from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.request import validated
@@ -20,6 +21,7 @@ def preprocess_command(
 ) -> None:
     """Turn questions into keywords, without a model."""
     settings = Config.load(config).settings
+    note_files({}, config=config)
     options = settings.preprocess
     rows = []
     for text in lines(query):

@@ -11,7 +11,7 @@ import typer
 
 from qtmiddleware.cli.asked import Asker
 from qtmiddleware.cli.console import ConfigFile
-from qtmiddleware.cli.environment import NO_MODEL
+from qtmiddleware.cli.environment import NO_MODEL, files_of, note_files
 from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.cli.keyboard import Keyboard, keyboard
 from qtmiddleware.cli.kinds import NAMES, choose
@@ -61,6 +61,7 @@ def query_command(
     wanted: TransformationType = loaded.settings.transformation_type if has_model else "none"
     fixed = "" if has_model else f"{NO_MODEL} Until then the transformation type is none."
     at_terminal = sys.stdin.isatty()
+    note_files(files_of(loaded), config=config)
     with QueryMiddleware(loaded) as middleware:
         # Where there is no index, that is said before anything is asked.
         heed_warnings()

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines, notes, out
+from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ModelError
 from qtmiddleware.query_middleware import QueryMiddleware
@@ -49,6 +50,7 @@ def transform_command(
     )
     turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(history or [])]
     rows: list[dict[str, Any]] = []
+    note_files({}, config=config)
     with QueryMiddleware(loaded.overridden({"transformationType": chosen})) as middleware:
         for text in lines(query):
             made = middleware.transform(text, history=turns)

@@ -15,6 +15,7 @@ from qtmiddleware.bench import CACHE, OpenedBench, ask_ahead, open_bench
 from qtmiddleware.cli.bench_files import check_places, named_errors, require_jinja, write_report
 from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
 from qtmiddleware.cli.console import AsJson, as_json
+from qtmiddleware.cli.environment import note_files
 from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
@@ -71,6 +72,7 @@ def tune_command(
     config = Config.load().overridden({"transformationModel": model} if model else {})
     settings = config.settings
     _prepare(out_file, report, force=force)
+    note_files({"replies and vectors": cache if cache == CACHE else None})
     judged = Dataset.load(data, split=split)
     # Too few questions are noticed before any passage is embedded.
     divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)

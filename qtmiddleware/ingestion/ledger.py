@@ -137,7 +137,7 @@ _of_memory: Final[WeakKeyDictionary[Store, Ledger]] = WeakKeyDictionary()
 _making: Final = threading.Lock()
 
 
-def _beside(settings: Settings) -> str:
+def ledger_path(settings: Settings) -> str:
     """The ledger's file. What several namespaces of Pinecone hold is told apart, though they share an ``indexPath``."""
     path, options = Path(settings.index_path).expanduser(), settings.store
     if options.kind != "pinecone":
@@ -163,7 +163,7 @@ def ledger_for(settings: Settings, store: Store | None) -> Iterator[Ledger]:
             ledger.in_use.release()
         return
     in_memory = store is None and (settings.store.kind == "memory" or settings.index_path == MEMORY)
-    ledger = Ledger(MEMORY if in_memory else _beside(settings))
+    ledger = Ledger(MEMORY if in_memory else ledger_path(settings))
     try:
         yield ledger
     finally:

@@ -17,7 +17,7 @@ from qtmiddleware.llms.openai.prices import Prices
 from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import LanguageModel, Prompt, Reply
 from qtmiddleware.settings import Settings
-from qtmiddleware.spending import METER, Meter, Reservation
+from qtmiddleware.spending import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.warming import await_until_loaded, wait_until_loaded
 
 # What says that the service is there and at work, though this question got no answer.
@@ -163,8 +163,9 @@ class _Call:
         usd = reply.cost_usd
         if usd is None:
             usd = self._prices.cost(reply.input_tokens, reply.output_tokens)
-        if usd is not None or reply.input_tokens or reply.output_tokens:
-            self._reserved.settle(reply.input_tokens + reply.output_tokens, usd or 0.0, calls=reply.calls)
+        tokens = reply.input_tokens + reply.output_tokens
+        if usd is not None or 0 < tokens <= MOST_TOKENS:
+            self._reserved.settle(tokens, usd or 0.0, calls=reply.calls)
         else:
             # Nobody says what it came to.
             self._reserved.settle(self._reserved.tokens, self._reserved.usd, calls=reply.calls)

@@ -15,7 +15,7 @@ import qtmiddleware
 from qtmiddleware.cli.environment import CREDENTIALS
 from tests.cli.answering_service import AnsweringService
 from tests.cli.conftest import Ended
-from tests.cli.conversing import HEALTH, QUESTION
+from tests.cli.conversing import HEALTH, INDEX, QUESTION
 
 Run = Callable[..., Ended]
 SECRET = "sk-verysecret0123456789"
@@ -31,7 +31,8 @@ def put(folder: Path, text: str) -> Path:
 def test_a_key_in_it_is_used_and_named_without_its_value(qtm: Run, folder: Path, service: AnsweringService) -> None:
     path = put(folder, f"\ufeffexport OPENAI_API_KEY='{SECRET}'\n")
     ended = qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url)
-    assert (ended.code, ended.err) == (0, f"qtm: note: OPENAI_API_KEY read from {path}\n")
+    used = f"qtm: note: used without being named: index {folder / INDEX}\n"
+    assert (ended.code, ended.err) == (0, f"qtm: note: OPENAI_API_KEY read from {path}\n{used}")
     assert HEALTH in ended.out
     assert service.keys == {f"Bearer {SECRET}"}
 
@@ -39,7 +40,7 @@ def test_a_key_in_it_is_used_and_named_without_its_value(qtm: Run, folder: Path,
 def test_what_is_set_already_stays(qtm: Run, folder: Path, service: AnsweringService) -> None:
     put(folder, f"OPENAI_API_KEY={SECRET}\n")
     ended = qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url, OPENAI_API_KEY="mine")
-    assert (ended.code, ended.err, service.keys) == (0, "", {"Bearer mine"})
+    assert (ended.code, "read from" in ended.err, service.keys) == (0, False, {"Bearer mine"})
 
 
 def test_a_dollar_sign_in_a_key_is_no_variable(qtm: Run, folder: Path, service: AnsweringService) -> None:
@@ -145,3 +146,63 @@ def test_every_credential_the_package_reads_may_stand_in_it() -> None:
             module = vars(importlib.import_module(found.name))
             read |= {module[name] for name in module if name in ("KEY_VARIABLE", "USER_VARIABLE", "PASSWORD_VARIABLE")}
     assert read == set(CREDENTIALS)
+
+
+def test_a_file_that_nobody_named_is_named_on_stderr_and_nowhere_else(qtm: Run, folder: Path) -> None:
+    (folder / "mine.json").write_text('{"topK": 2}')
+    index, mine = folder / INDEX, folder / "mine.json"
+    ended = qtm("ask", "--no-answer", "--json", QUESTION, QTM_CONFIG="mine.json", QTM_LOG_PATH="queries.jsonl")
+    first = f"qtm: note: used without being named: settings (QTM_CONFIG) {mine}; index {index}"
+    assert ended.err.splitlines()[0] == first
+    assert [len(row["passages"]) for row in json.loads(ended.out)] == [2]
+    ended = qtm("ask", "--no-answer", QUESTION, "--config", "mine.json", QTM_LOG_PATH="queries.jsonl")
+    assert ended.err.splitlines()[0] == (
+        f"qtm: note: used without being named: index {index}; query log {folder / 'queries.jsonl'}"
+    )
+    for arguments in (["config", "show", "--json"], ["config", "check", "--json"], ["preprocess", "--json", QUESTION]):
+        ended = qtm(*arguments, QTM_CONFIG="mine.json")
+        assert (ended.code, ended.err) == (0, f"qtm: note: used without being named: settings (QTM_CONFIG) {mine}\n")
+        assert json.loads(ended.out)
+
+
+def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(qtm: Run, folder: Path) -> None:
+    (folder / "docs").mkdir()
+    (folder / "docs" / "a.txt").write_text("Jaco is healthy.")
+    (folder / "own.json").write_text('{"dataPath": "docs"}')
+    index, ledger = folder / INDEX, folder / f"{INDEX}.ingest"
+    assert f"named: index {index}\n" in qtm("ingest", "docs").err
+    ended = qtm("ingest", "--config", "own.json")
+    assert f"named: index {index}; ledger {ledger}; documents {folder / 'docs'}\n" in ended.err
+    assert "without being named" not in qtm("ingest", "docs", "--index", str(INDEX)).err
+
+
+def test_no_config_is_found_that_nobody_named(qtm: Run, tmp_path: Path) -> None:
+    for name in ("query-transform.config.json", "qtm.json", "qtm.toml", "config.json", "pyproject.toml", ".qtm.json"):
+        (tmp_path / name).write_text('{"topK": 1}' if name.endswith("json") else "topK = 1\n")
+    ended = qtm("config", "show", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    assert {row["origin"] for row in json.loads(ended.out)} == {"default"}
+
+
+def test_what_is_shown_of_a_config_is_what_was_written(qtm: Run, tmp_path: Path) -> None:
+    written = {"indexPath": "~/${OTHERS_SECRET}/$OTHERS_SECRET/%OTHERS_SECRET%", "dataPath": "~"}
+    (tmp_path / "c.json").write_text(json.dumps(written))
+    hidden = {
+        "OTHERS_SECRET": "precious",
+        "HTTPS_PROXY": "http://me:precious@proxy.example:3128",
+        "OPENAI_BASE_URL": "https://me:precious@model.example/v1?key=precious",
+        "OPENAI_API_KEY": "precious",
+    }
+    for arguments in (
+        ["config", "show", "c.json", "--json"],
+        ["config", "show", "c.json"],
+        ["config", "check", "c.json"],
+    ):
+        ended = qtm(*arguments, **hidden)
+        assert ended.code == 0
+        assert "precious" not in ended.out + ended.err
+        assert "check" in arguments or written["indexPath"] in ended.out
+    for variable in ("QTM_LLM_BASE_URL", "QTM_CACHE_REDIS_URL", "QTM_STORE_HOST"):
+        for address in ("https://me:precious@model.example/v1", "https://model.example/v1?key=precious"):
+            ended = qtm("config", "show", **{variable: address})
+            assert "precious" not in ended.out + ended.err

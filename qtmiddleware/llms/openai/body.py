@@ -10,6 +10,7 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import Reply
+from qtmiddleware.spending import MOST_TOKENS
 
 MOST_BYTES: Final = 1 << 20
 """Largest body, and largest event of a stream, that is read: an answer is a few kilobytes, so this is none."""
@@ -152,10 +153,10 @@ def nothing_said(*, reasoned: bool, cut: bool) -> ModelError:
 
 
 def tokens_of(completion: Any, *names: str) -> int:
-    """The first count of these *names*, 0 where none is a positive number."""
+    """The first count of these *names*, 0 where none is a positive number, of which a call can come to so many."""
     usage = get(completion, "usage")
     counts = (get(usage, name) for name in names)
-    return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and n > 0), 0)
+    return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MOST_TOKENS), 0)
 
 
 def without_surrogates(text: str) -> str:

@@ -10,6 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from qtmiddleware.spending import MOST_TOKENS
+
 _MILLION: Final = 1_000_000
 _SNAPSHOT: Final = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 _FINE_TUNED: Final = re.compile(r"ft:([^:]+)")
@@ -24,8 +26,8 @@ class Prices:
     output: float | None = None
 
     def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """The cost in US dollars; ``None`` where a price is unknown or no tokens were counted."""
-        if not (input_tokens or output_tokens):
+        """The cost in US dollars; ``None`` where a price is unknown or no tokens were counted, or more than can be."""
+        if not 0 < input_tokens + output_tokens <= MOST_TOKENS:
             return None
         a_read, a_written = self.input, self.output
         if a_read is None or a_written is None:
