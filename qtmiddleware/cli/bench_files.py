@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from qtmiddleware.cli.bench_show import note
+from qtmiddleware.cli.harmless import harmless_json
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.files import refuse_link, replace_file
 
@@ -42,7 +43,9 @@ def write_report(folder: Path, texts: Mapping[str, str]) -> None:
     """
     for name, text in texts.items():
         with named_errors(folder / name, "--report"):
-            replace_file(folder / name, text.encode("utf-8", "replace"))
+            # Markdown and page have been made harmless by who wrote them, in ways of their own.
+            safe = harmless_json(text) if name.endswith(".json") else text
+            replace_file(folder / name, safe.encode("utf-8", "replace"))
     note(f"The report is in {folder}.")
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
+from qtmiddleware.cli.bench_files import write_report
 from qtmiddleware.cli.console import PlainConsole
 from qtmiddleware.cli.harmless import harmless, harmless_json, harmless_line
 from qtmiddleware.ports import Passage
@@ -174,3 +175,11 @@ def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: 
     ended = qtm("ingest", str(documents))
     nothing_acts(ended)
     assert ended.code == 0, ended.err
+
+
+def test_the_json_of_a_report_says_the_same_without_what_acts_on_a_terminal(tmp_path: Path) -> None:
+    said = {"name": "a\x9b31m\u202egnp.exe\x1b]0;title\x07 \ud800"}
+    write_report(tmp_path, {"report.json": json.dumps(said, ensure_ascii=False)})
+    written = (tmp_path / "report.json").read_text(encoding="utf-8")
+    assert not ACTS.search(written)
+    assert json.loads(written) == said
