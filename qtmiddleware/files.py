@@ -7,8 +7,9 @@ import os
 import secrets
 import stat
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 PRIVATE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
@@ -58,7 +59,7 @@ def read_own_file(path: Path, most: int) -> bytes:
     return content
 
 
-def open_document(path: Path, *, follow_link: bool) -> BinaryIO:
+def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
     """The file at *path*, opened for reading; raises `OSError`, also for what is no file, such as a pipe.
 
     With *follow_link* false also for a link, whenever it was put there.

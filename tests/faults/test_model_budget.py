@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
-from fault_world import PATIENT, QUERY, SECRET, ChatService, failure, search, transforming
+from fault_world import PATIENT, QUERY, SECRET, ChatService, completion, failure, search, transforming
+from werkzeug import Response
 
 import qtmiddleware as qtm
 from qtmiddleware.llms import governed
@@ -85,6 +87,19 @@ def test_money_is_counted_by_the_prices_that_were_given(service: ChatService) ->
     paid = sum(it.trace.cost_usd or 0.0 for it in seen)
     assert 0.01 < paid <= 0.02
     assert [reason for _, reason in reasons(seen[-1])] == ["over_budget"]
+
+
+@pytest.mark.parametrize("count", [10**400, -(10**6), 1e400, "many", None])
+def test_a_count_that_no_call_can_come_to_neither_fails_a_reply_nor_opens_the_budget(
+    service: ChatService, count: Any
+) -> None:
+    body = completion(json.dumps(GOOD)) | {"usage": {"prompt_tokens": count, "completion_tokens": count}}
+    service.answer = Response(json.dumps(body), content_type="application/json")
+    llm = {"inputPrice": 10.0, "outputPrice": 20.0, "maxTokens": 50}
+    wrapped = middleware(service, budget={"maxUsd": 0.02}, llm=llm).wrap(search)
+    seen = [wrapped.retrieve(f"{QUERY} ({place})") for place in range(30)]
+    assert seen[0].status == "full"
+    assert reasons(seen[-1])[-1][1] == "over_budget"
 
 
 def test_a_limit_on_money_needs_a_price(service: ChatService) -> None:
