@@ -6,7 +6,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -50,17 +50,20 @@ def load_dotenv_file() -> None:
         _note(f"{path} was not read: it holds what no variable can hold")
 
 
-def note_files(files: Mapping[str, str | Path | None], *, config: object = None) -> None:
+def note_files(
+    files: Mapping[str, str | Path | None], *, config: object = None, tell: Callable[[str], None] | None = None
+) -> None:
     """Say on stderr which files are used that the command line did not name: those of *files* that are there.
 
-    They stand under what they are. The one that ``QTM_CONFIG`` names is added, unless a *config* was named.
+    They stand under what they are. The one that ``QTM_CONFIG`` names is added, unless a *config* was named. *tell* is
+    given the sentence in place of stderr.
     """
     settings = None if config else os.environ.get("QTM_CONFIG")
     found = {"settings (QTM_CONFIG)": settings, **files}
     places = {what: os.path.expanduser(place) for what, place in found.items() if place}  # noqa: PTH111 - needs no home
     there = [f"{what} {Path(place).absolute()}" for what, place in places.items() if os.path.lexists(place)]
     if there:
-        _note(f"used without being named: {'; '.join(there)}")
+        (tell or _note)(f"used without being named: {'; '.join(there)}")
 
 
 def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:

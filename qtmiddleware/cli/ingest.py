@@ -52,8 +52,11 @@ def ingest_command(
         )
         raise ConfigError(message, path="store.kind", value=settings.store.kind)
     documents = settings.data_path if data_path is None else None
-    note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config)
-    with _bars() if notes.is_terminal and not log_json else _log_lines() as listener:
+    has_bars = notes.is_terminal and not log_json
+    with _bars() if has_bars else _log_lines() as listener:
+        # Where every line is an object, this one is too.
+        tell = None if has_bars else logging.getLogger("qtmiddleware.ingest").info
+        note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell)
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:
         notes.print(harmless_line(f"skipped: {one.path}: {one.reason}"), soft_wrap=True)

@@ -170,9 +170,11 @@ def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(qtm: Ru
     (folder / "docs" / "a.txt").write_text("Jaco is healthy.")
     (folder / "own.json").write_text('{"dataPath": "docs"}')
     index, ledger = folder / INDEX, folder / f"{INDEX}.ingest"
-    assert f"named: index {index}\n" in qtm("ingest", "docs").err
+    ended = qtm("ingest", "docs")
+    lines = [json.loads(line) for line in ended.err.splitlines()]
+    assert lines[0] == {"level": "info", "message": f"used without being named: index {index}"}
     ended = qtm("ingest", "--config", "own.json")
-    assert f"named: index {index}; ledger {ledger}; documents {folder / 'docs'}\n" in ended.err
+    assert f'named: index {index}; ledger {ledger}; documents {folder / "docs"}"' in ended.err
     assert "without being named" not in qtm("ingest", "docs", "--index", str(INDEX)).err
 
 
