@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UnreadableDocument,
         WrapError,
     )
+    from qtmiddleware.health import Health, Readiness
     from qtmiddleware.hybrid import Hybrid
     from qtmiddleware.ingestion import IngestReport, ingest
     from qtmiddleware.overrides import override
@@ -64,6 +65,7 @@ __all__ = [
     "ConfigError",
     "Degradation",
     "EmbeddingError",
+    "Health",
     "Hybrid",
     "IngestReport",
     "InvalidQuery",
@@ -73,6 +75,7 @@ __all__ = [
     "ModelError",
     "QtMiddlewareError",
     "QueryMiddleware",
+    "Readiness",
     "ResponseShapeError",
     "Retrieval",
     "StoreError",
@@ -105,6 +108,7 @@ _HOMES = {
     "overrides": ("override",),
     "preprocessing": ("preprocess",),
     "decorating": ("middleware",),
+    "health": ("Health", "Readiness"),
     "hybrid": ("Hybrid",),
     "ingestion": ("IngestReport", "ingest"),
     "query_middleware": ("QueryMiddleware",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
@@ -14,6 +15,14 @@ from qtmiddleware.forking import renew_after_fork
 from qtmiddleware.logs import Outage, get_logger, times
 
 logger: Final = get_logger("qtmiddleware")
+
+
+class BreakerState(StrEnum):
+    """``closed`` lets every call through, ``open`` none, ``half-open`` one that tries."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
 
 
 class Attempt:
@@ -73,6 +82,23 @@ class Breaker:
         self._probe: Attempt | None = None
         self._order = count()
         self._under_way: list[tuple[float, int, Attempt]] = []
+
+    def change(self, failures: int, seconds: float) -> None:
+        """Go on with other limits; where nothing is stopped any more, from now on."""
+        with self._lock:
+            self._failures, self._seconds = failures, seconds
+            if not failures:
+                self._open_until = self._probe = None
+
+    def look(self) -> tuple[BreakerState, int, int, float]:
+        """The state, how many calls failed in a row, how many may, and in how many seconds one tries again."""
+        with self._lock:
+            self._rest()
+            if self._open_until is None:
+                return BreakerState.CLOSED, self._row, self._failures, 0.0
+            left = max(0.0, self._open_until - self._clock())
+            state = BreakerState.OPEN if left and self._probe is None else BreakerState.HALF_OPEN
+            return state, self._row, self._failures, left
 
     @property
     def rest(self) -> float:

@@ -12,8 +12,9 @@ from qtmiddleware.config import Config
 from qtmiddleware.drivers import Bulkhead
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.forking import ForkLock
-from qtmiddleware.llms import as_language_model
+from qtmiddleware.llms import as_language_model, clients_of, has_language_model
 from qtmiddleware.llms.governed import GovernedModel
+from qtmiddleware.llms.openai.clients import Clients, account_of
 from qtmiddleware.logs import get_logger
 from qtmiddleware.overrides import Layers
 from qtmiddleware.ports import LanguageModel, Reranker
@@ -48,13 +49,23 @@ T = TypeVar("T")
 
 
 class _Kept(Generic[T]):
-    """Things made once for each key; the first one stays, the second oldest goes where there are too many."""
+    """Things made once for each key; the first one stays, the second oldest goes where there are too many.
 
-    __slots__ = ("_lock", "_made")
+    What *former* has is taken over when it is asked for, until `settle`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_former", "_lock", "_made")
+
+    def __init__(self, former: _Kept[T] | None = None) -> None:
+        self._former = former
         self._lock = ForkLock()
         self._made: dict[Hashable, T] = {}
+
+    def settle(self) -> list[T]:
+        """Take nothing over any more; answers what was not taken."""
+        former, self._former = self._former, None
+        kept = {id(it) for it in self.all()}
+        return [] if former is None else [it for it in former.all() if id(it) not in kept]
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock.free:
@@ -63,7 +74,8 @@ class _Kept(Generic[T]):
                 if len(self._made) >= MOST_KEPT:
                     # The first is that of the middleware's own settings.
                     del self._made[list(self._made)[1]]
-                found = self._made[key] = make()
+                known = None if self._former is None else self._former._made.get(key)
+                found = self._made[key] = make() if known is None else known
         return found
 
     def all(self) -> list[T]:
@@ -73,25 +85,72 @@ class _Kept(Generic[T]):
 
 
 class Equipment:
-    """The models, rerankers, logs and threads of one middleware, for its own settings and for those of single calls."""
+    """The models, rerankers, logs and threads of one middleware, for its own settings and for those of single calls.
 
-    def __init__(self, config: Config, client: Any, reranker: Any = None, redact: Redact | None = None) -> None:
-        self._config = config
+    One made *after* another for the same middleware goes on with its threads, breakers and whatever else it makes in
+    the same way. Nothing of the other changes before `succeed`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        client: Any,
+        reranker: Any = None,
+        redact: Redact | None = None,
+        after: Equipment | None = None,
+    ) -> None:
+        self.config = config
         self._client = client
         self._reranker = reranker
         self._redact = redact
-        self.bulkhead = Bulkhead(config.settings.limits.max_threads)
+        self.bulkhead: Bulkhead = after.bulkhead if after else Bulkhead(config.settings.limits.max_threads)
+        self._breakers: _Kept[Breaker] = after._breakers if after else _Kept()
+        self._clients: _Kept[Clients | None] = _Kept(after._clients if after else None)
+        self._inner: _Kept[LanguageModel] = _Kept(after._inner if after else None)
         self._models: _Kept[GovernedModel] = _Kept()
-        self._breakers: _Kept[Breaker] = _Kept()
-        self._rerankers: _Kept[Reranker] = _Kept()
+        self._rerankers: _Kept[Reranker] = _Kept(after._rerankers if after else None)
         self._logs: _Kept[QueryLog] = _Kept()
+        self._account = self._account_for(config.settings)
+
+    def under(self, config: Config) -> Equipment:
+        """The equipment that `succeed` can put in the place of this one; raises `ConfigError`.
+
+        This one where it would be the same: an equal *config*, and the same key and address in the environment.
+        """
+        if config == self.config and self._account == self._account_for(config.settings):
+            return self
+        made = Equipment(config, self._client, self._reranker, self._redact, after=self)
+        made.parts(config.settings)
+        return made
+
+    def succeed(self) -> None:
+        """Take the place of the one before: what only that had is closed, once no call is inside it."""
+        settings = self.config.settings
+        self.bulkhead.limit = settings.limits.max_threads
+        for breaker in self._breakers.all():
+            breaker.change(*_breaker_limits(settings))
+        self._inner.settle()
+        for it in (*self._clients.settle(), *self._rerankers.settle()):
+            if isinstance(it, Clients | PineconeReranker):
+                it.in_use.retire()
+
+    def _account_for(self, settings: Settings) -> int | None:
+        """What clients of our own are made with; nothing where one was given."""
+        return account_of(settings.llm.base_url) if self._client is None else None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a language model to ask: one that was given, or a key or an address."""
+        return self._client is not None or has_language_model(self.config.settings)
 
     def settings(self, layers: Layers) -> Settings:
         """The settings with *layers* laid over them, the last on top; raises `ConfigError` for impossible ones."""
-        config = self._config
+        config = self.config
         for layer in layers:
             config = config.overridden(layer)
-        own, asked = self._config.settings, config.settings
+        own, asked = self.config.settings, config.settings
+        if asked is own:
+            return own
         for key, read in _OF_THE_WHOLE.items():
             if read(asked) != read(own):
                 raise ConfigError(
@@ -112,16 +171,19 @@ class Equipment:
             llm.input_price,
             llm.output_price,
         )
-        return self._models.get(key, lambda: self._governed(as_language_model(self._client, settings), settings))
+        return self._models.get(key, lambda: self._governed(key, settings))
 
-    def _governed(self, model: LanguageModel, settings: Settings) -> GovernedModel:
-        """*model* with the breaker of all that ask the same service for the same model."""
-        options = settings.breaker
-        failures = options.failures if options.enabled else 0
-        service = (model.name, settings.llm.base_url)
-        return GovernedModel(
-            model, settings, self._breakers.get(service, partial(Breaker, failures, options.seconds, name=model.name))
+    def _governed(self, key: tuple[Hashable, ...], settings: Settings) -> GovernedModel:
+        """The model with the breaker of all that ask the same service, as the same client, for the same model."""
+        account = self._account_for(settings)
+        clients = self._clients.get(account, lambda: clients_of(self._client, settings))
+        client = self._client if clients is None else clients
+        model = self._inner.get((*key, account), lambda: as_language_model(client, settings))
+        breaker = self._breakers.get(
+            (model.name, settings.llm.base_url, account),
+            lambda: Breaker(*_breaker_limits(settings), name=model.name),
         )
+        return GovernedModel(model, settings, breaker)
 
     def chat(self, settings: Settings) -> GovernedModel:
         """The model that answers: ``chatModel`` with the answers' own limit."""
@@ -180,24 +242,27 @@ class Equipment:
 
     def close(self) -> None:
         """Close the clients that were made here; those that were given stay open."""
-        for model in self._inner_models():
+        model: Any
+        for model in self._inner.all():
             if hasattr(model, "close"):
                 model.close()
         self._close_rerankers()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
-        for model in self._inner_models():
+        model: Any
+        for model in self._inner.all():
             if hasattr(model, "aclose"):
                 await model.aclose()
         self._close_rerankers()
-
-    def _inner_models(self) -> list[Any]:
-        """Each once: one that was given serves every way it is asked."""
-        return list({id(it.inner): it.inner for it in self._models.all()}.values())
 
     def _close_rerankers(self) -> None:
         for reranker in self._rerankers.all():
             if isinstance(reranker, PineconeReranker):
                 # A client that was given to it stays open.
                 reranker.close()
+
+
+def _breaker_limits(settings: Settings) -> tuple[int, float]:
+    options = settings.breaker
+    return options.failures if options.enabled else 0, options.seconds

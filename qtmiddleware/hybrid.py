@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.calls import is_async
-from qtmiddleware.drivers import Bulkhead
+from qtmiddleware.drivers import Bulkhead, current_bulkhead
 from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.fusion import has_scores
 from qtmiddleware.logs import get_logger
@@ -86,6 +86,9 @@ class Hybrid:
     taken as shares of their sum; beside it stand ``"vector_score"`` and ``"bm25_score"``, the searches' own, ``None``
     where that search did not find the passage. Where scores are missing or do not follow the order, ranks count.
 
+    Within a search that a middleware makes beside its original, the word search's thread is one of that middleware's
+    ``limits.maxThreads``; elsewhere at most 256 word searches run at a time.
+
     A search of weight 0 is not run. What the vector search raises passes through; where the word search fails, or is
     not there *patience* seconds after the vector search, the result is that of the vector search alone, and the first
     time is logged as a warning. Raises `ConfigError` where both weights are 0 and `WrapError` for async functions.
@@ -144,9 +147,10 @@ class Hybrid:
             return self._records(by_vector(), None, top_k)
         if not vector_weight:
             return self._records(None, by_words(), top_k)
-        words = self._beside(by_words)
+        bulkhead = current_bulkhead() or self._bulkhead
+        words = self._beside(by_words, bulkhead)
         vectors = by_vector()
-        return self._records(vectors, self._if_there(words), top_k)
+        return self._records(vectors, self._if_there(words, bulkhead), top_k)
 
     def _keywords(self, query: str) -> str:
         rules = self._preprocess
@@ -154,7 +158,7 @@ class Hybrid:
             return query
         return to_keywords(query, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
 
-    def _beside(self, call: Callable[[], _Found]) -> Future[_Found]:
+    def _beside(self, call: Callable[[], _Found], bulkhead: Bulkhead) -> Future[_Found]:
         """*call*, performed in a daemon thread of ours in a copy of the caller's context, while the caller goes on."""
         future: Future[_Found] = Future()
 
@@ -166,16 +170,17 @@ class Hybrid:
                 future.set_exception(error)
 
         try:
-            self._bulkhead.start(partial(copy_context().run, work))
+            bulkhead.start(partial(copy_context().run, work))
         except ModelError as error:
             future.set_exception(error)
         return future
 
-    def _if_there(self, words: Future[_Found]) -> _Found | None:
+    def _if_there(self, words: Future[_Found], bulkhead: Bulkhead) -> _Found | None:
         """What the word search found, ``None`` where it failed or is late; of a foreign error only the kind is told."""
         try:
             return words.result(timeout=self._patience)
         except Exception as error:
+            bulkhead.give_up(not words.done())
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             why = error if isinstance(error, StoreError) and error.__cause__ is None else type(error).__name__
             logger.log(level, "the word search failed (%s); vectors alone were searched", why)

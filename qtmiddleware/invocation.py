@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.cache import TransformationCache
 from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import Bulkhead, in_thread
+from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import WrapError, is_outage
 from qtmiddleware.llms.governed import GovernedModel
 from qtmiddleware.logs import get_logger
@@ -34,24 +34,10 @@ logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a function was wrapped: by which *middleware*, with which *options*, under which *layers* of settings."""
-
-    middleware: Any
-    options: Mapping[str, Any]
-    layers: Layers = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Outfit:
-    """What a middleware gives to every function it wraps.
-
-    *changed* answers an outfit with layers of settings laid over its own, the last one on top; it raises `ConfigError`
-    where they are impossible.
-    """
+    """What one call of a wrapped function works with, all of it under the same settings."""
 
     settings: Settings
-    changed: Callable[[Outfit, Layers], Outfit]
     model: GovernedModel
     chat: GovernedModel
     memory: Memory
@@ -61,22 +47,81 @@ class Outfit:
     log: QueryLog | None = None
     reranker: Reranker | None = None
     redact: Redact | None = None
-    recipe: Recipe | None = field(default=None, repr=False)
 
-    def under(self, config: Mapping[str, Any]) -> Outfit:
-        """This outfit with the settings of *config* laid over its own for good, and a memory of its own."""
-        changed = functools.partial(_laid_over, self.changed, config)
-        outfit = changed(self, ())
-        memory = Memory(TransformationCache(outfit.settings), outfit.memory.sampler)
-        recipe = self.recipe and replace(self.recipe, layers=(*self.recipe.layers, config))
-        return replace(outfit, changed=changed, memory=memory, recipe=recipe)
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing these settings ask for could change a result."""
+        settings = self.settings
+        return (
+            settings.transformation_type == "none"
+            and not settings.keyword_evidence.enabled
+            and not settings.rerank.enabled
+            and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
+            and settings.scores == "backend"
+            and settings.log.path is None
+        )
 
 
-def _laid_over(
-    changed: Callable[[Outfit, Layers], Outfit], below: Mapping[str, Any], outfit: Outfit, layers: Layers
-) -> Outfit:
-    """*outfit* changed by *layers*, with *below* under them."""
-    return changed(outfit, (below, *layers))
+class Outfits:
+    """The outfits of one wrapped function, under whatever *middleware* is set to when a call begins.
+
+    *equipment* answers what is in force; it is asked once a call, so that a reload is seen by a call as a whole or not
+    at all. *memory*, *shape* and *embedder* are the function's own and stay. *below* are layers of settings that lie
+    over the middleware's for good; *options* are those the function was wrapped with, ``None`` where it was not.
+    """
+
+    def __init__(
+        self,
+        middleware: Any,
+        equipment: Callable[[], Equipment],
+        memory: Memory,
+        *,
+        shape: Shape | None = None,
+        embedder: CallableEmbedder | None = None,
+        below: Layers = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.middleware = middleware
+        self.options = options
+        self._equipment = equipment
+        self._memory = memory
+        self._shape = shape
+        self._embedder = embedder
+        self.below = below
+        equipped = equipment()
+        self._made = equipped, self._outfit(equipped, ())
+
+    def current(self, layers: Layers = ()) -> Outfit:
+        """The outfit with *layers* on top of all; raises `ConfigError` where they are impossible."""
+        equipment = self._equipment()
+        if layers:
+            return self._outfit(equipment, layers)
+        made_of, outfit = self._made
+        if made_of is not equipment:
+            outfit = self._outfit(equipment, ())
+            self._made = equipment, outfit
+        return outfit
+
+    def under(self, config: Mapping[str, Any]) -> Outfits:
+        """Outfits with the settings of *config* laid over these for good, and a memory of their own."""
+        cache = TransformationCache(self._outfit(self._equipment(), (config,)).settings)
+        memory = Memory(cache, self._memory.sampler)
+        return Outfits(
+            self.middleware,
+            self._equipment,
+            memory,
+            shape=self._shape,
+            embedder=self._embedder,
+            below=(*self.below, config),
+            options=self.options,
+        )
+
+    def _outfit(self, equipment: Equipment, layers: Layers) -> Outfit:
+        settings = equipment.settings((*self.below, *layers))
+        if self.below:
+            # A memory of its own, which the middleware does not know of.
+            self._memory.cache.change(settings)
+        return Outfit(**equipment.parts(settings), memory=self._memory, shape=self._shape, embedder=self._embedder)
 
 
 def awaitable(value: Any) -> Awaitable[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,12 @@ def open_kit(
     opened = store if store is not None else _open_store(settings, chosen, must_exist=must_exist)
     search, query_embedder = _search(opened, chosen, settings)
     return Kit(opened, chosen, search, query_embedder, owns_store=store is None, owns_embedder=embedder is None)
+
+
+def with_search(kit: Kit, settings: Settings) -> Kit:
+    """*kit* with the search *settings* ask for, over the same store; raises as `open_kit` does."""
+    search, query_embedder = _search(kit.store, kit.embedder, settings)
+    return replace(kit, search=search, query_embedder=query_embedder)
 
 
 def _embedder(given: Any, settings: Settings) -> Embedder:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 from qtmiddleware.bound import WrappedClassMethod
@@ -17,10 +18,10 @@ from qtmiddleware.deadline import Deadline
 from qtmiddleware.drivers import ModelOnly, arun, run
 from qtmiddleware.equipment import Equipment
 from qtmiddleware.errors import WrapError
-from qtmiddleware.invocation import Outfit, Recipe
-from qtmiddleware.llms import has_language_model
+from qtmiddleware.forking import ForkLock
+from qtmiddleware.invocation import Outfits
 from qtmiddleware.logs import get_logger
-from qtmiddleware.overrides import Layers, current_overrides
+from qtmiddleware.overrides import current_overrides
 from qtmiddleware.own_search import OwnSearch
 from qtmiddleware.pickling import check_picklable, modules_by_value
 from qtmiddleware.pipeline import transform
@@ -32,12 +33,13 @@ from qtmiddleware.responses import custom_shape
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforming import Transforming
 from qtmiddleware.types import Answer, Transformation
-from qtmiddleware.warming import finish_loading, load_in_background
+from qtmiddleware.warming import finish_loading, is_warming, load_in_background
 from qtmiddleware.wrap_options import AskOptions, WrapOptions, awaits
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
+    from qtmiddleware.health import Health, Readiness
     from qtmiddleware.kit import Kit
 
 P = ParamSpec("P")
@@ -88,19 +90,30 @@ class QueryMiddleware:
         embedder: Any = None,
         redact: Redact | None = None,
     ) -> None:
-        self.config = Config.load(config)
-        self.settings = self.config.settings
         self._given = {
             "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
         }  # fmt: skip
-        self._equipment = Equipment(self.config, client, reranker, redact)
+        # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
+        self._equipment = Equipment(Config.load(config), client, reranker, redact)
         # What is no model or reranker is refused here, not at the first question.
-        self._equipment.model(self.settings)
-        self._equipment.reranker(self.settings)
+        self._equipment.parts(self.settings)
         self._memory = Memory(TransformationCache(self.settings))
         self._own = OwnSearch(self.settings, store=store, embedder=embedder)
-        if self._equipment.asks(self.settings) and (client is not None or has_language_model(self.settings)):
+        self._reloading = ForkLock()
+        self._is_closed = False
+        self._warming: list[Thread] = []
+        if self._equipment.asks(self.settings) and self._equipment.has_model:
             load_in_background(self._load, self._rehearse)
+
+    @property
+    def config(self) -> Config:
+        """What is set, and where each value came from."""
+        return self._equipment.config
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.config.settings
 
     @property
     def model(self) -> LanguageModel:
@@ -139,9 +152,63 @@ class QueryMiddleware:
             top_k_arg=options.get("top_k_arg"),
             takes_vector=embed is not None,
         )
-        outfit = self._outfit(embed=embed, read=options.get("read"), write=options.get("write"))
-        outfit = replace(outfit, recipe=Recipe(self, dict(options)))
-        return (AsyncWrapped if is_awaited else Wrapped)(fn, call_shape, outfit)
+        outfits = self._outfits(embed=embed, read=options.get("read"), write=options.get("write"), options=options)
+        return (AsyncWrapped if is_awaited else Wrapped)(fn, call_shape, outfits)
+
+    def reload(self, config: ConfigSource) -> None:
+        """Go on under another *config*, given as to `QueryMiddleware`; raises `ConfigError` and changes nothing then.
+
+        Calls that began before end under the settings they began with, all later ones, also of functions that are
+        wrapped already, have the new ones. What the new settings need is loaded first, so this may take a while, and
+        where that is a store's search, `StoreError` and `MissingExtra` may be raised. What is remembered and spent
+        stays, and so do a circuit breaker where model and service are the same, and clients where address and key are;
+        others are closed after the last call in them. The key is read from the environment anew. A function taken from
+        `retriever` keeps the store it was opened with; take it again where the config names another.
+
+        Thread-safe, but not for signal handlers: let those wake a thread that reloads.
+        """
+        loaded = Config.load(config)
+        settings = loaded.settings
+        with self._reloading.free:
+            former, equipment = self._equipment, self._equipment.under(loaded)
+            if equipment is not former:
+                # What is wrong with the shared cache is told before anything has changed.
+                TransformationCache(settings).close()
+                own = self._own.under(settings)
+                self._load(equipment)
+                equipment.prepare(settings)
+            self._memory.cache.change(settings)
+            if equipment is former:
+                return
+            left, self._own = self._own, own
+            self._equipment = equipment
+            equipment.succeed()
+            left.retire(own)
+        if self._is_closed:
+            equipment.close()
+        before = {name: value for name, value, _ in former.config.rows()}
+        changed = [name for name, value, _ in loaded.rows() if value != before[name]]
+        logger.info("the configuration was reloaded; changed: %s", ", ".join(changed) or "nothing but origins and keys")
+
+    def health(self) -> Health:
+        """How this middleware is, as far as it knows without asking anybody; instant, and raises nothing."""
+        # Those who never ask do not wait for its modules.
+        from qtmiddleware.health import health_of
+
+        return health_of(self._equipment, self._memory.cache)
+
+    def ready(self) -> Readiness:
+        """Whether questions should come here, as a readiness probe asks it; instant, and raises nothing.
+
+        Ready is who answers within the deadline: not while something is being loaded, at most ten seconds where that
+        began by itself, and not after `close`, until `warm_up` or a ``with`` block. A model, Redis or reranker that is
+        down never counts: the results are then those of the rules.
+        """
+        from qtmiddleware.health import NotReady, Readiness
+
+        is_loading = is_warming() or any(thread.is_alive() for thread in tuple(self._warming))
+        found = {NotReady.CLOSED: self._is_closed, NotReady.LOADING: is_loading}
+        return Readiness(tuple(reason for reason, holds in found.items() if holds))
 
     def warm_up(self) -> None:
         """Load now what the first question needs, and return when that is done.
@@ -151,15 +218,23 @@ class QueryMiddleware:
         happens in the background as soon as the middleware is made, and is waited for here. Raises nothing: what cannot
         be loaded, as for want of a key, is told by the first question.
         """
-        finish_loading()
-        self._load()
-        self._rehearse()
-        self._equipment.prepare(self.settings)
+        # A thread that is gone, as in a forked process, warms nothing up any more.
+        self._warming.append(thread := current_thread())
+        self._is_closed = False
+        try:
+            finish_loading()
+            self._load()
+            self._rehearse()
+            self._equipment.prepare(self.settings)
+        finally:
+            self._warming.remove(thread)
 
-    def _load(self) -> None:
+    def _load(self, equipment: Equipment | None = None) -> None:
         """Load the model's packages and make its client; a question that is asked meanwhile waits for that."""
-        if self._equipment.asks(self.settings):
-            model: Any = self._equipment.model(self.settings).inner
+        equipment = equipment or self._equipment
+        settings = equipment.config.settings
+        if equipment.asks(settings):
+            model: Any = equipment.model(settings).inner
             with suppress(Exception):
                 model.warm_up()
 
@@ -174,7 +249,7 @@ class QueryMiddleware:
         request = Request(_REHEARSED, (), settings, Memory(TransformationCache(settings)))
         run(transform(request), ModelOnly(_Rehearsal()))
 
-    def _outfit(self, *, embed: Any, read: Any, write: Any) -> Outfit:
+    def _outfits(self, *, embed: Any, read: Any, write: Any, options: Mapping[str, Any] | None = None) -> Outfits:
         if (read is None) != (write is None):
             raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
         embedder = None
@@ -183,20 +258,14 @@ class QueryMiddleware:
             from qtmiddleware.embedders import query_embedder
 
             embedder = query_embedder(embed)
-        return Outfit(
-            **self._equipment.parts(self.settings),
-            changed=self._changed,
-            memory=Memory(self._memory.cache, self._memory.sampler),
+        return Outfits(
+            self,
+            lambda: self._equipment,
+            Memory(self._memory.cache, self._memory.sampler),
             shape=custom_shape(read, write) if read is not None else None,
             embedder=embedder,
+            options=None if options is None else dict(options),
         )
-
-    def _changed(self, outfit: Outfit, layers: Layers) -> Outfit:
-        return replace(outfit, **self._equipment.parts(self._equipment.settings(layers)))
-
-    def _effective(self, config: Mapping[str, Any] | None = None) -> Settings:
-        layers = (*current_overrides(), config) if config else current_overrides()
-        return self._equipment.settings(layers) if layers else self.settings
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
@@ -210,9 +279,9 @@ class QueryMiddleware:
         call_shape = CallShape.of(
             kit.search, query_arg="query", top_k_arg="top_k", takes_vector=kit.query_embedder is not None
         )
-        outfit = self._outfit(embed=kit.query_embedder, read=None, write=None)
+        outfits = self._outfits(embed=kit.query_embedder, read=None, write=None)
         self._equipment.prepare(self.settings)
-        return Wrapped(kit.search, call_shape, outfit)
+        return Wrapped(kit.search, call_shape, outfits)
 
     def answer(self, question: str, **options: Any) -> Answer:
         """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.
@@ -236,7 +305,7 @@ class QueryMiddleware:
 
     def preprocess(self, query: str) -> str:
         """The keywords of *query* under this configuration."""
-        options = self._effective().preprocess
+        options = self._equipment.settings(current_overrides()).preprocess
         return preprocess(
             query, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words
         )
@@ -276,13 +345,15 @@ class QueryMiddleware:
         return await arun(transforming.many(query), world)
 
     def _transforming(self, options: AskOptions) -> tuple[Transforming, ModelOnly]:
-        settings = self._effective(options.get("config"))
-        model = self._equipment.model(settings)
-        bulkhead = self._equipment.bulkhead
+        equipment, config = self._equipment, options.get("config")
+        settings = equipment.settings((*current_overrides(), config) if config else current_overrides())
+        model = equipment.model(settings)
+        bulkhead = equipment.bulkhead
         return Transforming(settings, model, self._memory, options, bulkhead), ModelOnly(model, bulkhead)
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""
+        self._is_closed = True
         self._memory.sampler.flush(logger)
         finish_loading()
         self._own.close()
@@ -291,6 +362,7 @@ class QueryMiddleware:
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
+        self._is_closed = True
         self._memory.sampler.flush(logger)
         finish_loading()
         self._own.close()
@@ -317,12 +389,14 @@ class QueryMiddleware:
         QueryMiddleware.__init__(self, config, **given)
 
     def __enter__(self) -> QueryMiddleware:
+        self._is_closed = False
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> QueryMiddleware:
+        self._is_closed = False
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -103,6 +103,14 @@ class Meter:
         with self._lock.free:
             return self._lacks(budget, tokens, usd)
 
+    def spent(self, hours: float) -> tuple[int, int, float]:
+        """The calls of the last minute and the tokens and US dollars of the last *hours*, which were counted so far."""
+        with self._lock.free:
+            now, seconds = self._clock(), hours * 3600.0
+            calls = sum(it.calls for it in self._calls.recent(now, _MINUTE))
+            recent = self._spent.recent(now, seconds)
+        return calls, sum(it.tokens for it in recent), sum(it.usd for it in recent)
+
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Count one call that may come to so many *tokens* and US dollars; raises `ModelError` where it has no room."""
         with self._lock.free:

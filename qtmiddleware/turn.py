@@ -89,9 +89,9 @@ class Turn:
     def _shared_key(self) -> str:
         return digest(self._key)
 
-    def remembered(self) -> Transformation | None:
-        """What this process knows already."""
-        found = None if self._key is None else self._cache.local.get(self._key)
+    def remembered(self, *, counts: bool = True) -> Transformation | None:
+        """What this process knows already; a second look *counts* no more."""
+        found = None if self._key is None else self._cache.local.get(self._key, counts=counts)
         if found is not None:
             self._trace.cache_hits += 1
         return found
@@ -122,7 +122,7 @@ class Turn:
             else:
                 self._led = flight
                 # It may have landed between our look and now.
-                if (found := self.remembered()) is not None:
+                if (found := self.remembered(counts=False)) is not None:
                     self._found(found)
                     return
         yield from self._recall()

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 from qtmiddleware.deadline import Deadline
@@ -21,6 +22,7 @@ _LONGEST_WAIT: Final = 10.0
 
 _at_work: Final[dict[threading.Thread, threading.Event]] = {}
 """The threads that load, each with what is set when questions need not wait for it any more."""
+_last_begun = 0.0
 
 
 def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -> None:
@@ -40,6 +42,8 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
             loaded.set()
             _at_work.pop(thread, None)
 
+    global _last_begun
+    _last_begun = monotonic()
     thread = threading.Thread(target=work, name="qtmiddleware-loading")
     _at_work[thread] = loaded
     try:
@@ -51,6 +55,11 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
 def is_loading() -> bool:
     """Whether there is anything for a question to wait for."""
     return any(not loaded.is_set() and thread.is_alive() for thread, loaded in tuple(_at_work.items()))
+
+
+def is_warming() -> bool:
+    """Whether a thread loads still, rehearsal and all; one that takes very long is not waited for."""
+    return monotonic() < _last_begun + _LONGEST_WAIT and any(thread.is_alive() for thread in tuple(_at_work))
 
 
 def wait_until_loaded(deadline: Deadline) -> None:

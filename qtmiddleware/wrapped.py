@@ -13,8 +13,8 @@ from qtmiddleware.calls import CallShape
 from qtmiddleware.drivers import arun, run
 from qtmiddleware.errors import WrapError
 from qtmiddleware.history import read_history
-from qtmiddleware.invocation import Invocation, Outfit, Recipe, awaitable, is_within
-from qtmiddleware.overrides import current_overrides
+from qtmiddleware.invocation import Invocation, Outfit, Outfits, awaitable, is_within
+from qtmiddleware.overrides import Layers, current_overrides
 from qtmiddleware.pickling import ADVICE, check_picklable, is_in, modules_by_value, name_of
 from qtmiddleware.pipeline import retrieve
 from qtmiddleware.request import Request, invalid_query, unsearchable
@@ -28,18 +28,6 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
-
-
-def is_off(settings: Settings) -> bool:
-    """Whether nothing these settings ask for could change a result."""
-    return (
-        settings.transformation_type == "none"
-        and not settings.keyword_evidence.enabled
-        and not settings.rerank.enabled
-        and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
-        and settings.scores == "backend"
-        and settings.log.path is None
-    )
 
 
 class Wrapped(Generic[P, R]):
@@ -60,11 +48,10 @@ class Wrapped(Generic[P, R]):
     is_async = False
     _is_qtmiddleware = True
 
-    def __init__(self, fn: Callable[P, R], call_shape: CallShape, outfit: Outfit) -> None:
+    def __init__(self, fn: Callable[P, R], call_shape: CallShape, outfits: Outfits) -> None:
         self._fn = fn
         self._call_shape = call_shape
-        self._outfit = outfit
-        self._is_off = is_off(outfit.settings)
+        self._outfits = outfits
         self._takes_history = _has_parameter(fn, "history")
         self._takes_config = _has_parameter(fn, "config")
         # Not the function's own attributes: they are found through `__getattr__` and must not hide ours.
@@ -135,6 +122,16 @@ class Wrapped(Generic[P, R]):
         return AsyncAnswerStream(*self._answering(args, kwargs))
 
     @property
+    def middleware(self) -> Any:
+        """The `QueryMiddleware` around this function, with its `health`, `ready`, `reload` and `close`."""
+        return self._outfits.middleware
+
+    @property
+    def _outfit(self) -> Outfit:
+        """What a call that begins now works with."""
+        return self._outfits.current()
+
+    @property
     def top_k_argument(self) -> str | None:
         """The name of the parameter that says how many passages are wanted, where the signature shows it."""
         return self._call_shape.top_k_argument
@@ -144,7 +141,7 @@ class Wrapped(Generic[P, R]):
 
         Raises `ConfigError` for what is impossible or cannot change once a function is wrapped, as the store.
         """
-        return type(self)(self._fn, self._call_shape, self._outfit.under(config))
+        return type(self)(self._fn, self._call_shape, self._outfits.under(config))
 
     def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Answering, Invocation]:
         # Those who only retrieve do not wait for what answers.
@@ -172,9 +169,8 @@ class Wrapped(Generic[P, R]):
             kwargs = {**kwargs, "history": history}
         if config is not None and self._takes_config:
             kwargs, config = {**kwargs, "config": config}, None
-        outfit = self._outfit
-        if layers := (*current_overrides(), *(layer for layer in (config, qtm_config) if layer)):
-            outfit = outfit.changed(outfit, layers)
+        layers = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
+        outfit = self._outfits.current(layers)
         call_shape = self._call_shape
         original, problem = self._query(args, kwargs, outfit.settings)
         # Without a query nothing shows where the number of passages would be either, and nothing is cut.
@@ -202,7 +198,7 @@ class Wrapped(Generic[P, R]):
 
     def _passes_through(self) -> bool:
         """Whether a call is the function's own: nothing is to be done, or the function searches through itself."""
-        return (self._is_off and not current_overrides()) or is_within(self._fn)
+        return (self._outfit.is_off and not current_overrides()) or is_within(self._fn)
 
     def _query(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
@@ -247,19 +243,19 @@ class Wrapped(Generic[P, R]):
         modules, name = modules_by_value(), name_of(self._fn, self)
         if name is not None and (modules is None or not is_in(self._fn.__module__, modules)):
             return name
-        recipe = self._outfit.recipe
-        if recipe is None:
+        middleware, options, below = self._outfits.middleware, self._outfits.options, self._outfits.below
+        if options is None:
             raise PicklingError(f"{self!r} cannot be pickled; {ADVICE}")
-        given = {f"the function of {self!r}": self._fn, **{f"{it}=": recipe.options[it] for it in recipe.options}}
+        given = {f"the function of {self!r}": self._fn, **{f"{it}=": options[it] for it in options}}
         for what, it in given.items():
             check_picklable(what, it, by_value=modules is not None)
         # Empty at first: a function that searches through itself holds what is being made here.
-        return _empty, (type(self),), (recipe, self._fn)
+        return _empty, (type(self),), (self._fn, middleware, options, below)
 
-    def __setstate__(self, made_of: tuple[Recipe, Callable[P, R]]) -> None:
-        recipe, fn = made_of
-        made: Wrapped[P, R] = recipe.middleware.wrap(fn, **recipe.options)
-        for layer in recipe.layers:
+    def __setstate__(self, made_of: tuple[Callable[P, R], Any, Mapping[str, Any], Layers]) -> None:
+        fn, middleware, options, below = made_of
+        made: Wrapped[P, R] = middleware.wrap(fn, **options)
+        for layer in below:
             made = made.configured(layer)
         vars(self).update(vars(made))
 
@@ -272,8 +268,8 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
 
     is_async = True
 
-    def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], call_shape: CallShape, outfit: Outfit) -> None:
-        super().__init__(fn, call_shape, outfit)
+    def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], call_shape: CallShape, outfits: Outfits) -> None:
+        super().__init__(fn, call_shape, outfits)
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -21,7 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     for line in """
     errors deadline trace settings forking files pickling
     logs
-    types breaker flights background_loop preprocessing warming http_clients
+    types breaker draining flights background_loop preprocessing warming http_clients
     ports
     steps spending cache calls responses fusion keywords transforms overrides chunking filters loading
     gate drivers
@@ -34,7 +34,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     answering transforming inquiring
     invocation bound
     wrapped
-    own_search
+    own_search health
     query_middleware testing
     decorating evaluation
     bench reporting testsets judging

@@ -16,6 +16,7 @@ from qtmiddleware.breaker import Breaker
 from qtmiddleware.cache.redis_address import RedisAddress
 from qtmiddleware.cache.stored import FORMAT, MAX_BYTES, decode, encode
 from qtmiddleware.deadline import Deadline
+from qtmiddleware.draining import Draining
 from qtmiddleware.forking import renew_after_fork
 from qtmiddleware.logs import get_logger
 from qtmiddleware.types import Transformation
@@ -78,12 +79,15 @@ class RedisCache:
     ``REDIS_PASSWORD``. No wait for Redis is longer than *timeout* seconds, nothing is tried twice, and after failures
     *breaker* lets no call through for a while; without Redis every process works as if it were alone. Raises
     `ConfigError` for an address that cannot be used and `MissingExtra` without the ``redis`` package; its methods
-    never raise. Connects on first use; safe with many threads, and after a fork.
+    never raise. Connects on first use; safe with many threads, and after a fork. *was_reached* is whether it answered
+    when it was last asked, ``None`` before that; *where* is host and port, or the socket's path.
     """
 
     def __init__(self, url: str, *, timeout: float, ttl_seconds: int, breaker: Breaker) -> None:
         self._address = RedisAddress(url)
-        self._where = self._address.where
+        self.where = self._address.where
+        self.was_reached: bool | None = None
+        self.in_use: Final = Draining(self.close)
         self._timeout = timeout
         self._ttl = ttl_seconds
         self._breaker = breaker
@@ -96,13 +100,18 @@ class RedisCache:
         self._client()
 
     def __repr__(self) -> str:
-        return f"RedisCache({self._where})"
+        return f"RedisCache({self.where})"
 
     def renew(self) -> None:
         """Begin anew in the process of a child, whose claims are its own."""
         self._token = secrets.token_hex(16)
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
+
+    @property
+    def rest(self) -> float:
+        """For how many seconds Redis is left alone."""
+        return self._breaker.rest
 
     @property
     def is_resting(self) -> bool:
@@ -155,7 +164,7 @@ class RedisCache:
             try:
                 client.connection_pool.disconnect()
             except Exception as error:
-                logger.debug("the connections to %s were not closed: %s", self._where, type(error).__name__)
+                logger.debug("the connections to %s were not closed: %s", self.where, type(error).__name__)
 
     def _look(self, key: str, fits: Fits, unreadable: str = "") -> Transformation | Claim | None:
         """``None`` where Redis fails; a value with the SHA-1 *unreadable* is set aside first."""
@@ -165,7 +174,7 @@ class RedisCache:
         kept, is_mine, was_renamed = reply
         if was_renamed:
             name = _names(key)[0]
-            logger.warning("%s of the shared cache at %s cannot be read; it is %s:corrupt now", name, self._where, name)
+            logger.warning("%s of the shared cache at %s cannot be read; it is %s:corrupt now", name, self.where, name)
         if kept is None:
             return Claim.MINE if is_mine else Claim.ELSEWHERE
         made = decode(kept)
@@ -188,13 +197,16 @@ class RedisCache:
                 return None
             try:
                 names = _names(key)
-                reply = read(self._client().eval(script, len(names), *names, *arguments))
+                with self.in_use:
+                    reply = read(self._client().eval(script, len(names), *names, *arguments))
             except Exception as error:
                 # Its message may hold what was sent or received.
                 attempt.failed()
+                self.was_reached = False
                 self._tell_rest(type(error).__name__)
                 return None
             attempt.succeeded()
+            self.was_reached = True
             if attempt.is_probe:
                 self._tell_return()
             return reply
@@ -207,14 +219,14 @@ class RedisCache:
             if self._is_told or not rest:
                 return
             self._is_told = True
-        logger.warning("the shared cache at %s is left alone for %g s: %s", self._where, round(rest, 1), why)
+        logger.warning("the shared cache at %s is left alone for %g s: %s", self.where, round(rest, 1), why)
 
     def _tell_return(self) -> None:
         with self._lock:
             if not self._is_told or self._breaker.rest:
                 return
             self._is_told = False
-        logger.info("the shared cache at %s is used again", self._where)
+        logger.info("the shared cache at %s is used again", self.where)
 
     def _client(self) -> Any:
         process = os.getpid()

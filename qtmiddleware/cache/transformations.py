@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from qtmiddleware.breaker import Breaker
 from qtmiddleware.cache.ttl import TTLCache
 from qtmiddleware.flights import Flights
+from qtmiddleware.forking import ForkLock
 from qtmiddleware.settings import Settings
 from qtmiddleware.types import Transformation
 
@@ -26,7 +28,24 @@ class TransformationCache:
         options = settings.cache
         self.local: TTLCache[Transformation] = TTLCache(options.max_entries, options.ttl_seconds)
         self.flights = Flights()
-        self.shared = _redis(settings) if options.enabled and options.redis_url else None
+        self._lock = ForkLock()
+        self._set_as = _redis_account(settings)
+        self.shared = _redis(settings)
+
+    def change(self, settings: Settings) -> None:
+        """Go on under other *settings* with what is remembered and under way.
+
+        Another Redis, or the same reached another way, takes the place of the one before; questions that are being
+        answered end with that. Raises as the making does, and has changed nothing then.
+        """
+        account = _redis_account(settings)
+        with self._lock.free:
+            former = self.shared
+            if account != self._set_as:
+                self.shared, self._set_as = _redis(settings), account
+            self.local.change(settings.cache.max_entries, settings.cache.ttl_seconds)
+        if former is not None and former is not self.shared:
+            former.in_use.retire()
 
     def close(self) -> None:
         """Let go of the connections to the shared cache; the next question opens others."""
@@ -39,12 +58,23 @@ def digest(key: Hashable) -> str:
     return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _redis(settings: Settings) -> RedisCache:
+def _redis_account(settings: Settings) -> Hashable:
+    """Everything that a client of Redis is made with; no password stands in it."""
+    options = settings.cache
+    if not (options.enabled and options.redis_url):
+        return None
+    user = hash((os.environ.get("REDIS_USERNAME"), os.environ.get("REDIS_PASSWORD")))
+    return options.redis_url, options.redis_timeout_ms, options.ttl_seconds, settings.breaker.seconds, user
+
+
+def _redis(settings: Settings) -> RedisCache | None:
+    options = settings.cache
+    if not (options.enabled and options.redis_url):
+        return None
     from qtmiddleware.cache.redis_cache import RedisCache
 
-    options = settings.cache
     return RedisCache(
-        options.redis_url or "",
+        options.redis_url,
         # A little less than a question waits, which then hears of a failure before it asks Redis again.
         timeout=0.8 * options.redis_timeout_ms / 1e3,
         ttl_seconds=options.ttl_seconds,

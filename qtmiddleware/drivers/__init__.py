@@ -6,7 +6,7 @@ The only place with threads and asyncio.
 from qtmiddleware.drivers.awaiting import arun
 from qtmiddleware.drivers.blocking import run
 from qtmiddleware.drivers.telling import Piece, atold, told
-from qtmiddleware.drivers.threads import Bulkhead, in_thread
+from qtmiddleware.drivers.threads import Bulkhead, current_bulkhead, in_thread
 from qtmiddleware.drivers.world import ModelOnly, World
 
-__all__ = ["Bulkhead", "ModelOnly", "Piece", "World", "arun", "atold", "in_thread", "run", "told"]
+__all__ = ["Bulkhead", "ModelOnly", "Piece", "World", "arun", "atold", "current_bulkhead", "in_thread", "run", "told"]

@@ -199,6 +199,11 @@ def context_within(bulkhead: Bulkhead) -> Context:
     return context
 
 
+def current_bulkhead() -> Bulkhead | None:
+    """What the threads are counted by that are begun here: none inside an original search, nor outside of all."""
+    return _bulkhead.get()
+
+
 def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> None:
     if future.done():
         return

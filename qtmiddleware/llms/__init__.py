@@ -8,13 +8,16 @@ chain, and `recorded` replays and writes recordings. Every model serves blocking
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.ports import LanguageModel
 from qtmiddleware.settings import Settings
 
-__all__ = ["as_language_model", "has_language_model"]
+if TYPE_CHECKING:
+    from qtmiddleware.llms.openai.clients import Clients
+
+__all__ = ["as_language_model", "clients_of", "has_language_model"]
 
 _ALLOWED = (
     "an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both, a chat model or chain of LangChain or"
@@ -33,8 +36,7 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     given = client_or_model
     if isinstance(given, LanguageModel) and not isinstance(given, type):
         return given
-    members = given if isinstance(given, tuple | list) and given else (given,)
-    if given is None or all(_is_client(member) for member in members):
+    if _is_for_openai(given):
         return _openai_model(given, settings)
     from qtmiddleware.llms.callable import CallableModel, is_chat_model
 
@@ -52,11 +54,27 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     )
 
 
+def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
+    """Clients that several models can share, to be given to `as_language_model`, where it would make them itself."""
+    if isinstance(client_or_model, LanguageModel) or not _is_for_openai(client_or_model):
+        return None
+    from qtmiddleware.llms.openai.clients import Clients
+
+    return Clients(client_or_model, settings.llm.base_url)
+
+
 def has_language_model(settings: Settings) -> bool:
     """Whether *settings* and the environment name a key, or the address of a service that may need none."""
     from qtmiddleware.llms.openai.clients import is_reachable
 
     return is_reachable(settings.llm.base_url)
+
+
+def _is_for_openai(given: Any) -> bool:
+    from qtmiddleware.llms.openai.clients import Clients
+
+    members = given if isinstance(given, tuple | list) and given else (given,)
+    return given is None or isinstance(given, Clients) or all(_is_client(member) for member in members)
 
 
 def _is_client(given: Any) -> bool:

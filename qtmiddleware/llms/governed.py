@@ -40,8 +40,8 @@ class GovernedModel:
         self.inner = inner
         self.can_async: bool = getattr(inner, "can_async", True)
         self._budget = settings.budget
-        self._breaker = breaker
-        self._meter = meter
+        self.breaker = breaker
+        self.meter = meter
         self._most = settings.llm.max_tokens
         # One caller in a hurry, or after a slow search, must not close the model to all others.
         self._enough = min(settings.limits.llm_timeout_ms, settings.limits.deadline_ms) / 2e3
@@ -61,11 +61,11 @@ class GovernedModel:
 
     def reason_to_wait(self) -> ModelError | None:
         """Why a call made now would be refused without asking; ``None`` where it would be made."""
-        rest = self._breaker.rest
+        rest = self.breaker.rest
         if rest > 0:
             until = f"left alone for {rest:.0f} more seconds" if rest > 1 else "being tried again"
             return ModelError("circuit_open", f"{self.name} failed and is {until}")
-        lacking = self._meter.lacks(self._budget)
+        lacking = self.meter.lacks(self._budget)
         return ModelError("over_budget", lacking) if lacking else None
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -113,7 +113,7 @@ class GovernedModel:
     def _call(self, prompt: Prompt, deadline: Deadline) -> _Call:
         # Raised before the call begins: a caller without time says nothing of the model.
         left = time_left(deadline)
-        attempt = self._breaker.attempt(deadline.at, has_time=left >= self._enough)
+        attempt = self.breaker.attempt(deadline.at, has_time=left >= self._enough)
         if attempt is None:
             raise self.reason_to_wait() or ModelError("circuit_open", f"{self.name} failed and is being tried again")
         try:
@@ -121,7 +121,7 @@ class GovernedModel:
             asked = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
             most = min(prompt.max_tokens, self._most or prompt.max_tokens)
             usd = self._prices.cost(asked, most) or 0.0
-            reserved = self._meter.reserve(self._budget, tokens=asked + most, usd=usd)
+            reserved = self.meter.reserve(self._budget, tokens=asked + most, usd=usd)
         except BaseException:
             attempt.abandoned()
             raise

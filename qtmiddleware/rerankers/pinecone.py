@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
+from qtmiddleware.draining import Draining
 from qtmiddleware.errors import ModelError
 from qtmiddleware.forking import ForkLock
 from qtmiddleware.rerankers.scores import checked_scores
@@ -36,6 +37,7 @@ class PineconeReranker:
         self._given = client
         self._made: Any = None
         self._lock = ForkLock()
+        self.in_use: Final = Draining(self.close)
 
     def __repr__(self) -> str:
         return f"PineconeReranker({self._name!r})"
@@ -52,7 +54,9 @@ class PineconeReranker:
         most = _MOST_DOCUMENTS.get(self._name, _MOST_DOCUMENTS_ELSEWHERE)
         for start in range(0, len(worded), most):
             part = worded[start : start + most]
-            for at, score in self._judged(query, [texts[at] for at in part]).items():
+            with self.in_use:
+                judged = self._judged(query, [texts[at] for at in part])
+            for at, score in judged.items():
                 scores[part[at]] = score
         return scores
 

@@ -96,7 +96,7 @@ def test_options_and_settings_go_along() -> None:
 def test_two_functions_of_one_middleware_still_share_it() -> None:
     qm = qtm.QueryMiddleware(CONFIG, client=say)
     one, two, same = again((qm.wrap(plain), qm.wrap(aplain), qm))
-    assert one._outfit.recipe.middleware is two._outfit.recipe.middleware is same
+    assert one.middleware is two.middleware is same
     assert one._outfit.bulkhead is two._outfit.bulkhead
 
 

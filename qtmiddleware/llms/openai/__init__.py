@@ -29,12 +29,12 @@ __all__ = ["OpenAIModel"]
 class OpenAIModel:
     """Asks *model* through the ``openai`` client and learns what its provider understands.
 
-    *client* is an ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or ``None``: then clients are made on
-    first use, the key from ``OPENAI_API_KEY``, the address from *base_url*, else from ``QTM_LLM_BASE_URL``, else the
-    SDK's default. A server of one's own needs no key. Given clients are never closed, and a given async one is copied,
-    with connections of the copy's own, for every event loop, so that the caller's own calls with it are not touched.
-    Where it is the only one, `complete` and `stream` run in one private event loop, whose connections are kept.
-    *can_async* says whether `acomplete` and `astream` can be called.
+    *client* is an ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, `Clients` that several models share, or
+    ``None``: then clients are made on first use, the key from ``OPENAI_API_KEY``, the address from *base_url*, else
+    from ``QTM_LLM_BASE_URL``, else the SDK's default. A server of one's own needs no key. Given clients are never
+    closed, and a given async one is copied, with connections of the copy's own, for every event loop, so that the
+    caller's own calls with it are not touched. Where it is the only one, `complete` and `stream` run in one private
+    event loop, whose connections are kept. *can_async* says whether `acomplete` and `astream` can be called.
 
     *temperature* and *max_tokens* ``None`` send none. *structured_output* ``auto`` asks for a JSON schema and steps
     down to ``json_object`` and to plain text where that is refused; a refused ``temperature``, ``reasoning_effort`` or
@@ -71,7 +71,7 @@ class OpenAIModel:
         output_price: float | None = None,
     ) -> None:
         self._model = model
-        self._clients = Clients(client, base_url)
+        self._clients = client if isinstance(client, Clients) else Clients(client, base_url)
         self._dialogue = Dialogue(
             model,
             lambda: self._clients.host,
@@ -97,15 +97,17 @@ class OpenAIModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        if not self._clients.can_block:
-            return completed_in_background(self.acomplete, prompt, deadline)
-        heard = converse(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
-        return self._accounted(heard, read_reply(heard.answer))
+        with self._clients.in_use:
+            if not self._clients.can_block:
+                return completed_in_background(self.acomplete, prompt, deadline)
+            heard = converse(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
+            return self._accounted(heard, read_reply(heard.answer))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        heard = await aconverse(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
-        return self._accounted(heard, read_reply(heard.answer))
+        with self._clients.in_use:
+            heard = await aconverse(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
+            return self._accounted(heard, read_reply(heard.answer))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
@@ -113,7 +115,7 @@ class OpenAIModel:
             yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
             return
         reader = StreamReader(deadline)
-        with ExitStack() as stack:
+        with self._clients.in_use, ExitStack() as stack:
             talk = self._dialogue.about(prompt, streams=True)
             heard = converse(talk, partial(self._open, deadline=deadline, stack=stack))
             chunks = iter(heard.answer)
@@ -141,6 +143,7 @@ class OpenAIModel:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
         reader = StreamReader(deadline)
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._clients.in_use)
             talk = self._dialogue.about(prompt, streams=True)
             heard = await aconverse(talk, partial(self._aopen, deadline=deadline, stack=stack))
             chunks = aiter(heard.answer)

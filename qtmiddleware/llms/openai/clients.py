@@ -11,9 +11,10 @@ from copy import copy
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary, finalize, ref
 
 from qtmiddleware.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
+from qtmiddleware.draining import Draining
 from qtmiddleware.errors import ModelError, explained
 from qtmiddleware.http_clients import bound_error_bodies, make_http_client, with_bounded_error_bodies
 
@@ -28,6 +29,8 @@ _CLOSE_SECONDS: Final = 5.0
 
 _OfLoop = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
 """The async client that each of `Clients` has in one loop, with what closes it."""
+# Loops hold their tasks weakly.
+_closing: Final[set[asyncio.Task[None]]] = set()
 
 
 class Clients:
@@ -40,6 +43,9 @@ class Clients:
     For the same reasons a given client is copied, with connections of the copy's own, in a forked process, and an async
     one in every loop: an idle connection that we left in it would fail, or hang, the caller's own next call in another
     loop. One that cannot be copied so (`can_move`) is used as it is.
+
+    Whoever asks for a client and uses it does so within *in_use*, so that `Draining.retire` of it closes none of ours
+    under a call.
     """
 
     def __init__(self, given: Any, base_url: str | None) -> None:
@@ -55,6 +61,9 @@ class Clients:
         # A plain dict whose `setdefault` is atomic: a lock could be held by another thread at the moment of a fork. The
         # client of a parent process stays in its place unused, for to close it here would be to wait for its locks.
         self._by_process: dict[int, Any] = {}
+        # The loops that hold a client of ours, weakly: to close them from elsewhere.
+        self._loops: dict[int, ref[asyncio.AbstractEventLoop]] = {}
+        self.in_use: Final = Draining(self._close_without_waiting)
 
     @property
     def can_block(self) -> bool:
@@ -103,12 +112,14 @@ class Clients:
             )
         if not self._own and not can_move(given):
             return given
-        clients = _clients_of(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        clients = _clients_of(loop)
         held = clients.get(self)
         if held is None or held[0].is_closed():
             with explained(partial(ModelError, "unavailable")):
                 client = self._make(is_async=True) if self._own else moved(given)
             held = clients[self] = client, _close_at_end(client)
+            self._loops = {key: it for key, it in self._loops.items() if it() is not None} | {id(loop): ref(loop)}
             if is_in_background_loop():
                 self._in_background = os.getpid()
             await anext(held[1])
@@ -130,6 +141,21 @@ class Clients:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await await_in_background_loop(self._close_here)
 
+    def _close_without_waiting(self) -> None:
+        """Close our client of this process, and let every event loop close its own."""
+        self._close_sync()
+        for held in self._loops.values():
+            loop = held()
+            # A loop that has ended has closed it.
+            with suppress(RuntimeError):
+                if loop is not None:
+                    loop.call_soon_threadsafe(self._close_soon)
+
+    def _close_soon(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._close_here())
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+
     def _close_sync(self) -> None:
         client = self._by_process.pop(os.getpid(), None)
         if client is not None:
@@ -142,7 +168,9 @@ class Clients:
     async def _close_here(self) -> None:
         _, lifetime = _clients_of(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
-            await lifetime.aclose()
+            # It may be closed already, as its loop may be about to end.
+            with suppress(RuntimeError):
+                await lifetime.aclose()
 
     def _make(self, *, is_async: bool) -> Any:
         address = _address(self._base_url)
@@ -187,6 +215,13 @@ async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
         yield
     finally:
         await client.close()
+
+
+def account_of(base_url: str | None) -> int:
+    """A number that stands for the address and the key that clients of our own are made with now."""
+    # The key itself is to stand nowhere else.
+    address = _address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
+    return hash((address, os.environ.get(KEY_VARIABLE, "").strip()))
 
 
 def is_reachable(base_url: str | None) -> bool:
