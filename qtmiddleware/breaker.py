@@ -18,11 +18,11 @@ logger: Final = get_logger("qtmiddleware")
 
 
 class BreakerState(StrEnum):
-    """``closed`` lets every call through, ``open`` none, ``half-open`` one that tries."""
+    """``closed`` lets every call through, ``open`` none, ``half_open`` one that tries."""
 
     CLOSED = "closed"
     OPEN = "open"
-    HALF_OPEN = "half-open"
+    HALF_OPEN = "half_open"
 
 
 class Attempt:

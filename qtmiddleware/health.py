@@ -17,10 +17,10 @@ from qtmiddleware.settings import BudgetSettings
 class RedisState(StrEnum):
     """What is known of the shared cache without asking it."""
 
-    NOT_USED = "not used"
-    NOT_ASKED_YET = "not asked yet"
+    NOT_USED = "not_used"
+    NOT_ASKED_YET = "not_asked_yet"
     REACHED = "reached"
-    NOT_REACHED = "not reached"
+    NOT_REACHED = "not_reached"
 
 
 class NotReady(StrEnum):
@@ -50,7 +50,8 @@ class ModelHealth:
         limit = f" of {self.allowed_failures}" if self.allowed_failures else ""
         again = f", tried again in {self.retry_in:.1f} s" if self.retry_in else ""
         state = "" if self.is_configured else ", no key or address"
-        return f"{self.name}{state}, breaker {self.breaker} ({self.failures}{limit} failures in a row{again})"
+        breaker = self.breaker.replace("_", "-")
+        return f"{self.name}{state}, breaker {breaker} ({self.failures}{limit} failures in a row{again})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class RedisHealth:
 
     def __str__(self) -> str:
         rest = f", left alone for {self.rest:.1f} s" if self.rest else ""
-        return f"{self.where}: {self.state}{rest}" if self.where else str(self.state)
+        return f"{self.where}: {self.state.replace('_', ' ')}{rest}" if self.where else "not used"
 
 
 @dataclass(frozen=True, slots=True)

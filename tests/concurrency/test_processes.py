@@ -130,6 +130,28 @@ def in_a_process(number: int) -> tuple[int, str, list[str]]:
     return number, retrieval.status, [it.text for it in retrieval.variants]
 
 
+def test_four_workers_are_four_budgets_and_the_threads_of_one_share_theirs(house: ChatHouse) -> None:
+    printed = python(
+        FORKING
+        + f"""
+from concurrent.futures import ThreadPoolExecutor
+os.environ.update(OPENAI_API_KEY="sk-x", QTM_LLM_BASE_URL={house.url!r})
+middleware = qtm.QueryMiddleware({{**CONFIG, "budget": {{"maxLlmCallsPerMinute": 2}}}})
+plain = middleware.wrap(search)
+
+def work():
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda number: plain.retrieve(f"{{QUERY}} ({{number}})"), range(6)))
+    refused = [it for it in found if [one.reason for one in it.degradations] == ["over_budget"]]
+    return len(refused) == 4 and middleware.health().budget.calls.left == 0
+
+print([in_child(work) for _ in range(4)])
+"""
+    )
+    assert printed == "[True, True, True, True]\n"
+    assert house.calls == 4 * 2
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_processes_of_a_pool_retrieve_for_themselves(method: str) -> None:
     assert in_a_process(0)[1] == "full"
