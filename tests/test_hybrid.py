@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from threading import Barrier, Event, current_thread
+from threading import Barrier, Event, Lock, current_thread
 from typing import Any, Final
 
 import pytest
@@ -21,6 +21,7 @@ from qtmiddleware.hybrid import Hybrid, HybridSearch
 from qtmiddleware.ports import Passage
 from qtmiddleware.settings import HybridSettings, PreprocessSettings
 from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"
 PASSAGES: Final = {
@@ -440,3 +441,55 @@ def test_no_question_shows_in_its_repr(store: SQLiteStore) -> None:
     search(QUERY)
     assert "Jaco" not in repr(search)
     assert repr(search).startswith("HybridSearch(")
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_beside_the_original_the_word_search_takes_a_thread_of_the_middleware() -> None:
+    release, used, lock = Event(), [], Lock()
+    vectors = hits({"a": 0.9, "b": 0.8})
+
+    def words(query: str, top_k: int) -> Any:
+        with lock:
+            used.append(qm.health().threads.in_use)
+        # The original's own has the other one.
+        if len(used) > 1:
+            release.wait(10)
+        return hits({"b": 7.0, "a": 3.0})(query, top_k)
+
+    config = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 20_000, "deadlineMs": 30_000}}
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
+    search = Hybrid(vectors, words, patience=0.2)
+    retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY)
+    threads = qm.health().threads
+    release.set()
+    assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
+    assert retrieval.status == "full"
+    # One for the variant's search, one for the words of it, which are late.
+    assert max(used) == 2
+    assert (threads.in_use, threads.given_up, search._bulkhead.in_use) == (1, 1, 0)
+
+
+def test_where_the_middleware_has_no_thread_left_vectors_alone_are_searched(caplog: pytest.LogCaptureFixture) -> None:
+    words = Recorder()
+    config = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 20_000, "maxThreads": 1}}
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
+    search = Hybrid(hits({"a": 0.9, "b": 0.8}), words)
+    with caplog.at_level(logging.WARNING, "qtmiddleware"):
+        retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY)
+    assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
+    assert len(words.queries) == 1  # the original's, which is not counted
+    assert qm.health().threads.refused == 1
+    assert "the word search failed" in caplog.text
+
+
+class Recorder:
+    """A word search that keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+
+    def __call__(self, query: str, top_k: int) -> list[dict[str, Any]]:
+        self.queries.append(query)
+        return hits({"b": 7.0, "a": 3.0})(query, top_k)

@@ -21,6 +21,7 @@ import qtmiddleware as qtm
 from qtmiddleware.breaker import Breaker
 from qtmiddleware.cache import digest
 from qtmiddleware.cache.redis_cache import Claim, RedisCache
+from qtmiddleware.health import RedisState
 from qtmiddleware.types import Transformation
 
 QUERY = "Does Jaco have any health concerns?"
@@ -420,3 +421,73 @@ def test_a_question_takes_two_trips_to_redis(server: RedisServer) -> None:
     # A third one would be made by a thread of its own.
     time.sleep(0.05)
     assert server.admin.info("commandstats")["cmdstat_eval"]["calls"] == 2
+
+
+# --- health and reload ------------------------------------------------------------------------------------------------
+
+
+def test_health_tells_what_was_last_seen_of_redis_and_asks_it_nothing(
+    stopped_server: RedisServer, impostor: Callable[[bytes | None], Impostor]
+) -> None:
+    stopped_server.start()
+    silent = impostor(None)
+    ours = wrapped(stopped_server.url, Model())
+    assert ours.middleware.health().redis.state is RedisState.NOT_ASKED_YET
+    ours.retrieve(QUERY)
+    health = ours.middleware.health().redis
+    assert (health.state, health.where, health.rest) == (RedisState.REACHED, str(stopped_server.socket), 0.0)
+    stopped_server.kill()
+    assert ours.middleware.health().redis.state is RedisState.REACHED
+    ours.retrieve(f"{QUERY} (2)")
+    health = ours.middleware.health().redis
+    assert health.state is RedisState.NOT_REACHED
+    assert health.rest > 0
+    assert ours.middleware.ready()
+    ours = wrapped(silent.url, Model())
+    ours.middleware.health()
+    assert silent.connections == 0
+
+
+def test_a_reload_keeps_the_redis_it_names_and_leaves_another(
+    server: RedisServer, impostor: Callable[[bytes | None], Impostor]
+) -> None:
+    model = Model()
+    ours = wrapped(server.url, model)
+    ours.retrieve(QUERY)
+    qm = ours.middleware
+    kept = qm._memory.cache.shared
+    config: dict[str, Any] = {"transformationType": "rewrite", "limits": LIMITS, "topK": 9}
+    cache = {"redisUrl": server.url, "redisTimeoutMs": 1_000}
+    qm.reload({**config, "cache": cache})
+    assert qm._memory.cache.shared is kept
+    assert server.admin.info("clients")["connected_clients"] == 2  # ours and the test's
+    qm.reload(config)
+    assert qm.health().redis.state is RedisState.NOT_USED
+    while server.admin.info("clients")["connected_clients"] > 1:
+        time.sleep(0.005)
+    assert ours.retrieve(QUERY).trace.cache_hits == 1
+    qm.reload({**config, "cache": {**cache, "tenant": "other"}})
+    ours.retrieve(QUERY)
+    assert (model.asked, qm.health().redis.state) == (2, RedisState.REACHED)
+
+
+def test_questions_under_way_end_with_the_redis_they_began_with(server: RedisServer) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def model(_: Any) -> str:
+        begun.set()
+        release.wait(20)
+        return json.dumps({"rewrite": REWRITE})
+
+    ours = wrapped(server.url, model)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ours.retrieve, QUERY)
+        begun.wait(20)
+        ours.middleware.reload({"transformationType": "rewrite", "limits": LIMITS})
+        release.set()
+        assert asked.result().status == "full"
+    # What it asked is there for others, and its connection is closed.
+    assert len(server.admin.keys("qtm:*")) == 1
+    while server.admin.info("clients")["connected_clients"] > 1:
+        time.sleep(0.005)
+    release.set()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import qtmiddleware as qtm
+from qtmiddleware.breaker import BreakerState
 from qtmiddleware.decorating import Decorator
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapped import AsyncWrapped, Wrapped
@@ -156,6 +157,20 @@ def read(retrieval: qtm.Retrieval) -> None:
     assert_type(retrieval.matches[0].score, float | None)
     assert_type(retrieval.trace.to_dict(), dict[str, Any])
     retrieval.status = "full"  # type: ignore[misc]
+
+
+def operated() -> None:
+    """What an operator asks for."""
+    middleware = qtm.QueryMiddleware()
+    assert_type(middleware.health(), qtm.Health)
+    assert_type(middleware.health().cache.hit_rate, float | None)
+    assert_type(middleware.health().budget.calls.left, float | None)
+    assert_type(middleware.health().model.breaker, BreakerState)
+    assert_type(middleware.ready(), qtm.Readiness)
+    assert_type(bool(middleware.ready()), bool)
+    middleware.reload({"topK": 4})
+    middleware.reload(Path("config.json"))
+    middleware.health().threads.in_use = 3  # type: ignore[misc]
 
 
 def _numbers(query: str, top_k: int) -> list[float]:

@@ -146,15 +146,11 @@ class Clients:
         self._close_sync()
         for held in self._loops.values():
             loop = held()
+            _, lifetime = (None, None) if loop is None else _clients_of(loop).pop(self, (None, None))
             # A loop that has ended has closed it.
             with suppress(RuntimeError):
-                if loop is not None:
-                    loop.call_soon_threadsafe(self._close_soon)
-
-    def _close_soon(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._close_here())
-        _closing.add(task)
-        task.add_done_callback(_closing.discard)
+                if loop is not None and lifetime is not None:
+                    loop.call_soon_threadsafe(_close_soon, lifetime)
 
     def _close_sync(self) -> None:
         client = self._by_process.pop(os.getpid(), None)
@@ -168,9 +164,7 @@ class Clients:
     async def _close_here(self) -> None:
         _, lifetime = _clients_of(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
-            # It may be closed already, as its loop may be about to end.
-            with suppress(RuntimeError):
-                await lifetime.aclose()
+            await lifetime.aclose()
 
     def _make(self, *, is_async: bool) -> Any:
         address = _address(self._base_url)
@@ -204,6 +198,17 @@ def _clients_of(loop: asyncio.AbstractEventLoop) -> _OfLoop:
         made: _OfLoop = WeakKeyDictionary()
         loop._qtmiddleware_clients = made  # type: ignore[attr-defined]
         return made
+
+
+def _close_soon(lifetime: AsyncGenerator[None, None]) -> None:
+    async def close() -> None:
+        # It may be closed already, as its loop may be about to end.
+        with suppress(RuntimeError):
+            await lifetime.aclose()
+
+    task = asyncio.get_running_loop().create_task(close())
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
 
 
 async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
