@@ -180,8 +180,7 @@ class Equipment:
         client = self._client if clients is None else clients
         model = self._inner.get((*key, account), lambda: as_language_model(client, settings))
         breaker = self._breakers.get(
-            (model.name, settings.llm.base_url, account),
-            lambda: Breaker(*_breaker_limits(settings), name=model.name),
+            (model.name, account), lambda: Breaker(*_breaker_limits(settings), name=model.name)
         )
         return GovernedModel(model, settings, breaker)
 

@@ -188,7 +188,7 @@ class QueryMiddleware:
             equipment.close()
         before = {name: value for name, value, _ in former.config.rows()}
         changed = [name for name, value, _ in loaded.rows() if value != before[name]]
-        logger.info("the configuration was reloaded; changed: %s", ", ".join(changed) or "nothing but origins and keys")
+        logger.info("the configuration was reloaded; changed: %s", ", ".join(changed) or "no setting")
 
     def health(self) -> Health:
         """How this middleware is, as far as it knows without asking anybody; instant, and raises nothing."""

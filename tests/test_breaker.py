@@ -12,7 +12,7 @@ from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.breaker import Attempt, Breaker
+from qtmiddleware.breaker import Attempt, Breaker, BreakerState
 
 
 def begun(breaker: Breaker, until: float = float("inf")) -> Attempt:
@@ -216,3 +216,30 @@ def test_a_forked_process_does_not_wait_for_a_trial_of_its_parent(clock: Clock) 
         os._exit(0 if breaker.attempt() is not None else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert breaker.attempt() is None
+
+
+def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:
+    breaker = Breaker(2, 30.0, clock=clock)
+    assert breaker.look() == (BreakerState.CLOSED, 0, 2, 0.0)
+    for _ in range(2):
+        begun(breaker).failed()
+    assert breaker.look() == (BreakerState.OPEN, 2, 2, 30.0)
+    clock.now += 30
+    assert breaker.look() == breaker.look() == (BreakerState.HALF_OPEN, 2, 2, 0.0)
+    probe = begun(breaker)
+    assert breaker.look()[0] is BreakerState.HALF_OPEN
+    probe.succeeded()
+    assert breaker.look() == (BreakerState.CLOSED, 0, 2, 0.0)
+
+
+def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
+    breaker = opened(clock, failures=2)
+    breaker.change(5, 60.0)
+    assert breaker.look()[:3] == (BreakerState.OPEN, 2, 5)
+    clock.now += 30
+    begun(breaker).failed()
+    assert breaker.rest == 60.0
+    breaker.change(0, 60.0)
+    assert breaker.look()[0] is BreakerState.CLOSED
+    begun(breaker).failed()
+    assert breaker.rest == 0.0

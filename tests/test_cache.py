@@ -96,3 +96,34 @@ def test_the_real_clock_is_used_where_none_is_given() -> None:
     cache: TTLCache[int] = TTLCache(1, 3_600)
     cache.put("a", 1)
     assert cache.get("a") == 1
+
+
+def test_other_limits_hold_for_what_is_kept_already(clock: Clock) -> None:
+    cache: TTLCache[int] = TTLCache(3, 60.0, clock=clock)
+    for key in "abc":
+        cache.put(key, ord(key))
+    cache.get("a")
+    cache.change(2, 10.0)
+    assert (len(cache), cache.get("b"), cache.get("a"), cache.max_entries) == (2, None, ord("a"), 2)
+    clock.now += 10
+    assert cache.get("a") is None
+
+
+def test_a_longer_time_holds_for_what_is_put_from_then_on(clock: Clock) -> None:
+    cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
+    cache.put("a", 1)
+    cache.change(3, 60.0)
+    cache.put("b", 2)
+    clock.now += 11
+    assert (cache.get("a"), cache.get("b")) == (None, 2)
+
+
+def test_hits_and_misses_are_counted_but_not_of_a_second_look(clock: Clock) -> None:
+    cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
+    cache.get("a")
+    cache.get("a", counts=False)
+    cache.put("a", 1)
+    cache.get("a")
+    clock.now += 10
+    cache.get("a")
+    assert (cache.hits, cache.misses) == (1, 2)

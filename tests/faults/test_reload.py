@@ -225,6 +225,14 @@ def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(services:
         assert rewrites(wrapped.retrieve(f"{QUERY} (9)")) == ["a"]
 
 
+def test_the_breaker_of_a_given_client_is_kept_whatever_address_is_set() -> None:
+    config = transforming("rewrite", breaker={"failures": 1, "seconds": 600})
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(qtm.ModelError("unavailable")))
+    qm.wrap(search).retrieve(QUERY)
+    qm.reload({**config, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}})
+    assert qm.health().model.breaker is BreakerState.OPEN
+
+
 def test_what_was_spent_is_not_forgotten() -> None:
     qm = qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
     wrapped = qm.wrap(search)
