@@ -695,6 +695,12 @@ BAD_ENVIRONMENT = [
 ]
 
 
+def test_what_kubernetes_sets_beside_a_service_of_that_name_is_passed_over() -> None:
+    environ = {"QTM_PORT": "tcp://10.0.0.7:80", "QTM_PORT_80_TCP_ADDR": "10.0.0.7", "QTM_SERVICE_HOST": "10.0.0.7"}
+    environ |= {"QTM_SERVICE_PORT": "80", "QTM_SERVICE_PORT_HTTP": "80"}
+    assert Config.load(None, environ=environ) == Config.load(None, environ={})
+
+
 @pytest.mark.parametrize(("name", "text", "words"), BAD_ENVIRONMENT)
 def test_a_bad_environment_variable_is_refused_by_name(name: str, text: str, words: str) -> None:
     error = refused(None, **{name: text})

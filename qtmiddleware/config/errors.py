@@ -18,6 +18,9 @@ REPEATED: Final = object()
 RESERVED: Final = ("QTM_CONFIG", "QTM_MODEL_DIR")
 """Variables with the settings' prefix that are no settings."""
 
+OF_KUBERNETES: Final = re.compile(r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)")
+"""What Kubernetes sets in every pod beside a service that is called ``qtm``."""
+
 _LONGEST_SHOWN: Final = 60
 _SECRET_WORDS: Final = frozenset(
     ("secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer")

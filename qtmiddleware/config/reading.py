@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.config.errors import REPEATED, RESERVED, raise_all, unknown_variable
+from qtmiddleware.config.errors import OF_KUBERNETES, REPEATED, RESERVED, raise_all, unknown_variable
 from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys
 from qtmiddleware.errors import ConfigError
 
@@ -35,9 +35,13 @@ def file_layer(path: str | os.PathLike[str]) -> Layer:
 def environment_layers(environ: Mapping[str, str]) -> list[Layer]:
     """A layer for each variable that holds a setting; `ConfigError` for a name like a setting's that is none."""
     by_name = {key.environment: key for key in all_keys()}
-    ours = sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in RESERVED)
+    ours = sorted(name for name in environ if _is_ours(name))
     raise_all([unknown_variable(name, by_name) for name in ours if name not in by_name])
     return [(f"environment {name}", _holding(by_name[name], _parsed(by_name[name], environ[name]))) for name in ours]
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(ENVIRONMENT_PREFIX) and name not in RESERVED and not OF_KUBERNETES.fullmatch(name)
 
 
 def _parsed(key: Key, text: str) -> Any:
