@@ -22,6 +22,7 @@ from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 from qtmiddleware.breaker import BreakerState
+from qtmiddleware.llms.openai.clients import _clients_of
 from qtmiddleware.stores import SQLiteStore
 from qtmiddleware.testing import ScriptedModel
 
@@ -286,14 +287,14 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
     async def awaiting() -> qtm.Retrieval:
         asked = asyncio.create_task(wrapped.aretrieve(QUERY))
         await asyncio.to_thread(services.entered.wait, 20)
-        ((client, _),) = clients._by_loop.values()
+        client, _ = _clients_of(asyncio.get_running_loop())[clients]
         qm.reload(config(services.b, limits=PATIENT))
         was_open.append(not client.is_closed())
         services.released.set()
         found = await asked
         while not client.is_closed():
             await asyncio.sleep(0)
-        assert not clients._by_loop
+        assert clients not in _clients_of(asyncio.get_running_loop())
         return found
 
     def ask() -> qtm.Retrieval:
@@ -326,7 +327,7 @@ def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(services: 
         qm = qtm.QueryMiddleware(config(services.a))
         wrapped = qm.wrap(asearch)
         await wrapped.aretrieve(QUERY)
-        ((client, _),) = qm.model.inner._clients._by_loop.values()  # type: ignore[attr-defined]
+        client, _ = _clients_of(asyncio.get_running_loop())[qm.model.inner._clients]  # type: ignore[attr-defined]
         await asyncio.to_thread(qm.reload, config(services.b))
         while not client.is_closed():
             await asyncio.sleep(0)
