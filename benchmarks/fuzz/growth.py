@@ -90,7 +90,6 @@ _GIVEN: Final = {
     "answering.citing._INDEXED": 200,
     "transforms.noise._NOISE": 300,
     "transforms.refusals._REFUSAL": 300,
-    "transforms.swift_reading._NO_ANSWER": 300,
 }
 
 

@@ -18,9 +18,7 @@ from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforms import TRANSFORMS, distinct, guard, is_within_limits, parse
-from qtmiddleware.transforms.parsing import read_carefully
 from qtmiddleware.transforms.salvage import Members, json_values
-from qtmiddleware.transforms.swift_reading import read_swiftly
 from qtmiddleware.types import Match, Transformation
 
 QUESTION: Final = "Does Jaco have any health concerns in May 2024?"
@@ -32,17 +30,14 @@ def _prompts() -> tuple[Prompt, ...]:
 
 
 def parsing(data: bytes) -> None:
-    """A reply of any mode: the swift reading says what the careful one does, and what comes of it is bounded."""
+    """A reply of any mode: what comes of it is bounded, whole or cut."""
     prompts = _prompts()
     prompt = prompts[(data[0] if data else 0) % len(prompts)]
     text = text_of(data[1:])
-    quick = read_swiftly(prompt, Reply(text))
     try:
-        made = read_carefully(prompt, Reply(text))
+        made = parse(prompt, Reply(text))
     except ModelError:
-        check(quick is None, "what is read swiftly is read carefully too")
         return
-    check(quick is None or quick == made, "both readings say the same")
     spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
     kept = guard(made, query=QUESTION, must_keep=spans, script_of=lambda it: "latin" if it.isascii() else "")
     check(_is_bounded(made) and _is_bounded(kept), "texts are bounded")

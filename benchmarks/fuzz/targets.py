@@ -20,7 +20,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.evaluation import Dataset
 from qtmiddleware.filters import matcher
-from qtmiddleware.preprocessing import _prepared, _shelf, prepare, protected_spans
+from qtmiddleware.preprocessing import prepare, protected_spans
 from qtmiddleware.reporting.figures import clean_text, fit_text, shorten_start
 from qtmiddleware.reporting.markdown import escape_text
 from qtmiddleware.stores.words import index_text, query_words
@@ -30,13 +30,9 @@ _CODES: Final = ("auto", "en", "de", "fr", "es", "it", "pt", "nl")
 
 
 def preprocess(data: bytes) -> None:
-    """All ways to prepare a query: the swift one says what the others say, and preparing again changes nothing."""
+    """Keywords of any text: preparing them again changes nothing, and every span is where it says."""
     text = text_of(data)
     made = prepare(text)
-    quick = _shelf().answer(text)
-    if quick is not None:
-        check(quick == _prepared(text, "auto", (), ()), "the swift way answers as the plain one")
-        check(quick == _carefully(text), "the swift way answers as the careful one")
     check(prepare(made.keywords).keywords == made.keywords, "preparing keywords again changes nothing")
     check(bool(made.keywords) or not text, "a query never becomes empty")
     code = _CODES[len(data) % len(_CODES)]
@@ -45,22 +41,6 @@ def preprocess(data: bytes) -> None:
     spans = protected_spans(text)
     check(all(text[it.start : it.end] == it.text for it in spans), "a span is where it says")
     check(all(one.end <= other.start for one, other in pairwise(spans)), "no spans overlap")
-
-
-def _carefully(text: str) -> tuple[str, str]:
-    """What the careful way makes of *text*, run until nothing changes."""
-    from qtmiddleware.preprocessing import PASSES, _once_carefully
-
-    shelf = _shelf()
-    result, used, settled = _once_carefully(text, "", shelf)
-    for _ in range(PASSES):
-        if settled:
-            return result, used
-        before = result
-        result, _, settled = _once_carefully(before, "", shelf)
-        if result == before:
-            return result, used
-    return text, used
 
 
 def dataset(data: bytes) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.preprocessing import careful, plain, quotes, reading, spans, swift
 from qtmiddleware.preprocessing import language as languages
 from qtmiddleware.preprocessing import lexicon as lexicons
-from qtmiddleware.preprocessing.base import Lexicon, Markers, Prepared, Rules, Span, Token
+from qtmiddleware.preprocessing import quotes, reading, spans, stripping
+from qtmiddleware.preprocessing.base import Lexicon, Markers, Prepared, Span, Token
 from qtmiddleware.preprocessing.script import dominant_script
 
 __all__ = [
@@ -48,10 +48,6 @@ def prepare(
 
     Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word lists that are none.
     """
-    if language == AUTO and not keep_words and not extra_words:
-        quick = _shelf().answer(text)
-        if quick is not None:
-            return Prepared(*quick)
     return Prepared(*_prepared(text, language, keep_words, extra_words))
 
 
@@ -63,10 +59,6 @@ def preprocess(
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'
     """
-    if language == AUTO and not keep_words and not extra_words:
-        quick = _shelf().answer(text)
-        if quick is not None:
-            return quick[0]
     return _prepared(text, language, keep_words, extra_words)[0]
 
 
@@ -94,25 +86,19 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
         raise _not_text(text)
     shelf = _shelf()
     code = _code(language)
-    if spans.is_plain(text, shelf.negations):
-        return ()
-    if code and (names := spans.names_alone(text, shelf.rules[code].lexicon)) is not None:
-        return names
     tokens, keys, loud = _read(text, shelf)
     chosen = (code or shelf.guess(keys, text)) if _is_latin(text) else ""
-    return spans.spans(text, tokens, shelf.rules[chosen or languages.DEFAULT].lexicon, loud)
+    return spans.spans(text, tokens, shelf.lexicons[chosen or languages.DEFAULT], loud)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
     """All word lists, ready for use; ``""`` names the empty one."""
 
-    rules: dict[str, Rules]
+    lexicons: dict[str, Lexicon]
     markers: Markers
     small: frozenset[str]
-    negations: frozenset[str]
     is_extended: bool
-    answer: swift.Swift
 
     def guess(self, keys: list[str], text: str = "") -> str:
         """The language of the folded words *keys*, and of the marks only one language has in *text*, or ``""``."""
@@ -126,16 +112,11 @@ def _shelf(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str]
     ready = [Lexicon(""), *own]
     if keep_words or extra_words:
         ready = [lexicons.adjusted(lexicon, keep_words, extra_words) for lexicon in ready]
-    leads = plain.leads_of(ready)
-    rules = {lexicon.language: plain.rules(lexicon, ready, leads) for lexicon in ready}
-    markers = languages.markers(own)
     return _Shelf(
-        rules=rules,
-        markers=markers,
+        lexicons={lexicon.language: lexicon for lexicon in ready},
+        markers=languages.markers(own),
         small=frozenset(word for lexicon in own for word in lexicon.stop - lexicon.acronyms),
-        negations=frozenset(word for lexicon in own for word in lexicon.negations),
         is_extended=bool(extra_words),
-        answer=swift.compiled(rules, markers, languages.DEFAULT, plain.begins, plain.after_lead_in),
     )
 
 
@@ -147,52 +128,31 @@ def _prepared(
         raise _not_text(text)
     shelf = _own_shelf(keep_words, extra_words) if keep_words or extra_words else _shelf()
     code = "" if language == AUTO else _code(language)
-    result, used, settled = _once(text, code, shelf)
-    if settled:
-        return result, used
+    result, used = _once(text, code, shelf)
     # What the rules leave may itself begin like a question. They run until nothing changes, or not at all: either way
     # preparing the result again gives the result.
     for _ in range(PASSES):
         before = result
-        result, _used, settled = _once(before, code, shelf)
-        if settled or result == before:
+        result, _used = _once(before, code, shelf)
+        if result == before:
             return result, used
     return text, used
 
 
-def _once(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool]:
-    """One pass of the rules: its result, the language and whether another pass would surely change nothing."""
-    read = plain.words_of(text)
-    if read is None:
-        return _once_carefully(text, code, shelf)
-    words, cased, acronyms = read
-    capital = words[0]
-    words[0] = first = capital.lower()
-    used = code or shelf.markers.starters.get(first) or shelf.guess(plain.keys_of(words, acronyms), text)
-    quick = plain.strip(words, shelf.rules[used], capital, cased, acronyms)
-    if quick is None:
-        return _once_carefully(text, code, shelf)
-    result, outlook = quick
-    if outlook == "foreign" and (code or shelf.guess(result.split(), result) in ("", used)):
-        outlook = "settled"
-    return result or text, used, outlook == "settled"
-
-
-def _once_carefully(text: str, code: str, shelf: _Shelf) -> tuple[str, str, bool]:
-    """One pass of the rules over the query read piece by piece."""
+def _once(text: str, code: str, shelf: _Shelf) -> tuple[str, str]:
+    """One pass of the rules: its result and the language."""
     if not (_is_latin(text) or shelf.is_extended):
-        return text, "", True
+        return text, ""
     tokens, keys, _ = _read(text, shelf)
     used = code or shelf.guess(keys, text)
-    result = careful.strip(text, tokens, keys, shelf.rules[used].lexicon)
-    return result or text, used, False
+    return stripping.strip(text, tokens, keys, shelf.lexicons[used]) or text, used
 
 
 def _read(text: str, shelf: _Shelf) -> tuple[list[Token], list[str], bool]:
     """The pieces of *text*, each as word lists hold it, and whether it is in capitals throughout."""
     tokens = reading.read(text, quotes.find_quotes(text))
-    loud = careful.is_loud(tokens, shelf.small)
-    return tokens, careful.keys_of(tokens, loud), loud
+    loud = stripping.is_loud(tokens, shelf.small)
+    return tokens, stripping.keys_of(tokens, loud), loud
 
 
 def _is_latin(text: str) -> bool:

@@ -88,51 +88,17 @@ class Lexicon:
     talk: frozenset[str] = frozenset()
 
 
-Leads = Mapping[str, Mapping[str, frozenset[str] | None]]
-"""How lead-ins may begin: first word, second word, third words (``None`` where a lead-in may end before)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """One word list as the plain way needs it.
-
-    *quick* are the stop words that go without a second look and *odd* all words that ask for one: *telling* words of
-    kept phrases, capitalised stop words, and what another pass might take away. *pairs* are the neighbours in kept
-    phrases, *capitals* the stop words as they begin a name (*title_articles* begin titles and go), *moving* the stop
-    words and closings of all other lists.
-    *homographs* and *elides* stand in the lexicon too: names among the stop words, and whether it elides articles.
-    *leads* are the first words of the lead-ins, *all_leads* those of all lists.
-    """
-
-    lexicon: Lexicon
-    stop: frozenset[str]
-    quick: frozenset[str]
-    telling: frozenset[str]
-    odd: frozenset[str]
-    homographs: frozenset[str]
-    elides: bool
-    capitals: frozenset[str]
-    title_articles: frozenset[str]
-    pairs: frozenset[tuple[str, str]]
-    moving: frozenset[str]
-    leads: Leads
-    all_leads: Leads
-
-
 @dataclass(frozen=True, slots=True)
 class Markers:
     """What small words say about the language.
 
     *weights* are the languages each word speaks for. *starters* are first words that are enough alone, *openers* those
-    that weigh more in that place. A query of plain ASCII with one of *sure* and none of *foreign*, and no opener, is in
-    the default language: no count could come out otherwise.
+    that weigh more in that place.
     """
 
     weights: Mapping[str, tuple[tuple[str, int], ...]]
     starters: Mapping[str, str]
     openers: Mapping[str, str]
-    sure: frozenset[str]
-    foreign: frozenset[str]
 
 
 def fold(word: str) -> str:
@@ -155,33 +121,3 @@ def _length(phrase: Phrase, keys: Sequence[str], start: int) -> int:
         elif not optional:
             return 0
     return at - start
-
-
-PUNCTUATION = b"?!,;:."
-
-
-def _shape_table() -> bytes:
-    """One letter for every kind of byte: A and a for letters, 0, a blank, a dot, X for what is none of these."""
-    table = bytearray(b"X" * 256)
-    for code in range(128):
-        letter = chr(code)
-        if letter.isalpha():
-            table[code] = ord("A" if letter.isupper() else "a")
-        elif letter.isspace():
-            table[code] = ord(" ")
-        elif code in PUNCTUATION:
-            table[code] = ord(".")
-        elif letter.isdigit():
-            table[code] = ord("0")
-        elif letter in "'-()":
-            table[code] = code
-    return bytes(table)
-
-
-SHAPE = _shape_table()
-SMALL = b"abcdefghijklmnopqrstuvwxyz \t\n"
-SIMPLE = SMALL + SMALL.upper() + PUNCTUATION
-# White space is any of ASCII's, as it is where a text is split: separators that nobody types are among it.
-BLANKED = bytes(
-    ord(" ") if code in PUNCTUATION + b"()" or (code < 128 and chr(code).isspace()) else code for code in range(256)
-)

@@ -26,15 +26,7 @@ def markers(lexicons: Sequence[Lexicon]) -> Markers:
         weights={word: tuple(weights.items()) for word, weights in table.items()},
         starters={word: lexicon.language for lexicon in lexicons for word in lexicon.starters},
         openers={word: lexicon.language for lexicon in lexicons for word in lexicon.openers},
-        sure=frozenset(word for word, weights in table.items() if _lead(weights) > 0),
-        foreign=frozenset(word for word, weights in table.items() if _lead(weights) < 0),
     )
-
-
-def _lead(weights: dict[str, int]) -> int:
-    """By how much a word speaks for the default language rather than for any other."""
-    others = (weight for language, weight in weights.items() if language != DEFAULT)
-    return weights.get(DEFAULT, 0) - max(others, default=0)
 
 
 def guess(keys: Sequence[str], known: Markers, text: str = "") -> str:

@@ -12,52 +12,7 @@ from qtmiddleware.preprocessing.base import Lexicon, Span, Token, fold
 SHORT = 4
 """A text of at most so many words, all of them capitalised, is a name as a whole."""
 
-
-# Letters, spaces and the marks between words.
-_PLAIN: Final = b"abcdefghijklmnopqrstuvwxyz ,;?!"
-_SENTENCE: Final = _PLAIN[:29] + b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NAME: Final = re.compile(r"(?<=[ ,;])[A-Z][a-z]+")
 _UNIT: Final = re.compile(r"\s(?:kg|mg|g|km|cm|mm|m|ml|lbs?|oz|ft|kwh)(?!\w)")
-_BLANK_MARKS: Final = bytes.maketrans(b",;?!", b"    ")
-
-
-def is_plain(text: str, negations: frozenset[str]) -> bool:
-    """Whether *text* surely holds nothing to protect: plain words, one capital at most, at its beginning, no denial.
-
-    Most questions are like this, and reading them piece by piece would take ten times as long.
-    """
-    if not text.isascii():
-        return False
-    rest = text[:1].lower() + text[1:].removesuffix(".")
-    raw = rest.encode()
-    return not raw.translate(None, _PLAIN) and negations.isdisjoint(raw.translate(_BLANK_MARKS).decode().split())
-
-
-def names_alone(text: str, lexicon: Lexicon) -> tuple[Span, ...] | None:
-    """The names of a plain sentence in which each stands alone, and which holds nothing else to protect.
-
-    ``None`` where it may be otherwise; that is for `spans` to find out, which takes ten times as long.
-    """
-    body = text[:-1] if text[-1:] in ".?!" else text
-    if not body.isascii() or lexicon.nouns_are_capitalised or body.encode().translate(None, _SENTENCE):
-        return None
-    words = body.encode().translate(_BLANK_MARKS).decode().split()
-    if not words or not words[0][1:].islower() or not lexicon.negations.isdisjoint(map(str.lower, words)):
-        return None
-    is_sentence = after_name = False
-    for word in words[1:]:
-        if word.islower():
-            is_sentence |= len(word) > 3
-            after_name = False
-        elif after_name or not word[1:].islower() or word.lower() in lexicon.articles:
-            return None
-        else:
-            after_name = True
-    if not is_sentence:
-        return None
-    # The first word has its capital from the sentence, also behind a mark.
-    first = len(body) - len(body.lstrip(" ,;"))
-    return tuple(Span("name", name.group(), *name.span()) for name in _NAME.finditer(body, first + 1))
 
 
 def spans(text: str, tokens: Sequence[Token], lexicon: Lexicon, loud: bool) -> tuple[Span, ...]:

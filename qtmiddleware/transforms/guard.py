@@ -38,21 +38,7 @@ def guard(
     a text, ``""`` if unknown; a text in another script than *query* is dropped, and one in another language where
     *same_language* tells. Every change is a note.
     """
-    if not must_keep and same_language is None and query.isascii() and _is_plain(transformation):
-        return transformation
     return _Guard(query, must_keep, script_of, same_language).checked(transformation)
-
-
-def _is_plain(given: Transformation) -> bool:
-    """Whether every text is in ASCII, which no query in ASCII finds foreign, and no note stands there twice."""
-    singles = given.standalone, given.rewrite, given.step_back, given.hyde
-    return (
-        all(text is None or text.isascii() for text in singles)
-        and all(map(str.isascii, given.sub_queries))
-        and all(map(str.isascii, given.paraphrases))
-        and all(map(str.isascii, given.keywords))
-        and len(set(given.notes)) == len(given.notes)
-    )
 
 
 class _Guard:

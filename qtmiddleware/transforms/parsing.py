@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt, Reply, ReplyField
-from qtmiddleware.transforms.filling import filled
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
 from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
 from qtmiddleware.transforms.noise import is_beside_the_point, is_error_page, is_noise, without_lead_in
@@ -16,7 +15,6 @@ from qtmiddleware.transforms.picking import Picked, pick
 from qtmiddleware.transforms.references import points_elsewhere
 from qtmiddleware.transforms.refusals import is_refusal
 from qtmiddleware.transforms.salvage import Cut, json_string, json_values
-from qtmiddleware.transforms.swift_reading import read_swiftly
 from qtmiddleware.transforms.thoughts import without_thoughts
 from qtmiddleware.transforms.wording import clean, normal, shorten
 from qtmiddleware.types import Transformation
@@ -50,12 +48,6 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
 
     Raises `ModelError` with the reason ``refused``, ``empty``, ``truncated`` or ``unparsable``.
     """
-    swiftly = read_swiftly(prompt, reply)
-    return swiftly if swiftly is not None else read_carefully(prompt, reply)
-
-
-def read_carefully(prompt: Prompt, reply: Reply) -> Transformation:
-    """`parse` for every reply there can be, ordinary or not."""
     text, is_cut = _readable(reply)
     return _Reading(prompt, text, is_cut=is_cut or reply.truncated).transformation()
 
@@ -202,7 +194,7 @@ class _Reading:
             self.notes["reply", "truncated"] = None
 
     def _result(self, values: dict[str, list[str]]) -> Transformation:
-        result = filled(values, self.notes)
+        result = _filled(values, self.notes)
         if result.is_empty and not self._is_settled():
             raise self._error()
         return result
@@ -242,3 +234,22 @@ def _whole_sentences(text: str) -> str:
     """*text* up to the end of its last complete sentence."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     return text[: ends[-1]] if ends else ""
+
+
+def _filled(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]) -> Transformation:
+    """The transformation that holds *texts*, by field; of those for a single text, the first."""
+
+    def one(name: str) -> str | None:
+        found = texts.get(name)
+        return found[0] if found else None
+
+    return Transformation(
+        standalone=one("standalone"),
+        rewrite=one("rewrite"),
+        step_back=one("step_back"),
+        sub_queries=tuple(texts.get("sub_queries", ())),
+        paraphrases=tuple(texts.get("paraphrases", ())),
+        hyde=one("hyde"),
+        keywords=tuple(texts.get("keywords", ())),
+        notes=tuple(notes),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from qtmiddleware.transforms.wording import folded, listed, words
+from qtmiddleware.transforms.wording import folded, words
 
 _STEP: Final = re.compile(
     r"(?<!\w)#\d\b"
@@ -32,15 +32,6 @@ _PRONOUN: Final = re.compile(
     r"\b(?:is|was|are|were|do|does|did|has|have|had|can|could|will|would|should) (he|she|they|it)\b"
     r"(?! \w+(?: \w+)? (?:to|that|for|if|when|in|on|at|on|outside)\b)"
 )
-# In plain ASCII without "#" or brackets, every pattern above needs one of these, digits aside.
-_CUES: Final = listed(
-    """
-    answer answers result results response output step query queries question questions subquery subqueries
-    subquestion subquestions etape schritt paso passo stap previous preceding above earlier mentioned identified named
-    found listed given that this those these said aforementioned resulting he she they it
-    """
-)
-_LETTERS_APART: Final = bytes(code if code < 128 and chr(code).isalpha() else 32 for code in range(256))
 _NAME: Final = re.compile(r"(?<=[\w,] )[A-Z0-9]\w*")
 
 
@@ -49,17 +40,7 @@ def points_elsewhere(sub_query: str, query: str) -> bool:
 
     What *query* says in the same words is the user's own, and stays.
     """
-    text = folded(sub_query)
-    return _may_point(text) and _points(sub_query, text, folded(query))
-
-
-def _may_point(text: str) -> bool:
-    if not text.isascii() or "#" in text or "[" in text or "<" in text or "{" in text:
-        return True
-    return not _CUES.isdisjoint(text.encode().translate(_LETTERS_APART).decode().split())
-
-
-def _points(sub_query: str, text: str, asked: str) -> bool:
+    text, asked = folded(sub_query), folded(query)
     for pattern in (_STEP, _SLOT):
         match = pattern.search(text)
         if match and match.group().strip() not in asked:

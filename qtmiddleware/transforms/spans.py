@@ -22,8 +22,6 @@ _SMALL_WORDS: Final = listed("the a an of and de la le du der die das von van el
 
 def keeps(kind: str, span: str, text: str, *, query: str) -> bool:
     """Whether *text* holds *span* of *query* in a form that says the same; *kind* is one of those named above."""
-    if kind in ("identifier", "name") and _stands_in(span, text):
-        return True
     if kind == "negation":
         return keeps_negation(text, query, span)
     if kind == "number":
@@ -35,15 +33,6 @@ def keeps(kind: str, span: str, text: str, *, query: str) -> bool:
     if _has_identifier(span, text):
         return True
     return kind == "name" and _has_name(span, text)
-
-
-def _stands_in(span: str, text: str) -> bool:
-    """Whether *span* surely stands in *text* as it is written, which most do; no pattern has to be made for these."""
-    start = text.find(span)
-    if start < 0:
-        return False
-    before, after = text[max(0, start - 1) : start], text[start + len(span) :][:1]
-    return (not before or before == " ") and (not after or after in " ,;?!")
 
 
 def as_written(kind: str, span: str) -> str:

@@ -1,13 +1,8 @@
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
-from tests.shared_data import SHARED, needs_shared_data
 
 CASES = [
     ("Does Jaco have any health concerns?", [("name", "Jaco")]),
@@ -123,43 +118,3 @@ def test_the_dominant_script_is_that_of_most_letters(text: str, script: str) -> 
 )
 def test_a_language_is_named_only_where_it_is_clear(text: str, language: str) -> None:
     assert detect_language(text) == language
-
-
-LITTLE = (
-    *("what", "is", "the", "no", "not", "nicht", "Will", "may", "apple", "Apple"),
-    *("a", "I", "us", "to", "be", "or", "?", ",", ".", "!"),
-)
-
-
-def _read_piece_by_piece(text: str, monkeypatch: pytest.MonkeyPatch, language: str = "auto") -> object:
-    with monkeypatch.context() as patch:
-        patch.setattr("qtmiddleware.preprocessing.spans.is_plain", lambda *_: False)
-        patch.setattr("qtmiddleware.preprocessing.spans.names_alone", lambda *_: None)
-        return protected_spans(text, language=language)
-
-
-@needs_shared_data
-def test_a_plain_question_is_spared_the_reading_and_holds_nothing_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    spared = 0
-    for file in sorted((SHARED / "data").glob("**/queries.jsonl")):
-        # Every fourth: all of them take ten seconds and tell the same.
-        for line in file.read_text(encoding="utf-8").splitlines()[::4]:
-            text = json.loads(line)["text"]
-            if not protected_spans(text):
-                spared += 1
-                assert _read_piece_by_piece(text, monkeypatch) == (), text
-            for language in ("en", "es", "de"):
-                found = protected_spans(text, language=language)
-                assert found == _read_piece_by_piece(text, monkeypatch, language), text
-    assert spared > 500
-
-
-@given(st.lists(st.sampled_from(LITTLE)))
-@example([",", "Will", "what"])
-@example([" ", "Will", "what"])
-def test_what_is_spared_the_reading_is_what_has_nothing_to_protect(words: list[str]) -> None:
-    text = " ".join(words)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for language in ("auto", "en", "fr", "de"):
-            found = protected_spans(text, language=language)
-            assert found == _read_piece_by_piece(text, monkeypatch, language)

@@ -17,7 +17,6 @@ from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.preprocessing.script import dominant_script
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforms import guard, parse, prompts_for
-from qtmiddleware.transforms.spans import keeps
 from qtmiddleware.types import Message, Transformation
 from tests.shared_data import SHARED, needs_shared_data
 
@@ -336,32 +335,3 @@ def test_good_replies_pass_as_they_are() -> None:
         assert not {what for _, what in kept.notes} & {"language_mismatch", "dropped: unresolved reference", "missing"}
     assert total == 650
     assert changed <= 0.02 * total
-
-
-@given(st.lists(st.text() | st.text("ab c", max_size=5), min_size=8, max_size=8), st.text() | st.just("plain"))
-def test_what_has_nothing_to_lose_is_judged_as_if_it_had(texts: list[str], query: str) -> None:
-    made = Transformation(
-        standalone=texts[0] or None,
-        rewrite=texts[1],
-        step_back=texts[2],
-        sub_queries=(texts[3], texts[4]),
-        paraphrases=(texts[5],),
-        hyde=texts[6],
-        keywords=(texts[7],),
-        notes=(("rewrite", "cut: too long"),) * len(texts[0][:3]),
-    )
-    plain = guard(made, query=query, must_keep=(), script_of=dominant_script)
-    assert plain == guard(made, query=query, must_keep=[("name", " ")], script_of=dominant_script)
-
-
-@given(
-    st.sampled_from(["identifier", "name"]),
-    st.sampled_from(["E-4042", "v1.2", "C++", ".NET", "@jaco", "Jaco", "New York", "foo::bar", "US"]),
-    st.lists(st.sampled_from(["E-4042", "v1.2", ".3", "C++", ".NET", "@jaco", "Jaco", "'s", "s", " ", ",", "-", "x"])),
-)
-def test_what_stands_there_as_it_is_written_is_kept_by_the_pattern_too(kind: str, span: str, parts: list[str]) -> None:
-    text = "".join(parts)
-    with pytest.MonkeyPatch.context() as patch:
-        found = keeps(kind, span, text, query=span)
-        patch.setattr("qtmiddleware.transforms.spans._stands_in", lambda *_: False)
-        assert keeps(kind, span, text, query=span) == found
