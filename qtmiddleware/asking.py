@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt
 from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
-from qtmiddleware.settings import Settings
+from qtmiddleware.settings import Settings, key_of
 from qtmiddleware.steps import Ask, Outcome
 from qtmiddleware.trace import Trace
 from qtmiddleware.transforms import guard, is_within_limits, merge, parse, prompts_for, standalone_prompt
 from qtmiddleware.types import Degradation, Message, Transformation
-
-NOTHING = Transformation()
 
 
 class Question:
@@ -44,28 +43,10 @@ class Question:
 
     def cache_key(self, model: str) -> Hashable:
         """What two questions must share to share a transformation."""
-        settings = self._settings
         return (
-            settings.cache.tenant,
             model,
-            settings.transformation_type,
+            key_of(self._settings, "reply"),
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
-            tuple(sorted(settings.llm.prompts.items())),
-            settings.max_sub_queries,
-            settings.llm.paraphrases,
-            settings.llm.sub_query_style,
-            settings.llm.hyde_in_combined,
-            settings.llm.temperature,
-            settings.llm.max_tokens,
-            settings.llm.history_messages,
-            settings.llm.structured_output,
-            settings.llm.reasoning_effort,
-            settings.llm.base_url,
-            settings.llm.guard,
-            # Without the rules no language is detected, and the guard looks at it.
-            settings.preprocess.enabled,
-            settings.preprocess.language,
-            settings.escalation.max_llm_calls_per_query,
             self.query,
             tuple((message.role, message.content) for message in self._history),
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from qtmiddleware.breaker import Breaker
 from qtmiddleware.config import Config
+from qtmiddleware.config.keys import dotted
 from qtmiddleware.drivers import Bulkhead
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.forking import ForkLock
@@ -22,28 +24,12 @@ from qtmiddleware.querylog import QueryLog, Redact
 from qtmiddleware.rerankers import as_reranker
 from qtmiddleware.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.rerankers.pinecone import PineconeReranker
-from qtmiddleware.settings import Settings
+from qtmiddleware.settings import Settings, key_of, marked
 
 logger: Final = get_logger("qtmiddleware")
 
 # How many differently set models, rerankers and logs are kept; per-call settings are few, but they may come from users.
 MOST_KEPT: Final = 32
-
-# What is opened once and serves every call.
-_OF_THE_WHOLE: Final[Mapping[str, Callable[[Settings], Any]]] = {
-    "cache.maxEntries": lambda settings: settings.cache.max_entries,
-    "cache.ttlSeconds": lambda settings: settings.cache.ttl_seconds,
-    "indexPath": lambda settings: settings.index_path,
-    "embeddingModel": lambda settings: settings.embedding_model,
-    "embeddingDimensions": lambda settings: settings.embedding_dimensions,
-    "store": lambda settings: settings.store,
-    "hybrid": lambda settings: settings.hybrid,
-    "cache.redisUrl": lambda settings: settings.cache.redis_url,
-    "cache.redisTimeoutMs": lambda settings: settings.cache.redis_timeout_ms,
-    "breaker": lambda settings: settings.breaker,
-    "budget": lambda settings: settings.budget,
-    "limits.maxThreads": lambda settings: settings.limits.max_threads,
-}
 
 T = TypeVar("T")
 
@@ -151,8 +137,9 @@ class Equipment:
         own, asked = self.config.settings, config.settings
         if asked is own:
             return own
-        for key, read in _OF_THE_WHOLE.items():
-            if read(asked) != read(own):
+        for name in marked(Settings, "middleware"):
+            if attrgetter(name)(asked) != attrgetter(name)(own):
+                key = dotted(tuple(name.split(".")))
                 raise ConfigError(
                     f"{key} belongs to the whole middleware; one call cannot change it", path=key, source="call"
                 )
@@ -160,17 +147,7 @@ class Equipment:
 
     def model(self, settings: Settings) -> GovernedModel:
         """The model of the transformations; one that was given as such is asked whatever *settings* say."""
-        llm = settings.llm
-        key = (
-            settings.transformation_model,
-            llm.base_url,
-            llm.temperature,
-            llm.max_tokens,
-            llm.structured_output,
-            llm.reasoning_effort,
-            llm.input_price,
-            llm.output_price,
-        )
+        key = key_of(settings, "model")
         return self._models.get(key, lambda: self._governed(key, settings))
 
     def _governed(self, key: tuple[Hashable, ...], settings: Settings) -> GovernedModel:

@@ -17,13 +17,14 @@ distance) is read off the order of the lists, which is always best first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import isfinite
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, Final
 
-from qtmiddleware.settings import FusionMethod
+from qtmiddleware.catalogue import FUSION_METHODS
 from qtmiddleware.types import Key, Ranking
 
 
@@ -40,18 +41,32 @@ class Fused:
     scores: Sequence[float]
     items: Sequence[Any] = field(repr=False)
     sources: Sequence[int]
-    method: FusionMethod
+    method: str
     offsets: tuple[int, ...] = ()
     spread: float | None = None
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether each passage is there once; with ``concat`` every list stands as it was."""
+        return FUSION_METHODS[self.method].merges
 
-# One passage while it is being merged: [score, item, sources, best rank, key].
-_Entry = list[Any]
+
+@dataclass(slots=True)
+class _Entry:
+    """One passage while it is being merged; *rank* is its best one, and *sources* the lists it is in, as bits."""
+
+    key: Key
+    item: Any
+    score: float
+    sources: int
+    rank: int = 0
+
+
 _UNHEARD: Final = 1 << 40
 _NOTHING: Final = 1e-100  # the share of the mean spread below which a list has none
 WHOLE_TO_TAIL: Final = 2.65
 MOST_SPREADS: Final = 4.0
-_Merge = Callable[[Sequence[Ranking], int, int], dict[Key, _Entry]]
+_Merge = Callable[[Sequence[Ranking], int, int], Fused]
 
 
 def direction(rankings: Sequence[Ranking]) -> int:
@@ -112,7 +127,8 @@ def _mean_spread(rankings: Sequence[Ranking]) -> float:
     return sum(weight / whole * own for weight, own in found if own) if whole else 0.0
 
 
-def _anchored(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
+def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
+    """The weighted mean of the scores, each list stretched to the mean spread of all."""
     merged: dict[Key, _Entry] = {}
     whole = sum(ranking.variant.weight for ranking in rankings if ranking.keys) or 1.0
     lowest = [(min if sign > 0 else max)(ranking.scores, default=0.0) for ranking in rankings]  # type: ignore[type-var]
@@ -128,62 +144,85 @@ def _anchored(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entr
         for key, gain, item in zip(ranking.keys, gains, ranking.items, strict=True):
             entry = merged.get(key)
             if entry is None:
-                merged[key] = [floor + gain, item, bit, 0, key]
-            elif not entry[2] & bit:
-                entry[0] += gain
-                entry[2] |= bit
-    return merged
+                merged[key] = _Entry(key, item, floor + gain, bit)
+            elif not entry.sources & bit:
+                entry.score += gain
+                entry.sources |= bit
+    return _by_score("anchored", merged, mean)
 
 
-def _reciprocal(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -> dict[Key, _Entry]:
+def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
+    """The sum of 1 / (k + rank)."""
+    return _reciprocal("rrf", rankings, rrf_k, [1.0] * len(rankings))
+
+
+def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
+    """The sum of weight / (k + rank)."""
+    return _reciprocal("weighted_rrf", rankings, rrf_k, [ranking.variant.weight for ranking in rankings])
+
+
+def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
+    """The best score a passage has in any list."""
+    merged: dict[Key, _Entry] = {}
+    for position, ranking in enumerate(rankings):
+        bit = 1 << position
+        for key, score, item in zip(ranking.keys, ranking.scores, ranking.items, strict=True):
+            better = sign * score  # type: ignore[operator]
+            entry = merged.get(key)
+            if entry is None:
+                merged[key] = _Entry(key, item, better, bit)
+            else:
+                entry.sources |= bit
+                if better > entry.score:
+                    entry.score, entry.item = better, item
+    return _by_score("max", merged)
+
+
+def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
+    """Every list as it is, one after the other."""
+    entries = [
+        _Entry(key, item, 0.0 if score is None else sign * score, 1 << position)
+        for position, ranking in enumerate(rankings)
+        for key, score, item in zip(ranking.keys, ranking.scores, ranking.items, strict=True)
+    ]
+    lengths = [len(ranking.keys) for ranking in rankings]
+    return replace(_fused("concat", entries), offsets=tuple(accumulate(lengths[:-1], initial=0))[: len(rankings)])
+
+
+def _reciprocal(method: str, rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -> Fused:
     merged: dict[Key, _Entry] = {}
     for position, (ranking, weight) in enumerate(zip(rankings, weights, strict=True)):
         bit = 1 << position
         for rank, (key, item) in enumerate(zip(ranking.keys, ranking.items, strict=True), start=1):
-            # A list nobody listens to breaks no ties either.
+            # A list of weight 0 breaks no ties either.
             place = rank if weight else _UNHEARD + rank
             entry = merged.get(key)
             if entry is None:
-                merged[key] = [weight / (k + rank), item, bit, place, key]
-            elif not entry[2] & bit:
-                entry[0] += weight / (k + rank)
-                entry[2] |= bit
-                entry[3] = min(entry[3], place)
-    return merged
+                merged[key] = _Entry(key, item, weight / (k + rank), bit, place)
+            elif not entry.sources & bit:
+                entry.score += weight / (k + rank)
+                entry.sources |= bit
+                entry.rank = min(entry.rank, place)
+    # Rounded, for sums of the same parts differ in their last digits by the order of the lists.
+    return _fused(method, sorted(merged.values(), key=lambda it: (-round(it.score, 12), it.rank, it.key)))
 
 
-def _max(rankings: Sequence[Ranking], sign: int, _: int) -> dict[Key, _Entry]:
-    merged: dict[Key, _Entry] = {}
-    for position, ranking in enumerate(rankings):
-        bit = 1 << position
-        for rank, (key, score, item) in enumerate(zip(ranking.keys, ranking.scores, ranking.items, strict=True)):
-            better = sign * score  # type: ignore[operator]
-            entry = merged.get(key)
-            if entry is None:
-                merged[key] = [better, item, bit, rank, key]
-            else:
-                entry[2] |= bit
-                if better > entry[0]:
-                    entry[0], entry[1], entry[3] = better, item, rank
-    return merged
+def _by_score(method: str, merged: Mapping[Key, _Entry], mean_spread: float | None = None) -> Fused:
+    return _fused(method, sorted(merged.values(), key=attrgetter("score"), reverse=True), mean_spread)
 
 
-def _concatenated(rankings: Sequence[Ranking], sign: int) -> Fused:
-    keys: list[Key] = []
-    scores: list[float] = []
-    items: list[Any] = []
-    sources: list[int] = []
-    offsets: list[int] = []
-    for position, ranking in enumerate(rankings):
-        offsets.append(len(keys))
-        keys.extend(ranking.keys)
-        items.extend(ranking.items)
-        scores.extend(0.0 if score is None else sign * score for score in ranking.scores)
-        sources.extend([1 << position] * len(ranking.keys))
-    return Fused(keys, scores, items, sources, "concat", tuple(offsets))
+def _fused(method: str, entries: Sequence[_Entry], mean_spread: float | None = None) -> Fused:
+    return Fused(
+        keys=[entry.key for entry in entries],
+        scores=[entry.score for entry in entries],
+        items=[entry.item for entry in entries],
+        sources=[entry.sources for entry in entries],
+        method=method,
+        spread=mean_spread,
+    )
 
 
-def _alone(ranking: Ranking, method: FusionMethod, sign: int) -> Fused:
+def _alone(ranking: Ranking, method: str, sign: int) -> Fused:
     """One list, in its own order, each passage once."""
     ranking = _once_each(ranking)
     if has_scores([ranking]):
@@ -208,18 +247,11 @@ def _once_each(ranking: Ranking) -> Ranking:
     )
 
 
-_MERGES: dict[FusionMethod, _Merge] = {
-    "anchored": _anchored,
-    "rrf": lambda rankings, _, k: _reciprocal(rankings, k, [1.0] * len(rankings)),
-    "weighted_rrf": lambda rankings, _, k: _reciprocal(rankings, k, [it.variant.weight for it in rankings]),
-    "max": _max,
-}
-_BY_SCORE: frozenset[FusionMethod] = frozenset({"anchored", "max"})
+_MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for name in FUSION_METHODS}
+"""The function of each method of the catalogue is the one of its name above."""
 
 
-def fuse(
-    rankings: Sequence[Ranking], method: FusionMethod = "anchored", *, rrf_k: int = 60, rising: bool = False
-) -> Fused:
+def fuse(rankings: Sequence[Ranking], method: str = "anchored", *, rrf_k: int = 60, rising: bool = False) -> Fused:
     """Merge *rankings* into one list, best first.
 
     Whether lower scores are better is read off the lists; *rising* decides where they do not show it.
@@ -228,23 +260,9 @@ def fuse(
     ones to the list that stands first (the original's), then to its order there.
     """
     sign = -(direction(rankings) or (1 if rising else -1))
-    if method == "concat":
-        return _concatenated(rankings, sign)
-    if len(rankings) == 1:
+    row = FUSION_METHODS[method]
+    if len(rankings) == 1 and row.merges:
         return _alone(rankings[0], method, sign)
-    if method in _BY_SCORE and not has_scores(rankings):
+    if row.needs_scores and not has_scores(rankings):
         method = "weighted_rrf"
-    by_score = method in _BY_SCORE
-    merged = _MERGES[method](rankings, sign, rrf_k)
-    if by_score:
-        ordered = sorted(merged.values(), key=itemgetter(0), reverse=True)
-    else:
-        ordered = sorted(merged.values(), key=lambda entry: (-round(entry[0], 12), entry[3], entry[4]))
-    return Fused(
-        keys=[entry[4] for entry in ordered],
-        scores=[entry[0] for entry in ordered],
-        items=[entry[1] for entry in ordered],
-        sources=[entry[2] for entry in ordered],
-        method=method,
-        spread=_mean_spread(rankings) if method == "anchored" else None,
-    )
+    return _MERGES[method](rankings, sign, rrf_k)

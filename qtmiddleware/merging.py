@@ -130,7 +130,7 @@ class Combined:
 
         ``None`` where the question itself has no say, and where lists stand as they were found.
         """
-        if self.candidates.method == "concat":
+        if not self.candidates.is_merged:
             return None
         asked = {it.variant.kind: it for it in self.rankings if it.variant.kind in ("original", "standalone")}
         alone = asked.get("standalone")
@@ -182,7 +182,7 @@ def presented(lists: Sequence[Found], made: Combined, request: Request) -> Merge
         return Merged(first.response, matches)
     longest = max(len(entry.ranking.keys) for entry in lists)
     count = longest if request.top_k is None else request.top_k
-    if made.candidates.method == "concat":
+    if not made.candidates.is_merged:
         count = len(made.candidates.keys)
     chosen, known = _complete(made, count, request.top_k), None
     if (question := made.question) is not None:
@@ -218,7 +218,7 @@ def _complete(made: Combined, count: int, top_k: int | None) -> _Chosen:
     plain = len(own.keys) if top_k is None else min(top_k, len(own.keys))
     if top_k is not None and len(own.keys) >= top_k:
         absent = absent[: max(0, top_k - len(best))]
-    elif top_k is not None and fused.method != "concat":
+    elif top_k is not None and fused.is_merged:
         given, surplus = set(own.keys), max(0, len(best) + len(absent) - top_k)
         least = [place for place in reversed(best) if fused.keys[place] not in given][:surplus]
         best = [place for place in best if place not in least]
@@ -232,7 +232,7 @@ def _complete(made: Combined, count: int, top_k: int | None) -> _Chosen:
     items = [fused.items[place] for place in best] + [own.items[place] for place in unheard]
     return _Chosen(
         keys=[fused.keys[place] for place in best] + [own.keys[place] for place in unheard],
-        scores=scores if fused.method == "concat" else falling(scores),
+        scores=falling(scores) if fused.is_merged else scores,
         items=items,
         sources=[fused.sources[place] for place in best] + [0] * len(unheard),
         shown=items,

@@ -16,7 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from qtmiddleware.asking import NOTHING, Question
+from qtmiddleware.asking import Question
+from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.gate import reason_not_to_ask

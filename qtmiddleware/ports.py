@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+from qtmiddleware.catalogue import FieldShape
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.types import Message
-
-FieldShape = Literal["line", "passage", "list"]
-"""What one field of a model's reply holds: one line, one longer passage, or a list of lines."""
 
 
 @dataclass(frozen=True, slots=True)

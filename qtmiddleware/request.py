@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qtmiddleware.cache import TransformationCache
+from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
 from qtmiddleware.drivers import Bulkhead
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.gate import Gate
@@ -17,7 +18,7 @@ from qtmiddleware.settings import Settings
 from qtmiddleware.types import Degradation, Message, Query, Transformation, Variant
 
 # Whose words are those of passages that answer the question.
-_EVIDENT: Final = frozenset({"rewrite", "hyde", "sub_query", "paraphrase"})
+_EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
 
 def _asked_at_once() -> None:
@@ -75,13 +76,13 @@ class Request:
         return (
             settings.keyword_evidence.enabled
             and settings.preprocess.apply_to != "text"
-            and settings.fusion.method != "concat"
+            and FUSION_METHODS[settings.fusion.method].merges
         )
 
     @property
     def reranks(self) -> bool:
         """Whether the leading candidates are judged by a reranker."""
-        return self.settings.rerank.enabled and self.settings.fusion.method != "concat"
+        return self.settings.rerank.enabled and FUSION_METHODS[self.settings.fusion.method].merges
 
     @property
     def candidates(self) -> int:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from qtmiddleware.asking import NOTHING, Question
+from qtmiddleware.asking import Question
 from qtmiddleware.cache import digest
+from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
 from qtmiddleware.flights import ABANDONED, STANDSTILL, Flight

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from qtmiddleware.catalogue import NOTHING
+from qtmiddleware.catalogue import Transformation as Transformation  # one of these nouns, with its fields' catalogue
 from qtmiddleware.trace import Trace
 
-VariantKind = Literal["original", "standalone", "rewrite", "step_back", "sub_query", "paraphrase", "hyde"]
-"""What a searched text is to the question: the question itself, or one of the model's forms of it."""
+VariantKind = str
+"""What a searched text is to the question: ``original``, or what a row of the catalogue says."""
 
 DEFAULT_NAMESPACE = "__default__"
 """The name Pinecone gives the namespace that callers write as ``""`` or ``None``."""
@@ -44,36 +46,6 @@ class Variant:
     kind: VariantKind
     text: str = field(repr=False)
     weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Transformation:
-    """What the model made of a question; every field is empty where it was not asked for or nothing usable came.
-
-    *notes* tells what was repaired, dropped or merged on the way, as ``(field, what happened)``, without any text.
-    """
-
-    standalone: str | None = field(default=None, repr=False)
-    rewrite: str | None = field(default=None, repr=False)
-    step_back: str | None = field(default=None, repr=False)
-    sub_queries: tuple[str, ...] = field(default=(), repr=False)
-    paraphrases: tuple[str, ...] = field(default=(), repr=False)
-    hyde: str | None = field(default=None, repr=False)
-    keywords: tuple[str, ...] = field(default=(), repr=False)
-    notes: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing usable is held."""
-        return not (
-            self.standalone
-            or self.rewrite
-            or self.step_back
-            or self.sub_queries
-            or self.paraphrases
-            or self.hyde
-            or self.keywords
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +115,7 @@ class Retrieval:
     status: Literal["full", "degraded"]
     degradations: tuple[Degradation, ...]
     trace: Trace
-    transformation: Transformation = Transformation()
+    transformation: Transformation = NOTHING
     offsets: tuple[int, ...] = ()
     rankings: tuple[Ranking, ...] = field(default=(), repr=False)
     fused: tuple[Key, ...] = field(default=(), repr=False)

@@ -1,26 +1,26 @@
-"""Which texts are searched for a question, and how loudly each speaks in the fusion."""
+"""Which texts are searched for a question, and the weight of each in the fusion."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from qtmiddleware.settings import FusionSettings, FusionWeights
+from qtmiddleware.catalogue import TEXT_FIELDS
+from qtmiddleware.settings import FusionSettings
 from qtmiddleware.transforms import SAME, distinct
 from qtmiddleware.types import Transformation, Variant, VariantKind
 
 _Candidate = tuple[VariantKind, str, float]
 
 
-def _candidates(made: Transformation, weights: FusionWeights) -> list[_Candidate]:
-    found: list[tuple[VariantKind, str | None, float]] = [
-        ("standalone", made.standalone, weights.standalone),
-        ("rewrite", made.rewrite, weights.rewrite),
-        ("hyde", made.hyde, weights.hyde),
+def _candidates(made: Transformation, weights: Any) -> list[_Candidate]:
+    return [
+        (row.variant, text, getattr(weights, name))
+        for name, row in TEXT_FIELDS.items()
+        if row.variant
+        for text in made.texts(name)
+        if not text.isspace()
     ]
-    found.extend([("sub_query", text, weights.sub_queries) for text in made.sub_queries])
-    found.extend([("paraphrase", text, weights.paraphrases) for text in made.paraphrases])
-    found.append(("step_back", made.step_back, weights.step_back))
-    return [(kind, text, weight) for kind, text, weight in found if text and not text.isspace()]
 
 
 def variants_of(made: Transformation, original: str, options: FusionSettings) -> tuple[Variant, ...]:

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent / PACKAGE
 FLOORS: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
-    errors deadline trace settings forking files pickling
-    logs
+    errors deadline trace catalogue forking files pickling
+    logs settings
     types breaker draining flights background_loop preprocessing warming http_clients
     ports
     steps spending cache calls responses fusion keywords transforms overrides chunking filters loading

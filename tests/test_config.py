@@ -93,7 +93,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"chunkOverlap": -1}, "chunkOverlap", "from 0 to 1000000"),
     ({"chunkSize": 200, "chunkOverlap": 200}, "chunkOverlap", "less than chunkSize, which is 200 (decorator)"),
     ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap is 200 (default); allowed: less than chunkSize, which is 100"),
-    ({"transformationType": "rephrase"}, "transformationType", "one of none, rewrite, stepback"),
+    ({"transformationType": "rephrase"}, "transformationType", "one of rewrite, stepback, decompose"),
     ({"transformationType": ""}, "transformationType", 'is ""'),
     ({"transformationType": None}, "transformationType", "is null"),
     ({"transformationType": 3}, "transformationType", "is 3"),

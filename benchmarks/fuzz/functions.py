@@ -23,7 +23,7 @@ from qtmiddleware.settings import Settings
 from qtmiddleware.stores.words import index_text, query_words
 from qtmiddleware.testsets.filtering import Written, fault_of, fault_of_check
 from qtmiddleware.testsets.sampling import is_prose
-from qtmiddleware.transforms import TRANSFORMS, distinct, guard, parse
+from qtmiddleware.transforms import PROMPTS, distinct, guard, parse
 from qtmiddleware.transforms.salvage import json_values
 from qtmiddleware.transforms.thoughts import without_thoughts
 from qtmiddleware.transforms.wording import clean, normal, tokens
@@ -57,7 +57,7 @@ def _quietly(function: Callable[[str], Any]) -> Callable[[str], None]:
 
 @cache
 def _prompt(mode: str) -> Prompt:
-    return TRANSFORMS[mode].prompt(Settings(), QUESTION)
+    return PROMPTS[mode].prompt(Settings(), QUESTION)
 
 
 def _parsed(mode: str) -> Callable[[str], None]:

@@ -17,7 +17,7 @@ from qtmiddleware.llms.openai.streaming import StreamReader
 from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.settings import Settings
-from qtmiddleware.transforms import TRANSFORMS, distinct, guard, is_within_limits, parse
+from qtmiddleware.transforms import PROMPTS, distinct, guard, is_within_limits, parse
 from qtmiddleware.transforms.salvage import Members, json_values
 from qtmiddleware.types import Match, Transformation
 
@@ -26,7 +26,7 @@ QUESTION: Final = "Does Jaco have any health concerns in May 2024?"
 
 @cache
 def _prompts() -> tuple[Prompt, ...]:
-    return tuple(transform.prompt(Settings(), QUESTION) for transform in TRANSFORMS.values())
+    return tuple(transform.prompt(Settings(), QUESTION) for transform in PROMPTS.values())
 
 
 def parsing(data: bytes) -> None:

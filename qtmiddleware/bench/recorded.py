@@ -16,7 +16,7 @@ from qtmiddleware.llms.recorded import RecordedModel
 from qtmiddleware.llms.recorded.base import read_lines
 from qtmiddleware.ports import Prompt, ReplyField
 from qtmiddleware.settings import Settings
-from qtmiddleware.transforms import TRANSFORMS, prompts_for
+from qtmiddleware.transforms import PROMPTS, prompts_for
 
 _ALONE = "standalone"
 
@@ -67,10 +67,10 @@ def fields_of(system: Mapping[str, Any]) -> frozenset[str]:
 
 def _whole(question: Question) -> Prompt:
     """A prompt that asks for everything that can be asked about *question*."""
-    prompt = TRANSFORMS["combined"].prompt(Settings(), question.text, question.history)
+    prompt = PROMPTS["combined"].prompt(Settings(), question.text, question.history)
     return replace(prompt, mode="", fields=_every_field())
 
 
 def _every_field() -> tuple[ReplyField, ...]:
-    found = {field.name: field for it in TRANSFORMS.values() for field in it.prompt(Settings(), "?").fields}
+    found = {field.name: field for it in PROMPTS.values() for field in it.prompt(Settings(), "?").fields}
     return tuple(found.values())

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from qtmiddleware.types import Transformation
+from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS, Transformation
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Part of every value and of every key: what another format wrote is never met, let alone taken for damaged."""
 
 MAX_BYTES: Final = 1 << 20
 MAX_ITEMS: Final = 1_024
-
-_TEXTS: Final = ("standalone", "rewrite", "step_back", "hyde")
-_LISTS: Final = ("sub_queries", "paraphrases", "keywords")
 
 
 def encode(made: Transformation) -> bytes | None:
@@ -23,13 +20,13 @@ def encode(made: Transformation) -> bytes | None:
     UTF-8 with surrogates that stand alone written as they are: as JSON escapes two of them would come back as one
     character.
     """
-    if max(map(len, (made.sub_queries, made.paraphrases, made.keywords, made.notes))) > MAX_ITEMS:
-        return None
     held: dict[str, Any] = {"v": FORMAT}
-    held.update({name: text for name in _TEXTS if (text := getattr(made, name)) is not None})
-    held.update({name: list(texts) for name in _LISTS if (texts := getattr(made, name))})
-    if made.notes:
-        held["notes"] = [list(note) for note in made.notes]
+    for name in (*TEXT_FIELDS, "notes"):
+        value = getattr(made, name)
+        if value is not None and value != ():
+            held[name] = value
+    if any(len(value) > MAX_ITEMS for value in held.values() if isinstance(value, tuple)):
+        return None
     written = json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
     return written if len(written) <= MAX_BYTES else None
 
@@ -52,16 +49,19 @@ def decode(written: bytes) -> Transformation | None:
 def _transformation(held: Any) -> Transformation | None:
     if not isinstance(held, dict):
         return None
-    texts = {name: held[name] for name in _TEXTS if name in held}
-    lists = {name: held[name] for name in _LISTS if name in held}
+    texts: dict[str, Any] = {}
+    for name, row in TEXT_FIELDS.items():
+        value = held.get(name, NOTHING)
+        if value is NOTHING:
+            continue
+        if not (_are_texts(value) if row.shape == "list" else isinstance(value, str)):
+            return None
+        texts[name] = tuple(value) if row.shape == "list" else value
     notes = held.get("notes", [])
-    if not all(isinstance(text, str) for text in texts.values()) or not all(map(_are_texts, lists.values())):
-        return None
     if not isinstance(notes, list) or not all(_are_texts(note) and len(note) == 2 for note in notes):
         return None
     # The format's number and unknown names are not looked at: written again, they would be other bytes.
-    fields: dict[str, Any] = {**texts, **{name: tuple(one) for name, one in lists.items()}}
-    return Transformation(**fields, notes=tuple((field, what) for field, what in notes))
+    return Transformation(**texts, notes=tuple((field, what) for field, what in notes))
 
 
 def _are_texts(value: Any) -> bool:

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import fold
 from qtmiddleware.settings import TransformationType
 
-KINDS: Final[Mapping[TransformationType, str]] = {
-    "rewrite": "Query rewriting (makes queries more specific)",
-    "stepback": "Step-back prompting (adds a broader query)",
-    "decompose": "Sub-query decomposition (breaks complex queries into simpler ones)",
-    "all": "Rewrite, step-back and sub-queries (a model call each)",
-    "combined": "Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
-    "multi_query": "Paraphrases (asks the same in other words)",
-    "hyde": "Hypothetical passage (searches with an imagined answer)",
-    "keywords": "Keywords (adds words that the answer may hold)",
-    "none": "The rules alone (no model call before the search)",
-}
+KINDS: Final[Mapping[TransformationType, str]] = {name: row.label for name, row in TRANSFORMS.items()}
 """Every type with what it does, in the order they are numbered."""
 
 NAMES: Final = ", ".join(KINDS)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.cli.asked import Asked
 from qtmiddleware.cli.console import notes
 from qtmiddleware.cli.harmless import harmless
@@ -17,15 +18,7 @@ from qtmiddleware.types import Match, Retrieval
 SNIPPET_CHARS: Final = 240
 """Characters of a passage, or of a hypothetical one, that are shown."""
 
-LABELS: Final = {
-    "original": "original",
-    "standalone": "standalone",
-    "rewrite": "rewrite",
-    "step_back": "step-back",
-    "sub_query": "sub-query",
-    "paraphrase": "paraphrase",
-    "hyde": "hypothetical passage",
-}
+LABELS: Final = {"original": "original", **{it.variant: it.label for it in TEXT_FIELDS.values() if it.variant}}
 
 # What these modules warn of is part of what is shown of a question.
 _SHOWN_ANYWAY: Final = frozenset({"pipeline", "flow"})

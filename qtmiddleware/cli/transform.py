@@ -7,28 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
+from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines, notes, out
 from qtmiddleware.cli.environment import note_files
+from qtmiddleware.cli.kinds import NAMES
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ModelError
 from qtmiddleware.query_middleware import QueryMiddleware
 from qtmiddleware.types import Transformation
 
-_LABELS = {
-    "standalone": "standalone",
-    "rewrite": "rewrite",
-    "step_back": "step-back",
-    "sub_queries": "sub-query",
-    "paraphrases": "paraphrase",
-    "keywords": "keyword",
-    "hyde": "hypothetical passage",
-}
-
-
 _NO_KEY = "unauthorized"
 _Kind = Annotated[
     str | None,
-    typer.Option("--type", "-t", help="rewrite, stepback, decompose, multi_query, hyde, keywords, all or combined."),
+    typer.Option("--type", "-t", help=f"One of {NAMES}."),
 ]
 _History = Annotated[
     list[str] | None,
@@ -66,13 +57,12 @@ def transform_command(
 
 
 def _is_empty(row: dict[str, Any]) -> bool:
-    return not any(row[name] for name in _LABELS)
+    return not any(row[name] for name in TEXT_FIELDS)
 
 
 def _show(made: Transformation) -> None:
-    for name, label in _LABELS.items():
-        value = getattr(made, name)
-        for text in (value,) if isinstance(value, str) else value or ():
-            out.print(f"{label}: {text}")
+    for name, row in TEXT_FIELDS.items():
+        for text in made.texts(name):
+            out.print(f"{row.label}: {text}")
     for stage, what in made.notes:
         notes.print(f"{stage}: {what}")

@@ -8,7 +8,8 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from qtmiddleware.settings import META, Settings, TransformationType
+from qtmiddleware.catalogue import prompt_names
+from qtmiddleware.settings import META, Settings
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
 
@@ -26,14 +27,7 @@ SHORTHANDS: Final[Mapping[str, str]] = {
 }
 """Groups that may be written as one value, and the key that value is for: ``"fusion": "max"``, ``"cache": false``."""
 
-PROMPT_NAMES: Final = (
-    *(name for name in get_args(TransformationType) if name not in ("none", "all")),
-    "standalone",
-    "context",
-    "answer",
-    "sub_answer",
-    "synthesis",
-)
+PROMPT_NAMES: Final = (*prompt_names(), "context", "answer", "sub_answer", "synthesis")
 """What own instructions may be given for. ``all`` is three of these, each with its own."""
 
 

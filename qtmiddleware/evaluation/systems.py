@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.errors import ConfigError
 
 BASELINE: Final = "raw"
 
 _NO_RULES: Final[Mapping[str, Any]] = {"preprocess": {"enabled": False}, "keywordEvidence": {"enabled": False}}
+
+_TRANSFORMS: Final = {name: {"transformationType": name} for name in TRANSFORMS if name != "none"}
 
 SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
     BASELINE: {"transformationType": "none", **_NO_RULES, "rerank": {"enabled": False}},
@@ -19,14 +22,7 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
         "keywordEvidence": {"enabled": False},
     },
     "rules": {"transformationType": "none"},
-    "rewrite": {"transformationType": "rewrite"},
-    "stepback": {"transformationType": "stepback"},
-    "decompose": {"transformationType": "decompose"},
-    "multi_query": {"transformationType": "multi_query"},
-    "hyde": {"transformationType": "hyde"},
-    "keywords": {"transformationType": "keywords"},
-    "all": {"transformationType": "all"},
-    "combined": {"transformationType": "combined"},
+    **_TRANSFORMS,
     "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
     "combined, no hyde": {"transformationType": "combined", "llm": {"hydeInCombined": False}},
     "combined, no rules": {"transformationType": "combined", **_NO_RULES},
@@ -38,8 +34,10 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
 FREE: Final = (BASELINE, "preprocessed as text", "rules")
 """Those that ask no model and need no store of ours."""
 USUAL: Final = (
-    *FREE, "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined", "combined, auto",
-)  # fmt: skip
+    *FREE,
+    *_TRANSFORMS,
+    "combined, auto",
+)
 """Those that run around any function where there is a model: what is compared by default."""
 
 # Every call is to be counted, and every reply to be waited for: what is compared is quality.

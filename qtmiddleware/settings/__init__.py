@@ -8,9 +8,10 @@ here and camelCase in files.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from qtmiddleware.settings.option import META, group, option
+from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.settings.option import META, Mark, group, key_of, marked, option
 from qtmiddleware.settings.own_store import (
     AnswerMode,
     AnswerSettings,
@@ -62,6 +63,7 @@ __all__ = [
     "LimitSettings",
     "LlmSettings",
     "LogSettings",
+    "Mark",
     "PreprocessSettings",
     "ReasoningEffort",
     "RerankSettings",
@@ -73,12 +75,15 @@ __all__ = [
     "SubQueryStyle",
     "TransformationType",
     "group",
+    "key_of",
+    "marked",
     "option",
 ]
 
-TransformationType = Literal[
-    "none", "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined"
-]
+if TYPE_CHECKING:
+    TransformationType = str
+else:
+    TransformationType = Literal[tuple(TRANSFORMS)]
 ChunkBoundary = Literal["sentence", "character"]
 Scores = Literal["backend", "fused"]
 
@@ -87,9 +92,9 @@ Scores = Literal["backend", "fused"]
 class Settings:
     """Everything that can be set."""
 
-    transformation_type: TransformationType = option("none", "What the language model is asked for.")
-    transformation_model: str = option("gpt-6-luna", "Model of the transformations.", min_length=1)
-    max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", ge=2, le=6)
+    transformation_type: TransformationType = option("none", "What the language model is asked for.", marks="reply")
+    transformation_model: str = option("gpt-6-luna", "Model of the transformations.", marks="model", min_length=1)
+    max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", marks="reply", ge=2, le=6)
     top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
     scores: Scores = option(
         "backend",
@@ -102,15 +107,22 @@ class Settings:
         "sentence", "sentence: a chunk ends at one where one is near; character: windows of exactly chunkSize."
     )
     contextual_chunks: bool = option(False, "Whether the model writes for each chunk where it stands in its document.")
-    embedding_model: str = option("all-MiniLM-L6-v2", "Model that embeds passages and queries.", min_length=1)
+    embedding_model: str = option(
+        "all-MiniLM-L6-v2", "Model that embeds passages and queries.", marks="middleware", min_length=1
+    )
     embedding_dimensions: int | None = option(
-        None, "Length of the vectors, for models that can shorten them; null is the model's own.", ge=1, le=100_000
+        None,
+        "Length of the vectors, for models that can shorten them; null is the model's own.",
+        marks="middleware",
+        ge=1,
+        le=100_000,
     )
     chat_model: str = option("gpt-6-luna", "Model that answers.", min_length=1)
     data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
     index_path: str = option(
         ".tmp/index/qtmiddleware.sqlite",
         "Where the embedded store lies: a file, or a folder for LanceDB.",
+        marks="middleware",
         min_length=1,
     )
     preprocess: PreprocessSettings = group(PreprocessSettings, "Rules without a model.")
@@ -119,11 +131,11 @@ class Settings:
     fusion: FusionSettings = group(FusionSettings, "How several lists become one.")
     limits: LimitSettings = group(LimitSettings, "Time, size and concurrency.")
     llm: LlmSettings = group(LlmSettings, "The language model.")
-    hybrid: HybridSettings = group(HybridSettings, "Vectors and words together.")
+    hybrid: HybridSettings = group(HybridSettings, "Vectors and words together.", marks="middleware")
     rerank: RerankSettings = group(RerankSettings, "Judging candidates once more.")
-    store: StoreSettings = group(StoreSettings, "The own store.")
+    store: StoreSettings = group(StoreSettings, "The own store.", marks="middleware")
     answer: AnswerSettings = group(AnswerSettings, "Answers from what was found.")
     cache: CacheSettings = group(CacheSettings, "Remembered transformations.")
-    breaker: BreakerSettings = group(BreakerSettings, "Leaving alone what fails.")
-    budget: BudgetSettings = group(BudgetSettings, "What all calls of language models may come to.")
+    breaker: BreakerSettings = group(BreakerSettings, "Leaving alone what fails.", marks="middleware")
+    budget: BudgetSettings = group(BudgetSettings, "What all calls of language models may come to.", marks="middleware")
     log: LogSettings = group(LogSettings, "Records of queries.")

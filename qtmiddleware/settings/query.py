@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
 from qtmiddleware.settings.option import group, option
 
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
-FusionMethod = Literal["anchored", "rrf", "weighted_rrf", "max", "concat"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SubQueryStyle = Literal["simple", "research"]
 Language = Literal["auto", "de", "en", "es", "fr", "it", "nl", "pt"]
+if TYPE_CHECKING:
+    FusionMethod = str
+else:
+    FusionMethod = Literal[tuple(FUSION_METHODS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreprocessSettings:
     """The rules that turn a question into keywords."""
 
-    enabled: bool = option(True, "Whether the rules run at all.")
-    language: Language = option("auto", "Which word list is used; auto detects the query's language.")
+    enabled: bool = option(True, "Whether the rules run at all.", marks="reply")
+    language: Language = option("auto", "Which word list is used; auto detects the query's language.", marks="reply")
     apply_to: ApplyTo = option(
         "keywords",
         "What the stripped query is used for: keyword evidence, the searched text itself, or both.",
@@ -52,23 +56,35 @@ class EscalationSettings:
 
     mode: EscalationMode = option("always", "always, never, or auto: decide from the first result.")
     target_call_rate: float = option(0.35, "Share of the queries that auto may send to the model.", ge=0.0, le=1.0)
-    max_llm_calls_per_query: int = option(4, "Most model calls one query may cost.", ge=0, le=20)
+    max_llm_calls_per_query: int = option(4, "Most model calls one query may cost.", marks="reply", ge=0, le=20)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusionWeights:
-    """The voice of each kind of variant; sub-queries and paraphrases share theirs among themselves."""
+def _weight(default: float, doc: str) -> Any:
+    return option(default, doc, ge=0.0, le=100.0)
 
-    original: float = option(1.0, "The user's own question.", ge=0.0, le=100.0)
-    original_in_conversation: float = option(
-        0.0, "The user's own words where a standalone form of them is searched too.", ge=0.0, le=100.0
+
+if TYPE_CHECKING:
+    FusionWeights = Any
+else:
+    FusionWeights = make_dataclass(
+        "FusionWeights",
+        [
+            ("original", float, _weight(1.0, "The user's own question.")),
+            (
+                "original_in_conversation",
+                float,
+                _weight(0.0, "The user's own words where a standalone form of them is searched too."),
+            ),
+            *((row.name, float, _weight(row.weight, row.meaning)) for row in TEXT_FIELDS.values() if row.variant),
+        ],
+        frozen=True,
+        slots=True,
+        kw_only=True,
+        namespace={
+            "__doc__": "The weight of each kind of variant; sub-queries and paraphrases share theirs among themselves."
+        },
     )
-    standalone: float = option(1.0, "The question made independent of the conversation.", ge=0.0, le=100.0)
-    rewrite: float = option(0.6, "The rewritten question.", ge=0.0, le=100.0)
-    hyde: float = option(0.8, "The hypothetical passage.", ge=0.0, le=100.0)
-    sub_queries: float = option(0.8, "All sub-queries together.", ge=0.0, le=100.0)
-    paraphrases: float = option(0.8, "All paraphrases together.", ge=0.0, le=100.0)
-    step_back: float = option(0.25, "The broader question.", ge=0.0, le=100.0)
+    FusionWeights.__module__ = __name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +113,11 @@ class LimitSettings:
     )
     max_concurrency: int = option(8, "Most calls one query has in flight.", ge=1, le=256)
     max_threads: int = option(
-        256, "Most threads one middleware holds beside the original's own searches.", ge=1, le=10_000
+        256,
+        "Most threads one middleware holds beside the original's own searches.",
+        marks="middleware",
+        ge=1,
+        le=10_000,
     )
     max_query_chars: int = option(8_000, "Longer queries are passed on as they are.", ge=1, le=1_000_000)
 
@@ -106,29 +126,44 @@ class LimitSettings:
 class LlmSettings:
     """The language model behind the transformations. The key comes from the environment alone."""
 
-    base_url: str | None = option(None, "Address of an OpenAI-compatible service; null is the client's default.")
-    temperature: float | None = option(0.0, "Sampling temperature; null sends none.", ge=0.0, le=2.0)
-    max_tokens: int | None = option(800, "Most tokens of a reply; null sends no limit.", ge=1, le=100_000)
+    base_url: str | None = option(
+        None, "Address of an OpenAI-compatible service; null is the client's default.", marks="reply model"
+    )
+    temperature: float | None = option(
+        0.0, "Sampling temperature; null sends none.", marks="reply model", ge=0.0, le=2.0
+    )
+    max_tokens: int | None = option(
+        800, "Most tokens of a reply; null sends no limit.", marks="reply model", ge=1, le=100_000
+    )
     structured_output: StructuredOutput = option(
-        "auto", "How JSON is asked for; auto starts at json_schema and steps down where it is refused."
+        "auto",
+        "How JSON is asked for; auto starts at json_schema and steps down where it is refused.",
+        marks="reply model",
     )
     reasoning_effort: ReasoningEffort | None = option(
         "auto",
         "How long the model thinks before it answers; auto asks OpenAI's models for the least they take (none) and sends"
         " others nothing; null sends nothing.",
+        marks="reply model",
     )
     sub_query_style: SubQueryStyle = option(
-        "simple", "simple, or research: definition, method, results, comparison, application."
+        "simple", "simple, or research: definition, method, results, comparison, application.", marks="reply"
     )
-    paraphrases: int = option(3, "How many paraphrases multi_query asks for.", ge=1, le=10)
-    history_messages: int = option(6, "How many of the last messages the model sees.", ge=0, le=100)
+    paraphrases: int = option(3, "How many paraphrases multi_query asks for.", marks="reply", ge=1, le=10)
+    history_messages: int = option(6, "How many of the last messages the model sees.", marks="reply", ge=0, le=100)
     guard: bool = option(
-        True, "Whether variants that lost a name, number, code, quote or denial are repaired or dropped."
+        True, "Whether variants that lost a name, number, code, quote or denial are repaired or dropped.", marks="reply"
     )
-    hyde_in_combined: bool = option(True, "Whether combined also asks for a hypothetical passage.")
-    prompts: Mapping[str, str] = option({}, "Own instructions by their name, in place of the built-in ones.")
-    input_price: float | None = option(None, "US dollars for a million input tokens, where not known.", ge=0.0)
-    output_price: float | None = option(None, "US dollars for a million output tokens, where not known.", ge=0.0)
+    hyde_in_combined: bool = option(True, "Whether combined also asks for a hypothetical passage.", marks="reply")
+    prompts: Mapping[str, str] = option(
+        {}, "Own instructions by their name, in place of the built-in ones.", marks="reply"
+    )
+    input_price: float | None = option(
+        None, "US dollars for a million input tokens, where not known.", marks="model", ge=0.0
+    )
+    output_price: float | None = option(
+        None, "US dollars for a million output tokens, where not known.", marks="model", ge=0.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +188,18 @@ class CacheSettings:
     """Remembered transformations; results are never kept."""
 
     enabled: bool = option(True, "Whether equal questions share one transformation.")
-    max_entries: int = option(1_024, "Most transformations kept.", ge=1, le=1_000_000)
-    ttl_seconds: int = option(3_600, "How long one is kept.", ge=1, le=31_536_000)
-    tenant: str = option("", "Part of every key; give each customer an own one to keep them apart.")
+    max_entries: int = option(1_024, "Most transformations kept.", marks="middleware", ge=1, le=1_000_000)
+    ttl_seconds: int = option(3_600, "How long one is kept.", marks="middleware", ge=1, le=31_536_000)
+    tenant: str = option("", "Part of every key; give each customer an own one to keep them apart.", marks="reply")
     redis_url: str | None = option(
         None,
         "Redis that several processes share transformations in (redis://host:6379/0); the password comes from"
         " REDIS_PASSWORD. Null keeps them in the process.",
+        marks="middleware",
     )
-    redis_timeout_ms: int = option(50, "Longest wait for Redis; then it is left alone for a while.", ge=1, le=10_000)
+    redis_timeout_ms: int = option(
+        50, "Longest wait for Redis; then it is left alone for a while.", marks="middleware", ge=1, le=10_000
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

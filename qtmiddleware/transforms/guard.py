@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
+from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
 from qtmiddleware.transforms.scripts import is_other_script
 from qtmiddleware.transforms.spans import as_written, keeps
 from qtmiddleware.transforms.wording import tokens
-from qtmiddleware.types import Transformation
 
 Spans = Sequence[tuple[str, str]]
 SameLanguage = Callable[[str, str], bool]
@@ -55,35 +55,34 @@ class _Guard:
 
     def checked(self, given: Transformation) -> Transformation:
         self.notes.update(dict.fromkeys(given.notes))
-        return Transformation(
-            standalone=self.faithful("standalone", given.standalone),
-            rewrite=self.faithful("rewrite", given.rewrite),
-            step_back=self.readable("step_back", given.step_back),
-            sub_queries=self.covering(
-                [text for text in given.sub_queries if self.readable("sub_queries", text) is not None]
-            ),
-            paraphrases=tuple(
-                kept for text in given.paraphrases if (kept := self.faithful("paraphrases", text)) is not None
-            ),
-            hyde=self.readable("hyde", given.hyde),
-            keywords=self.terms(given.keywords),
-            notes=tuple(self.notes),
-        )
+        kept: dict[str, Any] = {}
+        for name, row in TEXT_FIELDS.items():
+            texts = self._kept(row, given.texts(name))
+            kept[name] = texts if row.shape == "list" else next(iter(texts), None)
+        return Transformation(**kept, notes=tuple(self.notes))
 
-    def readable(self, field: str, text: str | None) -> str | None:
-        """*text*, if it is in the script and language of the query."""
-        if text is None:
-            return None
+    def _kept(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
+        match row.guard:
+            case "each":
+                return tuple(kept for text in texts if (kept := self.faithful(row.name, text)) is not None)
+            case "together":
+                return self.covering(row.name, [text for text in texts if self.is_readable(row.name, text)])
+            case "terms":
+                return self.terms(row.name, texts)
+            case _:
+                return tuple(text for text in texts if self.is_readable(row.name, text))
+
+    def is_readable(self, field: str, text: str) -> bool:
+        """Whether *text* is in the script and language of the query."""
         is_foreign = is_other_script(text, self.query, self.script_of)
         if is_foreign or (self.same_language is not None and not self.same_language(self.query, text)):
             self.notes[field, _MISMATCH] = None
-            return None
-        return text
+            return False
+        return True
 
-    def faithful(self, field: str, text: str | None) -> str | None:
+    def faithful(self, field: str, text: str) -> str | None:
         """*text* with every span of the query, or nothing where too much of it is lost."""
-        text = self.readable(field, text)
-        if text is None:
+        if not self.is_readable(field, text):
             return None
         lost = [(kind, span) for kind, span in self.must_keep if not keeps(kind, span, text, query=self.query)]
         if not lost:
@@ -96,7 +95,7 @@ class _Guard:
         self.notes[field, f"repaired: {kinds}"] = None
         return whole
 
-    def covering(self, texts: list[str]) -> tuple[str, ...]:
+    def covering(self, field: str, texts: list[str]) -> tuple[str, ...]:
         """The sub-queries, with what none of them holds appended to the one that is closest to the query."""
         if not texts:
             return ()
@@ -109,14 +108,14 @@ class _Guard:
             whole = _with(texts[closest], lost)
             if len(whole) <= MAX_CHARS:
                 texts[closest] = whole
-                self.notes["sub_queries", f"repaired: {_kinds(lost)}"] = None
+                self.notes[field, f"repaired: {_kinds(lost)}"] = None
         return tuple(texts)
 
-    def terms(self, terms: tuple[str, ...]) -> tuple[str, ...]:
+    def terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
         """The key terms, if any of them is in the query's script or words; single terms of another are common."""
         asked = self.query.casefold()
         if all(is_other_script(term, self.query, self.script_of) and term.casefold() not in asked for term in terms):
-            self.notes.update({("keywords", _MISMATCH): None} if terms else {})
+            self.notes.update({(field, _MISMATCH): None} if terms else {})
             return ()
         return terms
 

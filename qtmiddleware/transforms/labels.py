@@ -6,23 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.ports import ReplyField
 
 # Searched in the key without case, spaces and marks, in this order.
-_NAMES: Final = {
-    "standalone": re.compile("standalone|contextuali[sz]|selfcontained|resolvedq|condensedq|decontextuali[sz]"),
-    "step_back": re.compile("stepback|broader|general|abstract|zoomout|higherlevel|backgroundq"),
-    "sub_queries": re.compile("subq|decompos|subtopic|subproblem"),
-    "hyde": re.compile("hyde|hypothetical|passage|document"),
-    "keywords": re.compile(
-        "keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave"
-    ),
-    "paraphrases": re.compile("paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective"),
-    "rewrite": re.compile(
-        "rewrit|reformul|rephras|reword|improved|refined|optimi[sz]ed|enhanced|expanded|revised|clarified|paraphrased"
-        "|改写|重写|改寫|重寫|書き換え|reecrit|umformul|reescrit|riscritt"
-    ),
-}
+_NAMES: Final = {name: re.compile(row.spelled) for name, row in TEXT_FIELDS.items()}
 _GENERIC: Final = re.compile(
     "^(the|my|your|final|new|search|output|result|response|answer|text|content|value|query|queries|question|item|list|"
     "data|json|string|sentence|line|prompt|statement|suggestion|option|s|q)+$"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.ports import ReplyField
 from qtmiddleware.types import Transformation
 
@@ -26,9 +27,7 @@ def is_within_limits(made: Transformation, fields: Iterable[ReplyField]) -> bool
     What others remember for us is held against this: a reply is bounded while it is read.
     """
     asked = {field.name: field for field in fields}
-    singles = ("standalone", "rewrite", "step_back", "hyde")
-    held = {name: (text,) for name in singles if (text := getattr(made, name)) is not None}
-    held.update({name: texts for name in ("sub_queries", "paraphrases", "keywords") if (texts := getattr(made, name))})
+    held = {name: texts for name in TEXT_FIELDS if (texts := made.texts(name))}
     return (
         held.keys() <= asked.keys()
         and all(_are_within(asked[name], texts) for name, texts in held.items())
@@ -38,6 +37,6 @@ def is_within_limits(made: Transformation, fields: Iterable[ReplyField]) -> bool
 
 
 def _are_within(field: ReplyField, texts: tuple[str, ...]) -> bool:
-    longest = MAX_KEYWORD_CHARS if field.name == "keywords" else MAX_CHARS[field.shape]
+    longest = MAX_KEYWORD_CHARS if TEXT_FIELDS[field.name].guard == "terms" else MAX_CHARS[field.shape]
     most = field.max_items if field.shape == "list" else 1
     return len(texts) <= most and all(text.strip() and len(text) <= longest for text in texts)

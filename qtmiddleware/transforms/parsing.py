@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
+from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, Transformation
 from qtmiddleware.errors import ModelError
 from qtmiddleware.ports import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
@@ -17,7 +18,6 @@ from qtmiddleware.transforms.refusals import is_refusal
 from qtmiddleware.transforms.salvage import Cut, json_string, json_values
 from qtmiddleware.transforms.thoughts import without_thoughts
 from qtmiddleware.transforms.wording import clean, normal, shorten
-from qtmiddleware.types import Transformation
 
 SAME: Final = "dropped: same as the query"
 """The note on a field that only repeated the question."""
@@ -127,7 +127,7 @@ class _Reading:
             elif field.shape == "list":
                 self._note(field, "dropped: more than asked for")
                 break
-        if field.name == "sub_queries" and list(kept) == [self.original]:
+        if _is_split(field) and list(kept) == [self.original]:
             self.nothing_new = True
             self._note(field, SAME)
             return []
@@ -165,14 +165,14 @@ class _Reading:
             self.nothing_new = True
             return "dropped: no query"
         # One of several sub-queries may well be the query: it is one side of it then.
-        if key == self.original and field.name not in ("keywords", "sub_queries"):
+        if key == self.original and not (_is_split(field) or _holds_terms(field)):
             self.nothing_new = True
             return SAME
-        if field.name == "keywords":
+        if _holds_terms(field):
             return "dropped: no keyword" if len(value) > MAX_KEYWORD_CHARS else ""
         if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
             return "dropped: no query"
-        if field.name == "sub_queries" and points_elsewhere(value, query):
+        if _is_split(field) and points_elsewhere(value, query):
             return "dropped: unresolved reference"
         return "dropped: no query" if _JSON_OPENING.match(value) and value[:1] != query[:1] else ""
 
@@ -188,13 +188,13 @@ class _Reading:
         for field in self.prompt.fields:
             if values[field.name] or field.name in noted:
                 continue
-            is_settled = field.name == "sub_queries" and field.min_items == 0 and field.name in picked.named
+            is_settled = _is_split(field) and field.min_items == 0 and field.name in picked.named
             self._note(field, "none needed" if is_settled and not picked.texts.get(field.name) else "missing")
         if self.is_cut:
             self.notes["reply", "truncated"] = None
 
     def _result(self, values: dict[str, list[str]]) -> Transformation:
-        result = _filled(values, self.notes)
+        result = filled(values, self.notes)
         if result.is_empty and not self._is_settled():
             raise self._error()
         return result
@@ -205,8 +205,10 @@ class _Reading:
             return False
         if {what for _, what in self.notes} == {SAME}:
             return True
-        names = {field.name for field in self.prompt.fields}
-        return names <= {"standalone", "sub_queries"} and ("sub_queries", "none needed") in self.notes
+        split = [field.name for field in self.prompt.fields if field.name != STANDALONE]
+        return all(_is_split(field) for field in self.prompt.fields if field.name in split) and any(
+            (name, "none needed") in self.notes for name in split
+        )
 
     def _error(self) -> ModelError:
         if self.refused:
@@ -218,11 +220,22 @@ class _Reading:
         return ModelError(reason, _MESSAGES[reason])
 
 
+def _is_split(field: ReplyField) -> bool:
+    """Whether *field* holds the parts of the question: there may be none, and each must make sense alone."""
+    row = TEXT_FIELDS.get(field.name)
+    return row is not None and row.guard == "together"
+
+
+def _holds_terms(field: ReplyField) -> bool:
+    row = TEXT_FIELDS.get(field.name)
+    return row is not None and row.guard == "terms"
+
+
 def _apart(field: ReplyField, texts: Sequence[str]) -> list[str]:
     """*texts* with a list that came as one text, or several lines that came for one, taken apart."""
     if field.shape == "passage":
         return list(texts)
-    if field.name == "keywords" and len(texts) == 1:
+    if _holds_terms(field) and len(texts) == 1:
         lines = items(texts[0])
         return [part for line in lines for part in re.split(r"[,;|、，；\n]", line)]
     if field.shape == "list" and len(texts) == 1:
@@ -236,20 +249,11 @@ def _whole_sentences(text: str) -> str:
     return text[: ends[-1]] if ends else ""
 
 
-def _filled(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]) -> Transformation:
+def filled(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]) -> Transformation:
     """The transformation that holds *texts*, by field; of those for a single text, the first."""
-
-    def one(name: str) -> str | None:
-        found = texts.get(name)
-        return found[0] if found else None
-
-    return Transformation(
-        standalone=one("standalone"),
-        rewrite=one("rewrite"),
-        step_back=one("step_back"),
-        sub_queries=tuple(texts.get("sub_queries", ())),
-        paraphrases=tuple(texts.get("paraphrases", ())),
-        hyde=one("hyde"),
-        keywords=tuple(texts.get("keywords", ())),
-        notes=tuple(notes),
-    )
+    given: dict[str, Any] = {
+        name: tuple(found) if row.shape == "list" else found[0]
+        for name, row in TEXT_FIELDS.items()
+        if (found := texts.get(name))
+    }
+    return Transformation(**given, notes=tuple(notes))

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config import Config
+from qtmiddleware.config.keys import camel
 from qtmiddleware.settings import Settings
 
 Flat = Mapping[str, Any]
@@ -34,15 +36,6 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "preprocess.applyTo": ("keywords", "both", "text"),
     "hybrid.enabled": (False, True),
 }
-_VOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "rewrite": ("rewrite",),
-    "stepback": ("stepBack",),
-    "decompose": ("subQueries",),
-    "hyde": ("hyde",),
-    "all": ("rewrite", "stepBack", "subQueries"),
-    "combined": ("hyde", "rewrite", "subQueries", "stepBack"),
-}
-"""The kinds of variants each transformation brings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +53,12 @@ def axes(settings: Flat, *, max_call_rate: float | None, has_words: bool) -> Ite
     keys = ["keywordEvidence.weight"]
     if asks:
         keys.append("keywordEvidence.variants")
-        has_hyde = settings.get("llm.hydeInCombined", True)
-        keys += [f"fusion.weights.{it}" for it in _VOICES.get(kind, ()) if has_hyde or it != "hyde"]
+        row = TRANSFORMS[kind]
+        asked = {name for part in row.parts or (kind,) for name in TRANSFORMS[part].fields}
+        if kind == "combined" and not settings.get("llm.hydeInCombined", True):
+            asked.discard("hyde")
+        weights = [f"fusion.weights.{camel(name)}" for name in TEXT_FIELDS if name in asked]
+        keys += [key for key in weights if key in _VALUES]
     keys.append("preprocess.applyTo")
     if has_words:
         keys.append("hybrid.enabled")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.settings import Settings
-from qtmiddleware.transforms import TRANSFORMS
+from qtmiddleware.transforms import PROMPTS
 
 PLAIN = {with_history: prompts("where is the vet?", with_history=with_history) for with_history in (False, True)}
 
@@ -50,15 +50,15 @@ def test_no_text_whatever_reaches_the_instructions(text: str) -> None:
     check(text)
 
 
-@pytest.mark.parametrize("mode", TRANSFORMS)
+@pytest.mark.parametrize("mode", PROMPTS)
 def test_an_own_instruction_of_any_words_is_taken_as_it_is_and_changes_nothing_else(mode: str) -> None:
     for hostile in SHORT:
         own = hostile.text.strip()
         if not own:
             continue
-        prompt = TRANSFORMS[mode].prompt(_with(mode, own), "where?")
+        prompt = PROMPTS[mode].prompt(_with(mode, own), "where?")
         assert prompt.system.startswith(own)
-        assert prompt.system[len(own) :] == TRANSFORMS[mode].prompt(_with(mode, "x"), "where?").system[1:]
+        assert prompt.system[len(own) :] == PROMPTS[mode].prompt(_with(mode, "x"), "where?").system[1:]
         assert json.loads(prompt.user) == {"query": "where?"}
 
 

@@ -17,7 +17,7 @@ from qtmiddleware.ports import Reply
 from qtmiddleware.preprocessing import dominant_script, protected_spans
 from qtmiddleware.settings import Settings
 from qtmiddleware.testsets.filtering import Written, fault_of, fault_of_check
-from qtmiddleware.transforms import TRANSFORMS, distinct, guard, is_within_limits, parse
+from qtmiddleware.transforms import PROMPTS, distinct, guard, is_within_limits, parse
 from qtmiddleware.types import Match, Transformation
 
 QUESTION = "Does Jaco have any health concerns?"
@@ -37,7 +37,7 @@ def is_bounded(made: Transformation) -> bool:
 
 
 def test_a_reply_gives_bounded_texts_for_the_fields_that_were_asked_for_or_a_model_error() -> None:
-    prompts = [transform.prompt(Settings(), QUESTION) for transform in TRANSFORMS.values()]
+    prompts = [transform.prompt(Settings(), QUESTION) for transform in PROMPTS.values()]
     # Each mode reads replies of each kind, with other texts.
     for number, hostile in enumerate(SHORT):
         for kind, text in enumerate(replies(hostile.text)):
@@ -51,9 +51,9 @@ def test_a_reply_gives_bounded_texts_for_the_fields_that_were_asked_for_or_a_mod
 
 
 def test_a_reply_of_any_length_is_read_to_its_bounds() -> None:
-    modes = list(TRANSFORMS)
+    modes = list(PROMPTS)
     for number, hostile in enumerate(LONG):
-        prompt = TRANSFORMS[modes[number % len(modes)]].prompt(Settings(), QUESTION)
+        prompt = PROMPTS[modes[number % len(modes)]].prompt(Settings(), QUESTION)
         for said in (hostile.text, f'{{"{prompt.fields[0].name}": ["a", "{hostile.text}"'):
             with suppress(ModelError):
                 assert is_bounded(parse(prompt, Reply(said)))

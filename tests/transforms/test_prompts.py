@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.ports import Prompt
 from qtmiddleware.settings import LlmSettings, Settings
-from qtmiddleware.transforms import TRANSFORMS, prompts_for, standalone_prompt
+from qtmiddleware.transforms import PROMPTS, prompts_for, standalone_prompt
 from qtmiddleware.types import Message
 
 MODES = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
@@ -180,7 +180,7 @@ GOLDEN = {
 
 def digests() -> dict[str, str]:
     found = {}
-    for mode in TRANSFORMS:
+    for mode in PROMPTS:
         for label, history, llm in (
             ("", (), {}),
             (" in conversation", HISTORY, {}),
@@ -188,7 +188,7 @@ def digests() -> dict[str, str]:
             (" research, no passage", (), {"sub_query_style": "research", "hyde_in_combined": False}),
             (" no passage", (), {"hyde_in_combined": False}),
         ):
-            one = TRANSFORMS[mode].prompt(settings("none", **llm), "q", history)
+            one = PROMPTS[mode].prompt(settings("none", **llm), "q", history)
             found[f"{one.version}{' in conversation' * bool(label == ' in conversation')}"] = hashlib.sha256(
                 one.system.encode()
             ).hexdigest()[:12]

@@ -1,0 +1,233 @@
+"""What there is to choose from, as data: the texts a model may be asked for, the transforms, the fusion methods.
+
+Settings, schema, documentation, command line, weights, labels, guard and cache are derived from these rows; nothing
+lists them again. A new transform is a row of `TRANSFORMS` and a prompt file of its name in `transforms/prompts/`, and a
+text of its own one more field of `Transformation`. A new fusion method is a row of `FUSION_METHODS` and a function of
+its name in `fusion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+FieldShape = Literal["line", "passage", "list"]
+"""What one field of a model's reply holds: one line, one longer passage, or a list of lines."""
+
+Guard = Literal["each", "together", "language", "terms"]
+"""What a text must keep of the question: every name, number, quote and negation, in each text or in all together; or
+only its language (key terms: their script, all together)."""
+
+_ROW: Final = "row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextField:
+    """One kind of text a model may be asked for, a field of `Transformation` by its *name*.
+
+    *variant* is the kind of `Variant` it is searched as (``""``: not searched) and *weight* its default weight in the
+    fusion, described by *meaning*. With *is_evidence* its words count as keyword evidence. *label* is what people read.
+    *spelled* is a pattern for the keys and labels under which models give it, in lower case without marks.
+    """
+
+    name: str
+    shape: FieldShape
+    label: str
+    variant: str = ""
+    weight: float = 0.0
+    meaning: str = ""
+    is_evidence: bool = False
+    guard: Guard = "language"
+    spelled: str = ""
+
+
+def _text(default: str | tuple[str, ...] | None, **row: Any) -> Any:
+    return field(default=default, repr=False, metadata={_ROW: row})
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """What the model made of a question; every field is empty where it was not asked for or nothing usable came.
+
+    *notes* tells what was repaired, dropped or merged on the way, as ``(field, what happened)``, without any text. The
+    order of the fields is the order in which variants are searched.
+    """
+
+    standalone: str | None = _text(
+        None,
+        shape="line",
+        label="standalone",
+        variant="standalone",
+        weight=1.0,
+        meaning="The question made independent of the conversation.",
+        guard="each",
+        spelled="standalone|contextuali[sz]|selfcontained|resolvedq|condensedq|decontextuali[sz]",
+    )
+    rewrite: str | None = _text(
+        None,
+        shape="line",
+        label="rewrite",
+        variant="rewrite",
+        weight=0.6,
+        meaning="The rewritten question.",
+        is_evidence=True,
+        guard="each",
+        spelled=(
+            "rewrit|reformul|rephras|reword|improved|refined|optimi[sz]ed|enhanced|expanded|revised|clarified|paraphrased"
+            "|改写|重写|改寫|重寫|書き換え|reecrit|umformul|reescrit|riscritt"
+        ),
+    )
+    hyde: str | None = _text(
+        None,
+        shape="passage",
+        label="hypothetical passage",
+        variant="hyde",
+        weight=0.8,
+        meaning="The hypothetical passage.",
+        is_evidence=True,
+        spelled="hyde|hypothetical|passage|document",
+    )
+    sub_queries: tuple[str, ...] = _text(
+        (),
+        shape="list",
+        label="sub-query",
+        variant="sub_query",
+        weight=0.8,
+        meaning="All sub-queries together.",
+        is_evidence=True,
+        guard="together",
+        spelled="subq|decompos|subtopic|subproblem",
+    )
+    paraphrases: tuple[str, ...] = _text(
+        (),
+        shape="list",
+        label="paraphrase",
+        variant="paraphrase",
+        weight=0.8,
+        meaning="All paraphrases together.",
+        is_evidence=True,
+        guard="each",
+        spelled="paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective",
+    )
+    step_back: str | None = _text(
+        None,
+        shape="line",
+        label="step-back",
+        variant="step_back",
+        weight=0.25,
+        meaning="The broader question.",
+        spelled="stepback|broader|general|abstract|zoomout|higherlevel|backgroundq",
+    )
+    keywords: tuple[str, ...] = _text(
+        (),
+        shape="list",
+        label="keyword",
+        guard="terms",
+        spelled="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
+    )
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The texts of the field *name*, none where it is empty; of a field for one text, that one."""
+        value: str | tuple[str, ...] | None = getattr(self, name)
+        return (value,) if isinstance(value, str) else value or ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing usable is held."""
+        return not any(getattr(self, name) for name in TEXT_FIELDS)
+
+
+TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
+    {it.name: TextField(name=it.name, **it.metadata[_ROW]) for it in fields(Transformation) if _ROW in it.metadata}
+)
+"""The fields of `Transformation` that hold texts, by name."""
+
+NOTHING: Final = Transformation()
+"""What a model makes of a question that it is not asked about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformRow:
+    """One way to transform a question: its *name* in the settings, and *label*, what it does.
+
+    *fields* are the texts its prompt asks for. One with *parts* asks several prompts of other transforms instead.
+    """
+
+    name: str
+    label: str
+    fields: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+
+
+TRANSFORMS: Final[Mapping[str, TransformRow]] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            TransformRow(name="rewrite", label="Query rewriting (makes queries more specific)", fields=("rewrite",)),
+            TransformRow(name="stepback", label="Step-back prompting (adds a broader query)", fields=("step_back",)),
+            TransformRow(
+                name="decompose",
+                label="Sub-query decomposition (breaks complex queries into simpler ones)",
+                fields=("sub_queries",),
+            ),
+            TransformRow(
+                name="all",
+                label="Rewrite, step-back and sub-queries (a model call each)",
+                parts=("rewrite", "stepback", "decompose"),
+            ),
+            TransformRow(
+                name="combined",
+                label="Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
+                fields=("rewrite", "step_back", "sub_queries", "hyde"),
+            ),
+            TransformRow(
+                name="multi_query", label="Paraphrases (asks the same in other words)", fields=("paraphrases",)
+            ),
+            TransformRow(
+                name="hyde", label="Hypothetical passage (searches with an imagined answer)", fields=("hyde",)
+            ),
+            TransformRow(name="keywords", label="Keywords (adds words that the answer may hold)", fields=("keywords",)),
+            TransformRow(name="none", label="The rules alone (no model call before the search)"),
+        )
+    }
+)
+"""Every value of ``transformationType``, in the order they are numbered on the command line."""
+
+STANDALONE: Final = "standalone"
+"""The prompt that makes a follow-up question stand alone; asked where a conversation needs it, never chosen."""
+
+
+def prompt_names() -> tuple[str, ...]:
+    """The transforms that have a prompt of their own."""
+    return (STANDALONE, *(row.name for row in TRANSFORMS.values() if row.fields))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionMethod:
+    """One way to make several rankings one: its *name* in the settings.
+
+    *needs_scores*: without usable scores it falls back on ``weighted_rrf``. *merges* is false where every list stays as
+    it is, so that nothing is weighed or reranked.
+    """
+
+    name: str
+    needs_scores: bool = False
+    merges: bool = True
+
+
+FUSION_METHODS: Final[Mapping[str, FusionMethod]] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            FusionMethod(name="anchored", needs_scores=True),
+            FusionMethod(name="rrf"),
+            FusionMethod(name="weighted_rrf"),
+            FusionMethod(name="max", needs_scores=True),
+            FusionMethod(name="concat", merges=False),
+        )
+    }
+)
+"""Every value of ``fusion.method``."""
