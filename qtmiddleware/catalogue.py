@@ -231,3 +231,53 @@ FUSION_METHODS: Final[Mapping[str, FusionMethod]] = MappingProxyType(
     }
 )
 """Every value of ``fusion.method``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRow:
+    """One kind of store: its module is the one of its *name* in `stores`, which has an ``open_store``.
+
+    One that *keeps_files* has them at ``indexPath``.
+    """
+
+    name: str
+    keeps_files: bool = False
+
+
+STORES: Final[Mapping[str, StoreRow]] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            StoreRow(name="sqlite", keeps_files=True),
+            StoreRow(name="lancedb", keeps_files=True),
+            StoreRow(name="pinecone"),
+            StoreRow(name="memory"),
+        )
+    }
+)
+"""Every value of ``store.kind``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProvider:
+    """One way to reach a language model: its module is the one of its *name* in `llms`.
+
+    It has ``accepts(client)``, whether what a user gave is for it, and ``make_model(client, settings)``. *clients* says
+    what may be given, for messages.
+    """
+
+    name: str
+    clients: str
+
+
+MODEL_PROVIDERS: Final = (
+    ModelProvider(name="openai", clients="an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both"),
+    ModelProvider(
+        name="callable",
+        clients=(
+            "a chat model or chain of LangChain or an LLM of LlamaIndex, a function (plain or async) from messages or a"
+            " prompt to text or a completion, such as litellm.completion"
+        ),
+    ),
+)
+"""Who is asked, in this order, whether a client is theirs; the first is taken where none is given."""

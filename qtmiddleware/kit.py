@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from qtmiddleware.calls import is_async
+from qtmiddleware.catalogue import STORES
 from qtmiddleware.embedders import CallableEmbedder, OpenAIEmbedder, embedder_named
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
 from qtmiddleware.hybrid import HybridSearch
 from qtmiddleware.ports import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.settings import Settings
-from qtmiddleware.stores import LanceDBStore, MemoryStore, SQLiteStore, open_pinecone
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,12 @@ def _embedder(given: Any, settings: Settings) -> Embedder:
 
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
-    kind, path = settings.store.kind, settings.index_path
-    if kind == "pinecone":
-        return open_pinecone(settings.store, embedding_model=name, dimension=dimension)
-    if kind == "memory":
-        return MemoryStore(embedding_model=name, dimension=dimension)
-    if must_exist and not Path(path).expanduser().exists():
+    row, path = STORES[settings.store.kind], settings.index_path
+    if row.keeps_files and must_exist and not Path(path).expanduser().exists():
         raise StoreError(f"there is no index at {path} yet; make one with qtm ingest, and the same config")
-    return (SQLiteStore if kind == "sqlite" else LanceDBStore)(path, embedding_model=name, dimension=dimension)
+    module = import_module(f"qtmiddleware.stores.{row.name}")
+    opened: Store = module.open_store(settings, embedding_model=name, dimension=dimension)
+    return opened
 
 
 def _search(

@@ -20,6 +20,7 @@ from qtmiddleware.llms.openai.prices import Prices
 from qtmiddleware.llms.returned import read_returned
 from qtmiddleware.llms.time_left import time_left
 from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.settings import Settings
 
 Call = Callable[[Prompt], Any]
 
@@ -211,3 +212,16 @@ def _model_of(fn: Any) -> str:
     if is_chat_model(fn):
         said = getattr(fn, "model_name", None) or getattr(fn, "model", None)
     return said if isinstance(said, str) else ""
+
+
+def accepts(given: Any) -> bool:
+    """Whether *given* is a chat model or a function to be called."""
+    return is_chat_model(given) or (callable(given) and not isinstance(given, type))
+
+
+def make_model(given: Any, settings: Settings) -> CallableModel:
+    """*given* as a model that is called as `CallableModel` says, with the prices out of *settings*."""
+    llm = settings.llm
+    return CallableModel(
+        given, model=settings.transformation_model, input_price=llm.input_price, output_price=llm.output_price
+    )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from qtmiddleware.catalogue import STORES
 from qtmiddleware.settings.option import option
 
 HybridMethod = Literal["weighted", "rrf"]
-StoreKind = Literal["sqlite", "lancedb", "pinecone", "memory"]
+if TYPE_CHECKING:
+    StoreKind = str
+else:
+    StoreKind = Literal[tuple(STORES)]
 AnswerMode = Literal["plain", "synthesis"]
 
 

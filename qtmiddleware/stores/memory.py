@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qtmiddleware.settings import Settings
 from qtmiddleware.stores.sqlite import SQLiteStore
 from qtmiddleware.stores.sqlite.files import MEMORY
 
@@ -17,3 +18,9 @@ class MemoryStore(SQLiteStore):
 
     def __repr__(self) -> str:
         return f"MemoryStore(dimension={self._dimension})"
+
+
+def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> MemoryStore:
+    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    del settings  # nothing of them says where memory is
+    return MemoryStore(embedding_model=embedding_model, dimension=dimension)

@@ -20,10 +20,10 @@ from qtmiddleware.llms.openai.prices import Prices, find_prices
 from qtmiddleware.llms.openai.streaming import StreamReader, says_all
 from qtmiddleware.llms.openai.waiting import LONGEST_WAIT, timeout, wait_for
 from qtmiddleware.ports import Prompt, Reply
-from qtmiddleware.settings import ReasoningEffort, StructuredOutput
+from qtmiddleware.settings import ReasoningEffort, Settings, StructuredOutput
 from qtmiddleware.steps import aconverse, converse
 
-__all__ = ["OpenAIModel"]
+__all__ = ["OpenAIModel", "accepts", "make_model"]
 
 
 class OpenAIModel:
@@ -255,3 +255,31 @@ async def _alone(answer: Any) -> AsyncIterator[Any]:
 def _retries_of(response: Any) -> int:
     retries = getattr(response, "retries_taken", 0)
     return retries if isinstance(retries, int) else 0
+
+
+def accepts(given: Any) -> bool:
+    """Whether *given* is a client of the ``openai`` package, or several."""
+    members = given if isinstance(given, tuple | list) and given else (given,)
+    return isinstance(given, Clients) or all(_is_client(member) for member in members)
+
+
+def make_model(client: Any, settings: Settings) -> OpenAIModel:
+    """The model that *settings* name, asked through *client*; ``None`` is a client of our own."""
+    llm = settings.llm
+    return OpenAIModel(
+        settings.transformation_model,
+        client=client,
+        base_url=llm.base_url,
+        temperature=llm.temperature,
+        max_tokens=llm.max_tokens,
+        structured_output=llm.structured_output,
+        reasoning_effort=llm.reasoning_effort,
+        input_price=llm.input_price,
+        output_price=llm.output_price,
+    )
+
+
+def _is_client(given: Any) -> bool:
+    if given is None or isinstance(given, type | str):
+        return False
+    return hasattr(getattr(getattr(given, "chat", None), "completions", None), "create")

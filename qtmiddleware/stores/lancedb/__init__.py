@@ -13,6 +13,7 @@ from qtmiddleware.filters import Condition
 from qtmiddleware.forking import ForkLock
 from qtmiddleware.logs import get_logger
 from qtmiddleware.ports import Filter, Passage, Record
+from qtmiddleware.settings import Settings
 from qtmiddleware.stores.checks import checked_query, checked_slices, normalised, paired, possible_ids
 from qtmiddleware.stores.lancedb.looking import Looking, by_id
 from qtmiddleware.stores.lancedb.spill import spilled
@@ -182,3 +183,8 @@ class LanceDBStore:
                 f"the store {self._path} could not be {doing} ({type(error).__name__}); its own words stand in the "
                 "cause of this error. With room on the disk, the folder is damaged: move it away and ingest again"
             ) from error
+
+
+def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> LanceDBStore:
+    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    return LanceDBStore(settings.index_path, embedding_model=embedding_model, dimension=dimension)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from qtmiddleware.ports import Store
+from qtmiddleware.settings import Settings
 from qtmiddleware.stores.pinecone.dense import HybridPineconeStore, PineconeStore
 from qtmiddleware.stores.pinecone.opening import open_pinecone
 from qtmiddleware.stores.pinecone.sparse import PineconeSparseEncoder, SparseLeg
@@ -14,4 +16,10 @@ __all__ = [
     "PineconeTextStore",
     "SparseLeg",
     "open_pinecone",
+    "open_store",
 ]
+
+
+def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> Store:
+    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    return open_pinecone(settings.store, embedding_model=embedding_model, dimension=dimension)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.filters import Condition
 from qtmiddleware.ports import Filter, Passage, Record
+from qtmiddleware.settings import Settings
 from qtmiddleware.stores.checks import checked_query, checked_slices, paired, possible_ids
 from qtmiddleware.stores.sqlite.connections import Connections
 from qtmiddleware.stores.sqlite.files import FAILURES, MEMORY
@@ -169,3 +170,8 @@ def _apart(passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[tupl
         yield from passages
     except FAILURES as error:
         raise _OfThePassages(error) from error
+
+
+def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> SQLiteStore:
+    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    return SQLiteStore(settings.index_path, embedding_model=embedding_model, dimension=dimension)

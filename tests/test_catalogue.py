@@ -1,0 +1,317 @@
+"""A row of the catalogue is all it takes: what is added there is found wherever there is something to choose."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qtmiddleware
+from qtmiddleware.asking import Question
+from qtmiddleware.catalogue import FUSION_METHODS, MODEL_PROVIDERS, TEXT_FIELDS, TRANSFORMS, prompt_names
+from qtmiddleware.config.keys import Key, all_keys
+from qtmiddleware.llms import as_language_model
+from qtmiddleware.ports import Prompt
+from qtmiddleware.settings import Settings, key_of, marked
+from qtmiddleware.transforms import PROMPTS, prompts_for
+from qtmiddleware.types import Message
+
+PACKAGE = Path(qtmiddleware.__file__).parent
+
+PROMPT_FILE = '''
+"""What the answer would be called in another field."""
+
+from qtmiddleware.ports import ReplyField
+from qtmiddleware.transforms.base import Transform
+
+TRANSFORM = Transform(
+    mode="jargon",
+    version="jargon/1",
+    instruction="Say it in the jargon of the field.",
+    fields=(ReplyField("trade_name", "line", "the query in the words of the trade"),),
+)
+'''
+
+NEW_TEXT = """\
+    trade_name: str | None = _text(
+        None,
+        shape="line",
+        label="name in the trade",
+        variant="trade_name",
+        weight=0.4,
+        meaning="The question in the words of the trade.",
+        is_evidence=True,
+        guard="each",
+        spelled="tradename",
+    )
+"""
+NEW_TRANSFORM = """\
+            TransformRow(name="jargon", label="Jargon (says it as the trade does)", fields=("trade_name",)),
+"""
+
+ASKED = """
+import json
+import qtmiddleware as qtm
+from qtmiddleware.asking import Question
+from qtmiddleware.cache.stored import decode, encode
+from qtmiddleware.cli.show import LABELS
+from qtmiddleware.config import json_schema, markdown_table
+from qtmiddleware.evaluation import SYSTEMS
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Transformation
+from typer.testing import CliRunner
+from qtmiddleware.cli.app import app
+
+def passages(query, top_k=3):
+    return [{"id": f"{query[:9]}-{n}", "score": 1.0 / (n + 1), "text": query} for n in range(top_k)]
+
+config = {"transformationType": "jargon", "fusion": {"weights": {"tradeName": 0.7}}}
+middleware = qtm.QueryMiddleware(config, client=ScriptedModel('{"Trade name": "renal failure"}'))
+found = middleware.wrap(passages).retrieve("kidneys that stop")
+settings = qtm.Config.load(config).settings
+made = Transformation(trade_name="renal failure")
+print(json.dumps({
+    "variant": [[it.kind, it.text, it.weight] for it in found.variants],
+    "choices": json_schema()["properties"]["transformationType"]["enum"],
+    "weights": sorted(json_schema()["$defs"]["FusionWeights"]["properties"]),
+    "docs": "fusion.weights.tradeName" in markdown_table() and "QTM_FUSION_WEIGHTS_TRADE_NAME" in markdown_table(),
+    "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
+    "label": LABELS["trade_name"],
+    "compared": SYSTEMS["jargon"],
+    "cached": decode(encode(made)) == made,
+    "keys": len({Question("q", (), qtm.Config.load({"transformationType": it}).settings).cache_key("m")
+                 for it in ("jargon", "rewrite")}),
+    "guarded": list(made.texts("trade_name")) and not made.is_empty,
+}))
+"""
+
+
+def run_with(tmp_path: Path, script: str, edits: dict[str, list[tuple[str, str]]], files: dict[str, str]) -> Any:
+    """What *script* prints as JSON with a copy of the package in which *edits* put a text before another."""
+    copy = tmp_path / "qtmiddleware"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, inserted in edits.items():
+        text = (copy / name).read_text(encoding="utf-8")
+        for before, new in inserted:
+            assert text.count(before) == 1
+            text = text.replace(before, new + before)
+        (copy / name).write_text(text, encoding="utf-8")
+    for name, content in files.items():
+        (copy / name).write_text(content, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path: Path) -> None:
+    found = run_with(
+        tmp_path,
+        ASKED,
+        {
+            "catalogue.py": [
+                ("    keywords: tuple[str, ...] = _text(", NEW_TEXT),
+                ('            TransformRow(name="none"', NEW_TRANSFORM),
+            ]
+        },
+        {"transforms/prompts/jargon.py": PROMPT_FILE},
+    )
+    assert found["variant"] == [["original", "kidneys that stop", 1.0], ["trade_name", "renal failure", 0.7]]
+    assert "jargon" in found["choices"]
+    assert "tradeName" in found["weights"]
+    assert found["docs"]
+    assert "jargon" in found["help"]
+    assert found["label"] == "name in the trade"
+    assert found["compared"] == {"transformationType": "jargon"}
+    assert found["cached"]
+    assert found["keys"] == 2
+    assert found["guarded"]
+
+
+FUSED = """
+import json
+import qtmiddleware as qtm
+from qtmiddleware.config import json_schema, markdown_table
+from qtmiddleware.fusion import fuse
+from qtmiddleware.types import Ranking, Variant
+
+def ranking(text, *ids):
+    return Ranking(Variant("original", text), [("", it) for it in ids], [1.0 / n for n in range(1, len(ids) + 1)], ids)
+
+fused = fuse([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
+print(json.dumps({
+    "keys": [key for _, key in fused.keys],
+    "choices": json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["enum"],
+    "docs": "first_only" in markdown_table(),
+    "set": qtm.Config.load({"fusion": "first_only"}).settings.fusion.method,
+}))
+"""
+FIRST_ONLY = '''\
+def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fused:
+    """The first list."""
+    return _alone(rankings[0], "first_only", sign)
+
+
+'''
+
+
+def test_a_fusion_method_is_a_row_and_a_function(tmp_path: Path) -> None:
+    edits = {
+        "catalogue.py": [('            FusionMethod(name="concat"', '            FusionMethod(name="first_only"),\n')],
+        "fusion.py": [("def merge_max(", FIRST_ONLY)],
+    }
+    found = run_with(tmp_path, FUSED, edits, {})
+    assert found == {
+        "keys": ["x", "y"],
+        "choices": [*list(FUSION_METHODS)[:-1], "first_only", "concat"],
+        "docs": True,
+        "set": "first_only",
+    }
+
+
+PROVIDED = """
+import json
+import qtmiddleware as qtm
+
+class ParrotClient:
+    pass
+
+def passages(query, top_k=3):
+    return [{"id": query, "score": 1.0, "text": query}]
+
+found = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ParrotClient()).wrap(passages).retrieve("why?")
+try:
+    qtm.QueryMiddleware({"transformationType": "rewrite"}, client=42)
+except qtm.ConfigError as error:
+    refused = str(error)
+print(json.dumps({"texts": [it.text for it in found.variants], "refused": refused}))
+"""
+PARROT = """
+import json
+
+from qtmiddleware.ports import Reply
+
+
+class Parrot:
+    name = "parrot"
+
+    def complete(self, prompt, deadline):
+        return Reply(json.dumps({it.name: "who says so?" for it in prompt.fields}))
+
+    async def acomplete(self, prompt, deadline):
+        return self.complete(prompt, deadline)
+
+
+def accepts(given):
+    return type(given).__name__ == "ParrotClient"
+
+
+def make_model(client, settings):
+    return Parrot()
+"""
+
+
+def test_a_provider_of_models_is_a_row_and_a_file(tmp_path: Path) -> None:
+    row = '    ModelProvider(name="parrot", clients="a ParrotClient"),\n'
+    edits = {"catalogue.py": [('    ModelProvider(\n        name="callable"', row)]}
+    found = run_with(tmp_path, PROVIDED, edits, {"llms/parrot.py": PARROT})
+    assert found["texts"] == ["why?", "who says so?"]
+    assert "a ParrotClient" in found["refused"]
+
+
+@pytest.mark.parametrize("row", [row for row in TRANSFORMS.values() if row.fields], ids=lambda row: row.name)
+def test_a_prompt_asks_for_the_texts_of_its_row(row: Any) -> None:
+    (prompt,) = prompts_for(Settings(transformation_type=row.name), "q")
+    assert tuple(field.name for field in prompt.fields) == row.fields
+    assert all(field.shape == TEXT_FIELDS[field.name].shape for field in prompt.fields)
+
+
+def test_every_prompt_and_provider_of_the_catalogue_is_there() -> None:
+    assert set(PROMPTS) == set(prompt_names())
+    assert {name for name, prompt in PROMPTS.items() if prompt.mode == name} == set(PROMPTS)
+    assert [row.name for row in MODEL_PROVIDERS] == ["openai", "callable"]
+
+
+HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Jane Roe."), Message("user", "And when?"))
+TYPES = ("combined", "multi_query", "all")
+
+
+def other_value(key: Key) -> Any:
+    """A value of *key* that is not its default."""
+    match key.kind:
+        case "bool":
+            return not key.default
+        case "choice":
+            return next(it for it in key.choices if it != key.default)
+        case "list":
+            return ("other",)
+        case "object":
+            return {"rewrite": "Say it otherwise."}
+        case "str":
+            return "http://other.example" if key.name.endswith(("Url", "host", "Host")) else "other"
+    default = key.default if key.default is not None else key.limits.get("ge", 1)
+    low, high = key.limits.get("ge", 0), key.limits.get("le", 10**9)
+    step = 1 if key.kind == "int" else 0.25
+    return default + step if default + step <= high else max(low, default - step)
+
+
+def changed(key: Key, base: Settings) -> Settings:
+    def put(holder: Any, path: tuple[str, ...]) -> Any:
+        name, *rest = path
+        value = put(getattr(holder, name), tuple(rest)) if rest else other_value(key)
+        return replace(holder, **{name: value})
+
+    settings: Settings = put(base, key.path)
+    return settings
+
+
+def request_of(settings: Settings, prompt: Prompt) -> Any:
+    """The request a model would be sent, and where."""
+    model: Any = as_language_model(None, settings)
+    dialogue = model._dialogue
+    return dialogue.about(prompt).send(None), settings.llm.base_url
+
+
+@pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name)
+def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
+    key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-unused")
+    for kind in TYPES if key.name != "transformationType" else ["rewrite"]:
+        base = Settings(transformation_type=kind)
+        if key.name == "transformationType":
+            other = replace(base, transformation_type="stepback")
+        else:
+            other = changed(key, base)
+        before, after = (
+            [(prompt, request_of(settings, prompt)) for prompt in prompts_for(settings, "And when?", HISTORY)]
+            for settings in (base, other)
+        )
+        keys = [Question("And when?", HISTORY, it).cache_key(it.transformation_model) for it in (base, other)]
+        if before != after:
+            assert keys[0] != keys[1]
+
+
+def test_what_a_model_is_made_of_makes_another_model() -> None:
+    for key in all_keys():
+        other = changed(key, Settings())
+        is_marked = ".".join(key.path) in marked(Settings, "model")
+        assert (key_of(other, "model") != key_of(Settings(), "model")) == is_marked
+
+
+def test_every_option_can_be_told_from_its_default() -> None:
+    for key in all_keys():
+        assert changed(key, Settings()) != Settings()
