@@ -110,7 +110,8 @@ class _Retrieving:
             return (yield from self._unread(response, error))
         if turn is not None and waits_for_first and self._escalates(first):
             made = yield from turn.whole(self._patience())
-        variants = variants_of(made, self.query.text, self.settings.fusion)
+        variants, repeated = variants_of(made, self.query.text, self.settings.fusion)
+        self.trace.notes.extend(repeated)
         lists = yield from search_variants(
             variants, self.request, width=self._width, budget=self.budget, trace=self.trace, trouble=self.trouble
         )

@@ -200,7 +200,7 @@ def test_a_rewrite_gets_back_what_it_lost() -> None:
     question.answered(came({"rewrite": "How much money did Acme pay for order A-113?"}), Trace())
     made = understood(question)
     assert made.rewrite == "How much money did Acme pay for order A-113? (2023)"
-    assert ("rewrite", "repaired: number") in made.notes
+    assert ("rewrite", f"repaired: number {QUERY.index('2023')}:{QUERY.index('2023') + 4}") in made.notes
 
 
 def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> None:

@@ -15,7 +15,7 @@ from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, TRANSFORMS, prompt_n
 from qtmiddleware.ports import Prompt
 from qtmiddleware.settings import Settings
 from qtmiddleware.transforms.base import Transform
-from qtmiddleware.transforms.distinct import distinct
+from qtmiddleware.transforms.distinct import ORIGINAL, distinct, find_repeats
 from qtmiddleware.transforms.guard import guard
 from qtmiddleware.transforms.limits import is_within_limits
 from qtmiddleware.transforms.parsing import SAME, filled, parse
@@ -23,9 +23,11 @@ from qtmiddleware.transforms.wording import normal
 from qtmiddleware.types import Message, Transformation
 
 __all__ = [
+    "ORIGINAL",
     "PROMPTS",
     "SAME",
     "distinct",
+    "find_repeats",
     "guard",
     "is_within_limits",
     "merge",

@@ -48,24 +48,31 @@ class _Face:
         return frozenset(folded(word) for word in words(self.text)[1:] if word[0].isupper())
 
 
+ORIGINAL: Final = -1
+"""What a text repeats that says the same as the original."""
+
+
 def distinct(texts: Sequence[str], *, original: str, near: float = NEAR) -> list[int]:
-    """The indexes of *texts* to search, in their order; of near-duplicates the first stays, *original* before all.
+    """The indexes of *texts* to search, in their order: those that repeat no other (`find_repeats`)."""
+    return [index for index, other in enumerate(find_repeats(texts, original=original, near=near)) if other is None]
+
+
+def find_repeats(texts: Sequence[str], *, original: str, near: float = NEAR) -> list[int | None]:
+    """For each of *texts* the index of the earlier one it repeats, `ORIGINAL`, or ``None`` where it repeats none.
 
     Near-duplicates are texts that differ in case, punctuation and light words alone, in the order of their words, or in
     so little that their tokens overlap by *near* or more. Texts that differ in a number, an identifier, a name or a
     denial never are.
     """
-    seen = [_Face(original)]
-    kept = []
+    kept = [(ORIGINAL, _Face(original))]
+    found: list[int | None] = []
     for index, text in enumerate(texts):
         face = _Face(text)
-        for other in seen:
-            if _are_near(face, other, near):
-                break
-        else:
-            seen.append(face)
-            kept.append(index)
-    return kept
+        repeated = next((place for place, other in kept if _are_near(face, other, near)), None)
+        found.append(repeated)
+        if repeated is None:
+            kept.append((index, face))
+    return found
 
 
 def _are_near(one: _Face, other: _Face, near: float) -> bool:

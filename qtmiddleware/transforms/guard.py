@@ -87,12 +87,12 @@ class _Guard:
         lost = [(kind, span) for kind, span in self.must_keep if not keeps(kind, span, text, query=self.query)]
         if not lost:
             return text
-        kinds = _kinds(lost)
+        what = self._described(lost)
         whole = _with(text, lost)
         if any(kind == "negation" for kind, _ in lost) or self._is_too_much(lost) or len(whole) > MAX_CHARS:
-            self.notes[field, f"dropped: {kinds}"] = None
+            self.notes[field, f"dropped: {what}"] = None
             return None
-        self.notes[field, f"repaired: {kinds}"] = None
+        self.notes[field, f"repaired: {what}"] = None
         return whole
 
     def covering(self, field: str, texts: list[str]) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class _Guard:
             whole = _with(texts[closest], lost)
             if len(whole) <= MAX_CHARS:
                 texts[closest] = whole
-                self.notes[field, f"repaired: {_kinds(lost)}"] = None
+                self.notes[field, f"repaired: {self._described(lost)}"] = None
         return tuple(texts)
 
     def terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
@@ -119,6 +119,11 @@ class _Guard:
             return ()
         return terms
 
+    def _described(self, lost: Spans) -> str:
+        """Which spans were lost, by kind and place in the query: ``number 12:16``; never their text."""
+        shown = [f"{kind} {(at := self.query.find(span))}:{at + len(span)}" for kind, span in lost[:MAX_REPAIRS]]
+        return ", ".join(shown) + (f" and {len(lost) - MAX_REPAIRS} more" if len(lost) > MAX_REPAIRS else "")
+
     def _is_too_much(self, lost: Spans) -> bool:
         spans = [kind for kind, _ in self.must_keep if kind != "negation"]
         return len(lost) > MAX_REPAIRS or (len(lost) > 1 and 2 * len(lost) > len(spans))
@@ -127,7 +132,3 @@ class _Guard:
 def _with(text: str, lost: Spans) -> str:
     """*text* with the lost spans in brackets behind it, where they disturb neither its words nor its grammar."""
     return f"{text} ({', '.join(dict.fromkeys(as_written(kind, span) for kind, span in lost))})"
-
-
-def _kinds(lost: Spans) -> str:
-    return ", ".join(dict.fromkeys(kind for kind, _ in lost))

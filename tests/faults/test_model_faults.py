@@ -215,7 +215,7 @@ def test_a_rewrite_that_lost_a_denial_is_dropped(caller: Caller, service: ChatSe
     service.answer = {"rewrite": "Which dogs may be fed with carrots?"}
     day = caller.ask(transforming("rewrite"), query=query)
     assert day.kinds == ["original"]
-    assert [what for subject, what in day.retrieval.trace.notes if subject == "rewrite"] == ["dropped: negation"]
+    assert [what for subject, what in day.retrieval.trace.notes if subject == "rewrite"] == ["dropped: negation 15:18"]
     assert day.response == caller.rules_alone(query=query).response
 
 
@@ -223,7 +223,7 @@ def test_a_rewrite_that_lost_a_name_gets_it_back(caller: Caller, service: ChatSe
     service.answer = {"rewrite": "Which medical conditions does the dog have?"}
     day = caller.ask(transforming("rewrite"), query="Which illness does the dog Jaco have?")
     assert day.retrieval.transformation.rewrite == "Which medical conditions does the dog have? (Jaco)"
-    assert ("rewrite", "repaired: name") in day.retrieval.trace.notes
+    assert ("rewrite", "repaired: name 27:31") in day.retrieval.trace.notes
 
 
 def test_the_model_and_its_options_are_set_for_one_call(caller: Caller, service: ChatService) -> None:
