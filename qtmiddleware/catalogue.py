@@ -8,6 +8,7 @@ its name in `fusion`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -281,3 +282,19 @@ MODEL_PROVIDERS: Final = (
     ),
 )
 """Who is asked, in this order, whether a client is theirs; the first is taken where none is given."""
+
+
+def _find_languages() -> tuple[str, ...]:
+    folder = os.path.join(os.path.dirname(__file__), "preprocessing", "lexicons")  # noqa: PTH118, PTH120
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        # In an archive there are no folders to list; asking for resources loads much that is not needed otherwise.
+        from importlib.resources import files
+
+        names = [it.name for it in files("qtmiddleware.preprocessing").joinpath("lexicons").iterdir()]
+    return tuple(sorted(name.removesuffix(".json") for name in names if len(name) == len("en.json")))
+
+
+LANGUAGES: Final = _find_languages()
+"""The codes of the languages that have a word list, sorted: one file each in `preprocessing/lexicons`."""

@@ -88,27 +88,46 @@ _GIVEN: Final = {
     "transforms.parsing._ASIDE": 200,
     "transforms.labels._GENERIC": 80,
     "answering.citing._INDEXED": 200,
-    "transforms.noise._NOISE": 300,
-    "transforms.refusals._REFUSAL": 300,
+    "transforms.noise._noise": 300,
+    "transforms.refusals._refusal": 300,
 }
+
+
+def _names(it: Used) -> list[str]:
+    """What its module calls the pattern: a constant, or a function that makes it once."""
+    module = sys.modules.get(it.module)
+    return [name for name, value in vars(module).items() if it.pattern in (value, _made_by(value))] if module else []
+
+
+def _made_by(value: object) -> object:
+    info = getattr(value, "cache_info", None)
+    return (
+        value() if callable(value) and info is not None and info().maxsize is None and not _parameters(value) else None
+    )
+
+
+def _parameters(function: Callable[..., object]) -> bool:
+    return bool(inspect.signature(function).parameters)
 
 
 def _longest(it: Used) -> int:
     """How many characters the package gives the pattern at most; 0 where that is not bounded."""
-    names = [name for name, value in vars(sys.modules[it.module]).items() if value is it.pattern]
+    names = _names(it)
     return max((_GIVEN.get(f"{it.module.removeprefix('qtmiddleware.')}.{name}", 0) for name in names), default=0)
 
 
 def _methods(it: Used) -> frozenset[str]:
     """The methods its module calls on the name that it has there; all where it has none."""
     module = sys.modules.get(it.module)
-    names = [name for name, value in vars(module).items() if value is it.pattern] if module else []
+    names = _names(it)
     if not names or module is None:
         return _METHODS
     found = set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
-            found.add(node.attr)
+        if isinstance(node, ast.Attribute):
+            held = node.value.func if isinstance(node.value, ast.Call) else node.value
+            if isinstance(held, ast.Name) and held.id in names:
+                found.add(node.attr)
     return frozenset(found & _METHODS) or _METHODS
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
+from qtmiddleware.preprocessing.lexicon import load_all
+
 LOOK_AHEAD: Final = 64
 """Characters behind the longest possible chunk that a window holds, to see what follows a full stop."""
 _LOOK_BACK: Final = 32
@@ -18,13 +20,6 @@ _AROUND: Final = 64
 _TRIES: Final = 3
 """Boundaries of a kind that are tried; one is refused only where a mark hangs on the white space behind it."""
 
-# Behind these a full stop ends no sentence: a name or a number follows.
-_ABBREVIATIONS: Final = (
-    "Abb Abs Abt Art Aufl Av Bd Bsp Capt Ch Chap Col Dept Dr Dra Ed Eds Eq Eqs Fig Figs Fr Gen Gov Hon Hr Hrsg Inv "
-    "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Okt Nov Dec Dez Kap Lt Maj Messrs Mlle Mme Mr Mrs Ms Mt No Nos Nr Op Pag "
-    "Pres Prof Ref Refs Rep Rev Sec Sen Sgt Sr Sra Srta St Ste Str Tab Tel Univ Vol Vols "
-    "al approx bspw bzw ca cf ch ed eds eq eqs evtl fig figs gem ggf incl inkl nos op pp sec sog str tab vgl viz vol vs"
-)
 _SENTENCE: Final = r"""
     (?:
         # Of a run of full stops and marks only the whole counts; that is also what keeps this linear.
@@ -53,7 +48,9 @@ def _pattern(kind: str) -> Any:
     """The pattern of a kind of boundary."""
     import regex
 
-    sentence = _SENTENCE.replace("CLOSERS", _CLOSERS).replace("ABBREVIATIONS", _ABBREVIATIONS.replace(" ", "|"))
+    # Behind these a full stop ends no sentence: a name or a number follows.
+    abbreviations = dict.fromkeys(word for one in load_all() for word in one.abbreviations)
+    sentence = _SENTENCE.replace("CLOSERS", _CLOSERS).replace("ABBREVIATIONS", "|".join(abbreviations))
     patterns = {
         "prose": rf"(?:{_PARAGRAPH})(?<=[\p{{Sentence_Terminal}}…:]{_CLOSERS}{{0,2}}[ \t]{{0,2}}(?:{_PARAGRAPH}))",
         "paragraph": _PARAGRAPH,

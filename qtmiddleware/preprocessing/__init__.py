@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
+from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.preprocessing import language as languages
 from qtmiddleware.preprocessing import lexicon as lexicons
@@ -27,9 +28,6 @@ __all__ = [
     "preprocess",
     "protected_spans",
 ]
-
-LANGUAGES: tuple[str, ...] = ("de", "en", "es", "fr", "it", "nl", "pt")
-"""The codes of the languages that have a word list, sorted."""
 
 AUTO = "auto"
 

@@ -63,6 +63,9 @@ class Lexicon:
     in that place. *lead_ins* and *kept* are phrases: what goes as a whole at the start, and what stays anywhere.
     *titles* stand before names. *chatter* and *fillers* are patterns for the replies of a model: how a sentence opens
     that talks about the task, and what may stand before it; *talk* are words by which it speaks of itself and the task.
+    *refusals* and *preambles* are regular expressions for how a reply opens that is none. *denials* are all words that
+    deny, without accents, *denial_patterns* what denies inside of a word, and *exclusions* the words for "without".
+    *abbreviations* end with a full stop that ends no sentence, and *no_answer* says that the passages hold none.
     """
 
     language: str
@@ -86,6 +89,13 @@ class Lexicon:
     chatter: tuple[str, ...] = ()
     fillers: tuple[str, ...] = ()
     talk: frozenset[str] = frozenset()
+    denials: frozenset[str] = frozenset()
+    denial_patterns: tuple[str, ...] = ()
+    exclusions: frozenset[str] = frozenset()
+    refusals: tuple[str, ...] = ()
+    preambles: tuple[str, ...] = ()
+    abbreviations: tuple[str, ...] = ()
+    no_answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

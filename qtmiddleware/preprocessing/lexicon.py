@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
+from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.base import Lexicon, Phrase, Phrases, fold
 
@@ -15,10 +16,7 @@ from qtmiddleware.preprocessing.base import Lexicon, Phrase, Phrases, fold
 @cache
 def load(language: str) -> Lexicon:
     """The word list of *language*, read from its file once."""
-    from importlib.resources import files
-
-    source = files("qtmiddleware.preprocessing").joinpath("lexicons", f"{language}.json")
-    data: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
+    data = _read(language)
     classes: dict[str, list[str]] = data["stop_words"]
     hints: dict[str, list[str]] = data["hints"]
     return Lexicon(
@@ -43,7 +41,36 @@ def load(language: str) -> Lexicon:
         chatter=tuple(data["chatter"]),
         fillers=tuple(data["fillers"]),
         talk=_words(data["talk"]),
+        **_of_replies(data),
     )
+
+
+@cache
+def load_all() -> tuple[Lexicon, ...]:
+    """Every word list, and what is known of the languages that have none: how they deny, refuse and announce."""
+    others = (Lexicon(code, **_of_replies(data)) for code, data in _read("others").items())
+    return (*map(load, LANGUAGES), *others)
+
+
+def _read(name: str) -> dict[str, Any]:
+    from importlib.resources import files
+
+    source = files("qtmiddleware.preprocessing").joinpath("lexicons", f"{name}.json")
+    data: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
+    return data
+
+
+def _of_replies(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a word list that texts of models and documents are read with; each may be missing."""
+    return {
+        "denials": _words(data.get("denials", ())),
+        "denial_patterns": tuple(data.get("denial_patterns", ())),
+        "exclusions": _words(data.get("exclusions", ())),
+        "refusals": tuple(data.get("refusals", ())),
+        "preambles": tuple(data.get("preambles", ())),
+        "abbreviations": tuple(data.get("abbreviations", ())),
+        "no_answer": data.get("no_answer", ""),
+    }
 
 
 def adjusted(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lexicon:

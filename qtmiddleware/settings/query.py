@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
+from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, TEXT_FIELDS
 from qtmiddleware.settings.option import group, option
 
 ApplyTo = Literal["keywords", "text", "both"]
@@ -14,10 +14,11 @@ EscalationMode = Literal["always", "never", "auto"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SubQueryStyle = Literal["simple", "research"]
-Language = Literal["auto", "de", "en", "es", "fr", "it", "nl", "pt"]
 if TYPE_CHECKING:
+    Language = str
     FusionMethod = str
 else:
+    Language = Literal[("auto", *LANGUAGES)]
     FusionMethod = Literal[tuple(FUSION_METHODS)]
 
 

@@ -7,40 +7,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from qtmiddleware.preprocessing import LANGUAGES
-from qtmiddleware.preprocessing.lexicon import load
-from qtmiddleware.transforms.wording import folded, listed, words
+from qtmiddleware.preprocessing.lexicon import load_all
+from qtmiddleware.transforms.wording import folded, words
 
-# By line: English, Spanish, German, French, Italian, Portuguese, Dutch, Slavic in Latin letters, Nordic, Turkish,
-# Greek, Russian and Ukrainian, Hebrew, Arabic, Vietnamese, Indonesian; all without accents.
-_WORDS: Final = listed(
-    """
-    no not non none nor neither never nothing nobody nowhere cannot without except excepting excluding exclude excludes
-    excluded exclusion lack lacks lacking absent absence missing unable impossible fail fails failed failing failure
-    refuse refuses refused deny denies denied reject rejected avoid avoids avoiding prevent prevents prohibited
-    forbidden banned ineligible unless insufficient stopped stops broken dont doesnt didnt isnt arent wasnt werent cant
-    couldnt wont wouldnt shouldnt hasnt havent hadnt aint
-    sin nunca jamas ningun ninguna ninguno nada nadie tampoco ni excepto salvo
-    nicht kein keine keinen keinem keiner keines ohne nie niemals nichts niemand weder ausser
-    ne pas sans jamais aucun aucune rien personne sauf hormis
-    senza mai nessun nessuna nessuno niente nulla eccetto tranne
-    nao sem nenhum nenhuma ninguem exceto
-    niet geen zonder nooit niets behalve
-    nie bez nigdy zaden oprocz neni nejsou nikdy
-    inte ej ingen inget utan aldrig ikke uden uten aldri
-    degil yok olmadan hayir haric
-    δεν μη μην χωρις ουτε
-    не нет без никогда ни кроме нельзя ничего никто нема немає
-    לא אין בלי ללא
-    لا لم لن ليس ليست غير بدون دون
-    khong chua tidak bukan tanpa jangan
-    """
-)
-# In these scripts a denial is part of a longer run of characters; in the others, part of a contraction.
-_INSIDE: Final = re.compile(
-    r"[不没沒无無未非勿]|别|除了|以外|ない|なし|ません"
-    r"|なかった|なく|ずに|नहीं|बिना|않|안 |못|없|아니|제외|ไม่|n't\b|\bn'\w|\bd'aucun|\bw/o(?:ut)?\b"
-)
 _PREFIXED: Final = re.compile(r"^(?:un|non|in|im|ir|il|dis|a)-?(\w{4,})$")
 _WORKING: Final = re.compile(r"\bwork")
 _TROUBLE: Final = re.compile(r"\b(?:problems?|issues?|errors?|troubles?|faults?|malfunction\w*|troubleshoot\w*)\b")
@@ -48,7 +17,6 @@ _TROUBLE: Final = re.compile(r"\b(?:problems?|issues?|errors?|troubles?|faults?|
 
 _COMPOUND: Final = re.compile(r"\b(?:non?|not|never)-\w+(?:-\w+)*")
 _MOST_COMPOUNDS: Final = 20
-_WITHOUT: Final = listed("without w/o w/out ohne sin sans senza sem zonder")
 
 
 def is_negated(text: str) -> bool:
@@ -69,10 +37,11 @@ def keeps_negation(text: str, query: str, span: str = "") -> bool:
             plain = plain.replace(form, " ")
     denials = _denials(asked)
     protected = _negations() | set(words(folded(span)))
-    own = {denial for denial in denials if denial in _WORDS and denial not in protected}
+    own = {denial for denial in denials if denial in _denying() and denial not in protected}
     count = _count(denial for denial in _denials(plain) if denial not in own) + _count_in_other_words(plain, asked)
     meant = [denial for denial in denials if denial not in own]
-    is_double = _count(denial for denial in meant if denial not in _WITHOUT) and not _WITHOUT.isdisjoint(meant)
+    excluding = _exclusions().intersection(meant)
+    is_double = excluding and _count(denial for denial in meant if denial not in excluding)
     return count > 1 if is_double else count > 0
 
 
@@ -86,15 +55,15 @@ def _denials(plain: str) -> list[str]:
     """The words, contractions and characters that deny in a folded text."""
     # In ASCII only a contraction or a slash can hide a denial inside a run.
     hidden = not plain.isascii() or "'" in plain or "/" in plain
-    found = _INSIDE.findall(plain) if hidden else []
-    return found + [word for word in words(plain) if word in _WORDS]
+    found = _inside().findall(plain) if hidden else []
+    return found + [word for word in words(plain) if word in _denying()]
 
 
 def _count_in_other_words(plain: str, asked: str) -> int:
     known = set(re.findall(r"[\w-]+", asked))
     stems = {word[:5] for word in words(asked) if len(word) > 3}
     prefixed = (
-        _PREFIXED.match(word) for word in re.findall(r"[\w-]+", plain) if word not in known and word not in _WORDS
+        _PREFIXED.match(word) for word in re.findall(r"[\w-]+", plain) if word not in known and word not in _denying()
     )
     is_trouble = bool(_WORKING.search(asked) and _TROUBLE.search(plain))
     return is_trouble + sum(match is not None and match.group(1)[:5] in stems for match in prefixed)
@@ -102,4 +71,20 @@ def _count_in_other_words(plain: str, asked: str) -> int:
 
 @cache
 def _negations() -> frozenset[str]:
-    return frozenset(folded(word) for code in LANGUAGES for word in load(code).negations)
+    return frozenset(folded(word) for one in load_all() for word in one.negations)
+
+
+@cache
+def _denying() -> frozenset[str]:
+    return frozenset(folded(word) for one in load_all() for word in one.denials)
+
+
+@cache
+def _exclusions() -> frozenset[str]:
+    return frozenset(word for one in load_all() for word in one.exclusions)
+
+
+@cache
+def _inside() -> re.Pattern[str]:
+    """In some scripts a denial is part of a longer run of characters; in the others, part of a contraction."""
+    return re.compile("|".join(pattern for one in load_all() for pattern in one.denial_patterns))

@@ -13,7 +13,7 @@ from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES
 from qtmiddleware.preprocessing.base import Phrase, Phrases
-from qtmiddleware.preprocessing.lexicon import load, phrases
+from qtmiddleware.preprocessing.lexicon import load, load_all, phrases
 from qtmiddleware.transforms.wording import folded, is_blank, opening_of, opens_with, words
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
@@ -26,8 +26,6 @@ _PREAMBLES: Final = (
     r"here(?:'s| is| are| you go)\b",
     r"(?:the following|below) (?:is|are)\b",
     r"these are\b.*:$",
-    r"(?:voici|hier ist|hier sind|hier zijn|aqui esta|aqui estan|aqui tienes|ecco|вот)\b.*[:!]$",
-    r"(?:以下是|以下は|好的|当然|もちろん|はい|다음은|물론).{0,60}[:：。!！]$",
     r"i(?:'ve| have) (?:rewritten|rephrased|decomposed|broken|created|generated|made)\b",
     r"i (?:will|'ll|would|can) (?:rewrite|rephrase|decompose|break|generate|provide|help)\b",
     r"let me (?:rewrite|rephrase|break|think|know|help|try)\b",
@@ -61,9 +59,6 @@ _REMARKS: Final = (
     r"(?:could|can) you (?:please )?(?:clarify|specify|rephrase)\b",
     r"(?:i need|i would need|there is no|there's no) (?:more |further |enough )?(?:context|history|query|question)\b",
     r"what (?:is|are|would be) (?:the|your) (?:query|question)s?\??$",
-    r"(?:该|这个|此|原)?(?:查询|问题)(?:已经|已|本身)|无需(?:改写|重写|修改)|不需要(?:改写|重写)",
-    r"la (?:requete|question|consulta|pregunta|domanda) (?:est|esta|es|e) (?:deja|ya|gia)",
-    r"die (?:anfrage|frage) ist bereits",
 )
 _EMPTY_FORMS: Final = (
     (
@@ -78,13 +73,10 @@ _EMPTY_FORMS: Final = (
     r"error\**::|error\**:? ?$|error\*\*|traceback \(most recent",
     _FAILURES,
 )
-TALK: Final = (*_PREAMBLES, *_REMARKS, *_EMPTY_FORMS)
-"""How a folded text opens that is no text to search for, as patterns."""
-_NOISE: Final = opening_of(TALK)
+_TALK: Final = (*_PREAMBLES, *_REMARKS, *_EMPTY_FORMS)
+"""How a folded text opens that is no text to search for, as patterns; other languages' are in their word lists."""
 _POLITE: Final = r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
 _ANNOUNCED: Final = r"(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]"
-LEAD_INS: Final = (_POLITE, _ANNOUNCED)
-"""What may stand before a text that is to be searched for, as patterns."""
 _LEAD_IN: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNORECASE)
 _STOP: Final = re.compile(r"[.!?…:]+[\"'”»)]*\s|[。！？：]")
 _SENTENCE_CHARS: Final = 300
@@ -100,7 +92,7 @@ _QUOTES: Final = "\"'”»* "
 
 def is_noise(text: str, query: str) -> bool:
     """Whether *text* holds nothing, or opens as talk about the task does."""
-    return is_blank(text) or opens_with(_NOISE, text, query) or chatter_end(text, query) > 0
+    return is_blank(text) or opens_with(_noise(), text, query) or chatter_end(text, query) > 0
 
 
 def without_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
@@ -193,6 +185,11 @@ def _length(phrase: Phrase, keys: Sequence[str]) -> int:
             taken = {at + 1 for at in places if at < len(keys) and keys[at] in allowed}
             places = taken | places if optional else taken
     return min((at for at in places if at <= len(keys)), default=0)
+
+
+@cache
+def _noise() -> re.Pattern[str]:
+    return opening_of([*_TALK, *(pattern for one in load_all() for pattern in one.preambles)])
 
 
 @cache
