@@ -25,7 +25,7 @@ KEPT_AS_WRITTEN = ("quote", "identifier", "number", "url")
 def lexicon_words() -> list[str]:
     """Every word and phrase part of every list, plain and with a capital, with codes and marks between them."""
     words: set[str] = set()
-    for file in LEXICONS.glob("*.json"):
+    for file in LEXICONS.glob("??.json"):
         data = json.loads(file.read_text(encoding="utf-8"))
         groups = [*data["stop_words"].values(), *data["hints"].values(), data["negations"], data["elisions"]]
         words |= {word for group in groups for word in group}
@@ -163,7 +163,7 @@ def test_real_questions_keep_the_laws(file: Path) -> None:
 
 
 def test_the_languages_are_those_that_have_a_file() -> None:
-    assert tuple(sorted(file.stem for file in LEXICONS.glob("*.json"))) == LANGUAGES
+    assert tuple(sorted(file.stem for file in LEXICONS.glob("??.json"))) == LANGUAGES
 
 
 @pytest.mark.parametrize("language", ["en-US", "en_GB", "EN", "en"])
