@@ -131,7 +131,7 @@ async def one(name: str, wrapped: Any, calls: int) -> str:
 
 def hours(count: int = 7_200) -> str:
     """The threads a model that hangs for two hours holds, with a breaker whose clock is set ahead by us."""
-    from qtmiddleware import breaker
+    from qtmiddleware.runtime import circuit_breaker as breaker
 
     now = [time.monotonic()]
     kept = breaker.Breaker.__init__.__kwdefaults__

@@ -18,13 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.embedders import embedder_named
+from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
 from qtmiddleware.evaluation import Dataset, evaluate
-from qtmiddleware.hybrid import HybridSearch
-from qtmiddleware.ports import Record
-from qtmiddleware.query_middleware import QueryMiddleware
-from qtmiddleware.settings import HybridSettings, PreprocessSettings
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.protocols import Record
+from qtmiddleware.providers.embedders import embedder_named
+from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.rag.hybrid import HybridSearch
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 MODEL: Final = "all-MiniLM-L6-v2"
 SETS: Final = (

@@ -27,10 +27,9 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any
 
-from qtmiddleware.breaker import Breaker
-from qtmiddleware.cache.redis_cache import Claim, RedisCache
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.types import Transformation
+from qtmiddleware.runtime.cache.redis_cache import Claim, RedisCache
+from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.types import Deadline, Transformation
 
 RESULT = Path(__file__).resolve().parent / "results" / "shared_cache.md"
 MODEL_SECONDS = 0.1

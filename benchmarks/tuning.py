@@ -25,7 +25,7 @@ from typing import Final
 from benchmarks.quality.report import RESULTS, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Source, prepared
 from qtmiddleware.evaluation import PRIMARY, SystemScore, difference
-from qtmiddleware.tuning import Budget, Tuned, tune
+from qtmiddleware.evaluation.tuning import Budget, Tuned, tune
 
 HEAD: Final = f"""# Tuning
 

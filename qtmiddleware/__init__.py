@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qtmiddleware import evaluation as evaluation
-    from qtmiddleware import judging as judging
-    from qtmiddleware import reporting as reporting
-    from qtmiddleware import testsets as testsets
-    from qtmiddleware import tuning as tuning
-    from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.config import Config
-    from qtmiddleware.decorating import middleware
+    from qtmiddleware.config.overrides import override
     from qtmiddleware.errors import (
         ConfigError,
         EmbeddingError,
@@ -33,12 +28,14 @@ if TYPE_CHECKING:
         UnreadableDocument,
         WrapError,
     )
-    from qtmiddleware.health import Health, Readiness
-    from qtmiddleware.hybrid import Hybrid
-    from qtmiddleware.ingestion import IngestReport, ingest
-    from qtmiddleware.overrides import override
+    from qtmiddleware.evaluation import judging as judging
+    from qtmiddleware.evaluation import reporting as reporting
+    from qtmiddleware.evaluation import testsets as testsets
+    from qtmiddleware.evaluation import tuning as tuning
     from qtmiddleware.preprocessing import preprocess
-    from qtmiddleware.query_middleware import QueryMiddleware
+    from qtmiddleware.rag.answering import AnswerStream, AsyncAnswerStream
+    from qtmiddleware.rag.hybrid import Hybrid
+    from qtmiddleware.rag.ingestion import IngestReport, ingest
     from qtmiddleware.types import (
         Answer,
         Citation,
@@ -50,6 +47,9 @@ if TYPE_CHECKING:
         Transformation,
         Variant,
     )
+    from qtmiddleware.wrapping.decorator import middleware
+    from qtmiddleware.wrapping.health import Health, Readiness
+    from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 __version__ = "0.1.0"
 
@@ -91,7 +91,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "answering": ("AnswerStream", "AsyncAnswerStream"),
+    "rag.answering": ("AnswerStream", "AsyncAnswerStream"),
     "config": ("Config",),
     "errors": (
         "ConfigError",
@@ -105,13 +105,13 @@ _HOMES = {
         "UnreadableDocument",
         "WrapError",
     ),
-    "overrides": ("override",),
+    "config.overrides": ("override",),
     "preprocessing": ("preprocess",),
-    "decorating": ("middleware",),
-    "health": ("Health", "Readiness"),
-    "hybrid": ("Hybrid",),
-    "ingestion": ("IngestReport", "ingest"),
-    "query_middleware": ("QueryMiddleware",),
+    "wrapping.decorator": ("middleware",),
+    "wrapping.health": ("Health", "Readiness"),
+    "rag.hybrid": ("Hybrid",),
+    "rag.ingestion": ("IngestReport", "ingest"),
+    "wrapping.query_middleware": ("QueryMiddleware",),
     "types": (
         "Answer",
         "Citation",
@@ -125,13 +125,16 @@ _HOMES = {
     ),
 }
 # Rooms that are used by name: qtm.evaluation.compare(...).
-_ROOMS = ("evaluation", "judging", "reporting", "testsets", "tuning")
+_ROOMS = {
+    "evaluation": "evaluation",
+    **{name: f"evaluation.{name}" for name in ("judging", "reporting", "testsets", "tuning")},
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
-        return import_module(f"{__name__}.{name}")
+        return import_module(f"{__name__}.{_ROOMS[name]}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

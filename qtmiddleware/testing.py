@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.types import Deadline
 
 Pieces = Sequence[str | float | Exception]
 Script = str | Mapping[str, Any] | Pieces | Exception | Callable[[Prompt], "Script"]

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.ports import Prompt
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"

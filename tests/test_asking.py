@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.asking import Question
-from qtmiddleware.deadline import Deadline
+from qtmiddleware.config.settings import EscalationSettings, LlmSettings, Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Reply
 from qtmiddleware.preprocessing import protected_spans
-from qtmiddleware.settings import EscalationSettings, LlmSettings, Settings
-from qtmiddleware.steps import Outcome
-from qtmiddleware.trace import Trace
-from qtmiddleware.types import Degradation, Message, Transformation
+from qtmiddleware.protocols import Reply
+from qtmiddleware.retrieval.question import Question
+from qtmiddleware.runtime.steps import Outcome
+from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
 
 QUERY = "What did Acme pay for order A-113 in 2023?"
 HISTORY = (Message("user", "Tell me about Acme."), Message("assistant", "Acme is a customer."))

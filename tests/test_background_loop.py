@@ -10,7 +10,11 @@ from threading import Event, Thread
 
 import pytest
 
-from qtmiddleware.background_loop import await_in_background_loop, iterate_in_background_loop, run_in_background_loop
+from qtmiddleware.runtime.background_loop import (
+    await_in_background_loop,
+    iterate_in_background_loop,
+    run_in_background_loop,
+)
 
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 

@@ -12,7 +12,7 @@ from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.breaker import Attempt, Breaker, BreakerState
+from qtmiddleware.runtime.circuit_breaker import Attempt, Breaker, BreakerState
 
 
 def begun(breaker: Breaker, until: float = float("inf")) -> Attempt:

@@ -9,7 +9,7 @@ from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.cache import TTLCache
+from qtmiddleware.runtime.cache import TTLCache
 
 
 def test_what_was_put_is_got(clock: Clock) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pinecone import Pinecone, SearchQuery
 
-from qtmiddleware.calls import CallShape, is_async
 from qtmiddleware.errors import WrapError
+from qtmiddleware.wrapping.calls import CallShape, is_async
 
 VECTOR = [0.1, 0.2]
 

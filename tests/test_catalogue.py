@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import qtmiddleware
-from qtmiddleware.asking import Question
 from qtmiddleware.catalogue import FUSION_METHODS, MODEL_PROVIDERS, TEXT_FIELDS, TRANSFORMS, prompt_names
 from qtmiddleware.config.keys import Key, all_keys
-from qtmiddleware.llms import as_language_model
-from qtmiddleware.ports import Prompt
-from qtmiddleware.settings import Settings, key_of, marked
+from qtmiddleware.config.settings import Settings, key_of, marked
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.retrieval.question import Question
 from qtmiddleware.transforms import PROMPTS, prompts_for
 from qtmiddleware.types import Message
 
@@ -28,7 +28,7 @@ PACKAGE = Path(qtmiddleware.__file__).parent
 PROMPT_FILE = '''
 """What the answer would be called in another field."""
 
-from qtmiddleware.ports import ReplyField
+from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.base import Transform
 
 TRANSFORM = Transform(
@@ -59,8 +59,8 @@ NEW_TRANSFORM = """\
 ASKED = """
 import json
 import qtmiddleware as qtm
-from qtmiddleware.asking import Question
-from qtmiddleware.cache.stored import decode, encode
+from qtmiddleware.retrieval.question import Question
+from qtmiddleware.runtime.cache.stored import decode, encode
 from qtmiddleware.cli.show import LABELS
 from qtmiddleware.config import json_schema, markdown_table
 from qtmiddleware.evaluation import SYSTEMS
@@ -145,7 +145,7 @@ FUSED = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.config import json_schema, markdown_table
-from qtmiddleware.fusion import fuse
+from qtmiddleware.retrieval.fusion import fuse
 from qtmiddleware.types import Ranking, Variant
 
 def ranking(text, *ids):
@@ -171,7 +171,7 @@ def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fuse
 def test_a_fusion_method_is_a_row_and_a_function(tmp_path: Path) -> None:
     edits = {
         "catalogue.py": [('            FusionMethod(name="concat"', '            FusionMethod(name="first_only"),\n')],
-        "fusion.py": [("def merge_max(", FIRST_ONLY)],
+        "retrieval/fusion.py": [("def merge_max(", FIRST_ONLY)],
     }
     found = run_with(tmp_path, FUSED, edits, {})
     assert found == {
@@ -202,7 +202,7 @@ print(json.dumps({"texts": [it.text for it in found.variants], "refused": refuse
 PARROT = """
 import json
 
-from qtmiddleware.ports import Reply
+from qtmiddleware.protocols import Reply
 
 
 class Parrot:
@@ -227,7 +227,7 @@ def make_model(client, settings):
 def test_a_provider_of_models_is_a_row_and_a_file(tmp_path: Path) -> None:
     row = '    ModelProvider(name="parrot", clients="a ParrotClient"),\n'
     edits = {"catalogue.py": [('    ModelProvider(\n        name="callable"', row)]}
-    found = run_with(tmp_path, PROVIDED, edits, {"llms/parrot.py": PARROT})
+    found = run_with(tmp_path, PROVIDED, edits, {"providers/llms/parrot.py": PARROT})
     assert found["texts"] == ["why?", "who says so?"]
     assert "a ParrotClient" in found["refused"]
 

@@ -12,8 +12,8 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qtmiddleware.chunking import Chunk, chunks
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.rag.chunking import Chunk, chunks
 
 WORDS = ["word ", "Dr. ", "3.14 ", "e.g. this ", "End. ", 'said so." ', "1. ", "...", "a.", "x" * 30]
 SPACES = ["\n", "\r\n", "\n\n", " ", "\t", "\u2028", "\x85"]

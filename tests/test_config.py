@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config import Config, environment_names, json_schema, known_keys, markdown_table
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, camel
+from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
 from qtmiddleware.config.tree import built, nested
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
-from qtmiddleware.settings import FusionSettings, LlmSettings, Settings
 
 ROOT = Path(__file__).parent.parent
 READY = sorted((ROOT / "config").glob("*.config.json"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Thread
 from time import monotonic
 
-from qtmiddleware.deadline import NEVER, Deadline
+from qtmiddleware.types import NEVER, Deadline
 
 
 def test_without_a_moment_it_never_passes() -> None:

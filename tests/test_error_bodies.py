@@ -13,12 +13,12 @@ import openai
 import pytest
 from wire import Wire
 
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.embedders.openai import OpenAIEmbedder
 from qtmiddleware.errors import EmbeddingError, ModelError
-from qtmiddleware.http_clients import MOST_BYTES
-from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.providers.embedders.openai import OpenAIEmbedder
+from qtmiddleware.providers.http_clients import MOST_BYTES
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.types import Deadline
 
 KEY = "sk-verysecret0123456789"
 PROMPT = Prompt("rewrite", "1", "Rewrite.", "a question", (), "a question")

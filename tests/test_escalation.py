@@ -22,7 +22,7 @@ from retrieval_world import (
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 
 REWRITE = REPLIES["rewrite"]["rewrite"]

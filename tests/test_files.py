@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.files import append_line, make_private_folders, private_opener, replace_file, set_aside
+from qtmiddleware.runtime.files import append_line, make_private_folders, private_opener, replace_file, set_aside
 
 
 def mode(path: Path) -> int:
@@ -139,7 +139,7 @@ def test_a_link_that_is_put_there_at_the_last_moment_is_not_written_through(
 ) -> None:
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "link").symlink_to(tmp_path / "victim")
-    monkeypatch.setattr("qtmiddleware.files.refuse_link", lambda path: None)
+    monkeypatch.setattr("qtmiddleware.runtime.files.refuse_link", lambda path: None)
     with pytest.raises(OSError, match="link"):
         write(tmp_path / "link", b"new")
     assert (tmp_path / "victim").read_text() == "precious"
@@ -179,7 +179,7 @@ def test_what_was_planted_at_the_name_of_the_draft_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:
     # Nobody can guess the name; were it known, nothing would come of it.
-    monkeypatch.setattr("qtmiddleware.files.secrets.token_hex", lambda _: "known")
+    monkeypatch.setattr("qtmiddleware.runtime.files.secrets.token_hex", lambda _: "known")
     victim, draft = tmp_path / "victim", tmp_path / ".known.tmp"
     victim.write_text("precious")
     if planted == "link":
@@ -230,7 +230,7 @@ def test_readers_see_the_old_file_or_the_new_one(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from qtmiddleware import files
+from qtmiddleware.runtime import files
 
 # Killed when everything but the last step is done.
 files.Path.replace = lambda self, target: os._exit(9)

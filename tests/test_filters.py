@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import InvalidQuery
-from qtmiddleware.filters import DEEPEST, matcher
+from qtmiddleware.providers.stores.filters import DEEPEST, matcher
 
 FIELDS = st.sampled_from(["a", "b", "c"])
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-1.5, 0.0, 1.0, 2.5])

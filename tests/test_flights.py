@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.flights import Flights, _led
+from qtmiddleware.runtime.single_flight import Flights, _led
 
 
 def soon() -> float:

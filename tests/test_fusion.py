@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.fusion import MOST_SPREADS, WHOLE_TO_TAIL, Fused, direction, fuse, has_scores, spread
-from qtmiddleware.settings import FusionMethod
+from qtmiddleware.config.settings import FusionMethod
+from qtmiddleware.retrieval.fusion import MOST_SPREADS, WHOLE_TO_TAIL, Fused, direction, fuse, has_scores, spread
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
 METHODS: tuple[FusionMethod, ...] = ("anchored", "rrf", "weighted_rrf", "max", "concat")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.history import read_history
+from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.types import Message
 
 HI = (Message("user", "Hi"),)

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.embedders import CallableEmbedder
+from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
 from qtmiddleware.errors import ConfigError, ResponseShapeError, StoreError, WrapError
-from qtmiddleware.hybrid import Hybrid, HybridSearch
-from qtmiddleware.ports import Passage
-from qtmiddleware.settings import HybridSettings, PreprocessSettings
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.rag.hybrid import Hybrid, HybridSearch
 from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"

@@ -11,8 +11,8 @@ import pytest
 from retrieval_world import PASSAGES, QUERY, REPLIES, Way, every_way, ids, kinds, reasons, scripted, transforming
 
 import qtmiddleware as qtm
-from qtmiddleware.drivers import ModelOnly
-from qtmiddleware.steps import Embed, Search
+from qtmiddleware.runtime.drivers import ModelOnly
+from qtmiddleware.runtime.steps import Embed, Search
 from qtmiddleware.testing import ScriptedModel
 
 SUBS = REPLIES["decompose"]["sub_queries"]

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.keywords import DEVIATIONS, K1, OVERLAP, B, keyword_evidence, keyword_scores, weighed
+from qtmiddleware.retrieval.keyword_evidence import (
+    DEVIATIONS,
+    K1,
+    OVERLAP,
+    B,
+    keyword_evidence,
+    keyword_scores,
+    weighed,
+)
 
 TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
 MEAN = (3 + 5 + 3) / 3

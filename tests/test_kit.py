@@ -11,11 +11,11 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
-from qtmiddleware.embedders import CallableEmbedder, OpenAIEmbedder
+from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit import open_kit
-from qtmiddleware.settings import Settings, StoreSettings
-from qtmiddleware.stores import MemoryStore, SQLiteStore
+from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder
+from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
+from qtmiddleware.rag.retriever import open_kit
 from qtmiddleware.testing import ScriptedModel
 from tests.embedders.embeddings_server import EmbeddingsServer
 from tests.pinecone_world import PineconeWorld, pinecone_world

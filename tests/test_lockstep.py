@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.deadline import NEVER, Deadline
-from qtmiddleware.drivers import Bulkhead, arun, run
-from qtmiddleware.lockstep import side_by_side
-from qtmiddleware.steps import Flow, Outcome, Search, Together
+from qtmiddleware.runtime.drivers import Bulkhead, arun, run
+from qtmiddleware.runtime.lockstep import side_by_side
+from qtmiddleware.runtime.steps import Flow, Outcome, Search, Together
+from qtmiddleware.types import NEVER, Deadline
 
 
 def sent(flow: Flow[Any], answers: Sequence[Sequence[Any]]) -> tuple[list[list[str]], Any]:

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.breaker import Breaker
 from qtmiddleware.errors import ModelError
-from qtmiddleware.logs import LogSampler, Outage, get_logger
+from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.runtime.logs import LogSampler, Outage, get_logger
 from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"
@@ -46,7 +46,7 @@ def failing(config: dict[str, Any] | None = None) -> qtm.QueryMiddleware:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of every middleware's samples."""
     clock = Clock()
-    monkeypatch.setattr("qtmiddleware.request.LogSampler", partial(LogSampler, clock=clock))
+    monkeypatch.setattr("qtmiddleware.retrieval.request.LogSampler", partial(LogSampler, clock=clock))
     return clock
 
 
@@ -108,7 +108,7 @@ def test_a_defect_of_ours_is_one_error(
     def broken(*_: Any) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("qtmiddleware.pipeline.prepared", broken)
+    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepared", broken)
     wrapped = failing().wrap(search)
     for _ in range(10):
         wrapped.retrieve(QUERY)
@@ -348,7 +348,7 @@ def test_a_handler_or_filter_that_raises_costs_nobody_an_answer(
         config["log"] = {"path": str(tmp_path / "missing" / "queries.jsonl")}
     is_model = trouble in ("model", "bug in the model", "breaker")
     if trouble == "defect":
-        monkeypatch.setattr("qtmiddleware.pipeline.prepared", fails)
+        monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepared", fails)
     qm = qtm.QueryMiddleware(config, client=fails if is_model else answers)
     odd: Any = {"odd": 1}
     if way == "sync":

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from retrieval_world import PASSAGES, QUERY, REPLIES, Way, every_way, ids, kinds, scripted, search, transforming
 
-from qtmiddleware.fusion import spread
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.retrieval.fusion import spread
 
 SUBS = REPLIES["decompose"]["sub_queries"]
 

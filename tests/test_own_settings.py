@@ -17,12 +17,12 @@ from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 from qtmiddleware.config import Config
+from qtmiddleware.config.settings import AnswerSettings, HybridSettings, RerankSettings, StoreSettings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
-from qtmiddleware.kit import open_kit
-from qtmiddleware.ports import Passage
-from qtmiddleware.rerankers import as_reranker
-from qtmiddleware.settings import AnswerSettings, HybridSettings, RerankSettings, StoreSettings
-from qtmiddleware.stores import MemoryStore
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.rerankers import as_reranker
+from qtmiddleware.providers.stores import MemoryStore
+from qtmiddleware.rag.retriever import open_kit
 from tests.pinecone_world import PineconeWorld, pinecone_world
 
 TEXTS = ["the red lamp", "a red brake and a lamp", "rain on the road", "a lamp", "the wet road", "a dry brake"]

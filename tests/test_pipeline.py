@@ -27,9 +27,9 @@ from retrieval_world import (
 )
 
 import qtmiddleware as qtm
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 
 REWRITE = REPLIES["rewrite"]["rewrite"]
 SUBS = REPLIES["decompose"]["sub_queries"]
@@ -333,7 +333,7 @@ def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
 def test_what_fails_inside_around_a_response_that_cannot_be_read_leaves_the_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("qtmiddleware.pipeline.prepared", fails)
+    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepared", fails)
     response = object()
     found = qtm.QueryMiddleware().wrap(lambda query: response).retrieve(QUERY)
     assert found.response is response

@@ -13,7 +13,7 @@ from retrieval_world import FOLLOW_UP, HISTORY, QUERY, REPLIES, WIDE, Way, kinds
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 
 REWRITE = REPLIES["rewrite"]["rewrite"]

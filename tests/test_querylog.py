@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from log_lines import log_lines
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.querylog import QueryLog, Writing, hashed, record
-from qtmiddleware.trace import Trace
-from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval, Transformation, Variant
+from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval, Trace, Transformation, Variant
+from qtmiddleware.wrapping.query_log import QueryLog, Writing, hashed, record
 
 LABELS = {"title": "Health", "url": "https://example.org/1"}
 SEED_KEYS = ["query_id", "timestamp", "queries", "retrieval_steps"]

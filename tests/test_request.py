@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.request import prepared, validated
-from qtmiddleware.settings import LimitSettings, PreprocessSettings, Settings
+from qtmiddleware.config.settings import LimitSettings, PreprocessSettings, Settings
+from qtmiddleware.retrieval.request import prepared, validated
 
 QUERY = "Does Jaco have any health concerns?"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.stores import MemoryStore
+from qtmiddleware.providers.stores import MemoryStore
 
 QUESTION = "Which lamp is red?"
 PASSAGES = [

@@ -22,7 +22,7 @@ from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchRes
 from pydantic import BaseModel, ConfigDict
 
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.responses import Shape, custom_shape, keys_of, settled, shape_of, text_of
+from qtmiddleware.retrieval.responses import Shape, custom_shape, keys_of, settled, shape_of, text_of
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 
 

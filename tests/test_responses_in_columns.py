@@ -13,7 +13,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.responses import keys_of, shape_of, text_of
+from qtmiddleware.retrieval.responses import keys_of, shape_of, text_of
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 
 TEXTS = ["the first", "the second", "the third"]

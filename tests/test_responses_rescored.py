@@ -21,7 +21,7 @@ from pinecone import QueryResponse, ScoredVector
 from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
 from pydantic import BaseModel, ConfigDict
 
-from qtmiddleware.responses import custom_shape, keys_of, shape_of, text_of
+from qtmiddleware.retrieval.responses import custom_shape, keys_of, shape_of, text_of
 
 
 class LangChainDocument(BaseModel):

@@ -12,7 +12,7 @@ from retrieval_world import HISTORY, QUERY, REPLIES, Way, every_way, ids, transf
 from shapes_world import SHAPES, Row
 
 import qtmiddleware as qtm
-from qtmiddleware.merging import falling
+from qtmiddleware.retrieval.merging import falling
 from qtmiddleware.testing import ScriptedModel
 
 REWRITE = {"rewrite": REPLIES["rewrite"]["rewrite"]}

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.cache import TransformationCache
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.merging import Found
-from qtmiddleware.request import Memory, Request
-from qtmiddleware.searching import search_variants
-from qtmiddleware.settings import FusionSettings, LimitSettings, Settings
-from qtmiddleware.steps import Embed, Outcome, Search, Together
-from qtmiddleware.trace import Trace
-from qtmiddleware.types import Degradation, Variant
+from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
+from qtmiddleware.retrieval.merging import Found
+from qtmiddleware.retrieval.request import Memory, Request
+from qtmiddleware.retrieval.searching import search_variants
+from qtmiddleware.runtime.cache import TransformationCache
+from qtmiddleware.runtime.steps import Embed, Outcome, Search, Together
+from qtmiddleware.types import Deadline, Degradation, Trace, Variant
 
 VARIANTS = (Variant("rewrite", "one"), Variant("sub_query", "two", 0.5), Variant("sub_query", "three", 0.5))
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared_data
 
 import qtmiddleware as qtm
-from qtmiddleware.chunking import chunks
-from qtmiddleware.embedders import embedder_named
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.providers.embedders import embedder_named
+from qtmiddleware.rag.chunking import chunks
 from qtmiddleware.testing import ScriptedModel
 
 CONFIG: Final = Path(__file__).parents[1] / "config" / "seed-parity.config.json"

@@ -9,9 +9,9 @@ from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.settings import BudgetSettings
-from qtmiddleware.spending import Meter
+from qtmiddleware.runtime.budget import Meter
 
 FREE = BudgetSettings()
 

@@ -6,9 +6,9 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.ports import Prompt
-from qtmiddleware.steps import Ask, Embed, Outcome, Search, Together
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.runtime.steps import Ask, Embed, Outcome, Search, Together
+from qtmiddleware.types import Deadline
 
 SECRET = "what the user asked"
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import LanguageModel, Prompt, Reply
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 
 PROMPT = Prompt("rewrite", "1", "instructions", "data", (), "Jaco?")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.trace import Decision, Stage, Trace
+from qtmiddleware.types import Decision, Stage, Trace
 
 
 def full_trace() -> Trace:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.settings import FusionSettings, FusionWeights
+from qtmiddleware.config.settings import FusionSettings, FusionWeights
+from qtmiddleware.retrieval.variants import variants_of
 from qtmiddleware.types import Transformation
-from qtmiddleware.variants import variants_of
 
 WEIGHTS = FusionWeights(standalone=1.1, rewrite=0.7, hyde=0.9, sub_queries=1.2, paraphrases=0.8, step_back=0.3)
 OPTIONS = FusionSettings(weights=WEIGHTS)

@@ -14,14 +14,14 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
-from qtmiddleware import warming
+from qtmiddleware.runtime import warming
 from qtmiddleware.testing import ScriptedModel
 
 REPLY = {"choices": [{"message": {"content": '{"rewrite": "health of Jaco"}'}, "finish_reason": "stop"}]}
 BEGIN = """
 import os, sys
 import qtmiddleware as qtm
-from qtmiddleware.warming import finish_loading, is_loading
+from qtmiddleware.runtime.warming import finish_loading, is_loading
 
 address = sys.argv[1]
 

@@ -7,27 +7,27 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from qtmiddleware.answering.reading import Reading
-from qtmiddleware.chunking import chunks
 from qtmiddleware.cli.harmless import harmless, harmless_json
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
-from qtmiddleware.inquiring import members
-from qtmiddleware.judging.prompts import opinion
-from qtmiddleware.keywords import keyword_scores
-from qtmiddleware.llms.openai.streaming import StreamReader
-from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.evaluation.judging.prompts import opinion
+from qtmiddleware.evaluation.reporting.figures import clean_text, fit_text, shorten_start
+from qtmiddleware.evaluation.reporting.markdown import escape_text
+from qtmiddleware.evaluation.testsets.filtering import Written, fault_of, fault_of_check
+from qtmiddleware.evaluation.testsets.sampling import is_prose
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
-from qtmiddleware.reporting.figures import clean_text, fit_text, shorten_start
-from qtmiddleware.reporting.markdown import escape_text
-from qtmiddleware.settings import Settings
-from qtmiddleware.stores.words import index_text, query_words
-from qtmiddleware.testsets.filtering import Written, fault_of, fault_of_check
-from qtmiddleware.testsets.sampling import is_prose
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers.llms.openai.streaming import StreamReader
+from qtmiddleware.providers.stores.words import index_text, query_words
+from qtmiddleware.rag.answering.reading import Reading
+from qtmiddleware.rag.chunking import chunks
+from qtmiddleware.retrieval.keyword_evidence import keyword_scores
 from qtmiddleware.transforms import PROMPTS, distinct, guard, parse
 from qtmiddleware.transforms.salvage import json_values
 from qtmiddleware.transforms.thoughts import without_thoughts
 from qtmiddleware.transforms.wording import clean, normal, tokens
 from qtmiddleware.types import Match, Transformation
+from qtmiddleware.wrapping.inquiring import members
 
 QUESTION: Final = "Does Jaco have any health concerns in May 2024, and not before?"
 

@@ -10,13 +10,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from benchmarks.fuzz.promises import check, text_of
-from qtmiddleware.answering.reading import Reading
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.openai.body import read_reply
-from qtmiddleware.llms.openai.streaming import StreamReader
-from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.preprocessing import protected_spans
-from qtmiddleware.settings import Settings
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers.llms.openai.body import read_reply
+from qtmiddleware.providers.llms.openai.streaming import StreamReader
+from qtmiddleware.rag.answering.reading import Reading
 from qtmiddleware.transforms import PROMPTS, distinct, guard, is_within_limits, parse
 from qtmiddleware.transforms.salvage import Members, json_values
 from qtmiddleware.types import Match, Transformation

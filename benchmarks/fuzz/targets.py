@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from benchmarks.fuzz import replies
 from benchmarks.fuzz.promises import check, text_of
-from qtmiddleware.cache.stored import decode, encode
 from qtmiddleware.cli.harmless import harmless, harmless_json
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.evaluation import Dataset
-from qtmiddleware.filters import matcher
+from qtmiddleware.evaluation.reporting.figures import clean_text, fit_text, shorten_start
+from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.preprocessing import prepare, protected_spans
-from qtmiddleware.reporting.figures import clean_text, fit_text, shorten_start
-from qtmiddleware.reporting.markdown import escape_text
-from qtmiddleware.stores.words import index_text, query_words
+from qtmiddleware.providers.stores.filters import matcher
+from qtmiddleware.providers.stores.words import index_text, query_words
+from qtmiddleware.runtime.cache.stored import decode, encode
 
 Target = Callable[[bytes], None]
 _CODES: Final = ("auto", "en", "de", "fr", "es", "it", "pt", "nl")

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import qtmiddleware
 from benchmarks.quality.sets import MODEL, Source
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.evaluation import Difference
-from qtmiddleware.settings import Settings
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 HEADS: Final = Path(__file__).resolve().parent / "heads"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.bench import Bench, CachedEmbedder, open_index
-from qtmiddleware.embedders import embedder_named
 from qtmiddleware.evaluation import Comparison, Dataset
-from qtmiddleware.llms.recorded import RecordedModel
-from qtmiddleware.ports import LanguageModel
+from qtmiddleware.evaluation.bench import Bench, CachedEmbedder, open_index
+from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.providers.embedders import embedder_named
+from qtmiddleware.providers.llms.recorded import RecordedModel
 
 MODEL: Final = "all-MiniLM-L6-v2"
 KEPT: Final = Path(".tmp/quality")

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, table, write
 from benchmarks.quality.sets import Source, prepared
-from qtmiddleware.embedders.minilm.files import installed_files
 from qtmiddleware.evaluation import PRIMARY, Dataset, evaluate
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.providers.embedders.minilm.files import installed_files
+from qtmiddleware.providers.stores import SQLiteStore
 
 WHOLE: Final = 3
 """So many sets, the smallest, are embedded whole."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.speed.ours import paraphrasing_model
 from benchmarks.speed.workload import TOP_K
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.types import Deadline
 
 Matches = list[dict[str, Any]]
 Awaited = Callable[[str], Awaitable[Matches]]

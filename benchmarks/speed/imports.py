@@ -16,7 +16,7 @@ HEAVY = ("openai", "pinecone", "pydantic", "numpy", "httpx")
 STATEMENTS = {
     "bare": "pass",
     "import qtmiddleware": "import qtmiddleware",
-    "import qtmiddleware.query_middleware": "import qtmiddleware.query_middleware",
+    "import qtmiddleware.wrapping.query_middleware": "import qtmiddleware.wrapping.query_middleware",
 }
 
 

@@ -12,7 +12,7 @@ from benchmarks.speed.floors import gathered, pooled
 from benchmarks.speed.ours import HangingModel, check, with_options, wrapped
 from benchmarks.speed.report import Row, within
 from benchmarks.speed.workload import MODEL_SECONDS, QUESTIONS, SEARCH_SECONDS, slow_asearch, slow_search
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 
 GROUP = "Wall time, model 300 ms, searches 50 ms"

@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from benchmarks.speed.report import Row, at_most
 from benchmarks.speed.workload import SEED
-from qtmiddleware.fusion import fuse
-from qtmiddleware.settings import FusionMethod, FusionSettings
+from qtmiddleware.config.settings import FusionMethod, FusionSettings
+from qtmiddleware.retrieval.fusion import fuse
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
 GROUP = "Merging 8 lists of 100"

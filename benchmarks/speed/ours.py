@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.speed.workload import QUESTIONS, REPLIES
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.ports import Prompt, Reply
-from qtmiddleware.query_middleware import QueryMiddleware
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 MULTI_QUERY: dict[str, Any] = {
     "transformationType": "multi_query",

@@ -19,8 +19,8 @@ from qtmiddleware.cli.records import record
 from qtmiddleware.cli.show import Pieces, heed_warnings, note, present, say
 from qtmiddleware.config import Config
 from qtmiddleware.errors import InvalidQuery
-from qtmiddleware.llms import has_language_model
-from qtmiddleware.query_middleware import QueryMiddleware
+from qtmiddleware.providers.llms import has_language_model
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _History = Annotated[
     list[str] | None,

@@ -8,9 +8,9 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import QtMiddlewareError
-from qtmiddleware.query_middleware import QueryMiddleware
-from qtmiddleware.request import validated
+from qtmiddleware.retrieval.request import validated
 from qtmiddleware.types import Answer, Degradation, Match, Retrieval
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 Turns = Sequence[Mapping[str, str]]
 Write = Callable[[str], None]

@@ -11,17 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from qtmiddleware.bench import CACHE, OpenedBench, open_bench
 from qtmiddleware.cli.bench_files import check_places, require_jinja, write_report
 from qtmiddleware.cli.bench_model import generated, judgeable, judged
 from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
 from qtmiddleware.cli.console import AsJson, as_json
 from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, chosen
-from qtmiddleware.settings import Settings
-from qtmiddleware.tuning import nested
+from qtmiddleware.evaluation.bench import CACHE, OpenedBench, open_bench
+from qtmiddleware.evaluation.tuning import nested
 
 System = Mapping[str, Any]
 
@@ -162,7 +162,7 @@ def _asks(settings: System) -> bool:
 def _written(comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any) -> None:
     if folder is None:
         return
-    from qtmiddleware import reporting
+    from qtmiddleware.evaluation import reporting
 
     plain = json.dumps(_plain(comparison, opened, verdicts), ensure_ascii=False, indent=2)
     texts = reporting.markdown(comparison, opened.data), reporting.page(comparison, opened.data), plain + "\n"
@@ -170,7 +170,7 @@ def _written(comparison: Comparison, opened: OpenedBench, folder: Path | None, v
 
 
 def _plain(comparison: Comparison, opened: OpenedBench, verdicts: Any) -> dict[str, Any]:
-    from qtmiddleware import reporting
+    from qtmiddleware.evaluation import reporting
 
     said = {"verdict": reporting.verdict(comparison), "model": opened.model.name if opened.has_model else None}
     return {**comparison.to_dict(), **said, "judged": None if verdicts is None else verdicts.to_dict()}

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from qtmiddleware.cli.bench_show import note
 from qtmiddleware.cli.harmless import harmless_json
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.files import refuse_link, replace_file
+from qtmiddleware.runtime.files import refuse_link, replace_file
 
 
 def require_jinja() -> None:

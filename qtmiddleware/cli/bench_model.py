@@ -7,24 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qtmiddleware.bench import OpenedBench, asked_model
 from qtmiddleware.cli.bench_show import note
 from qtmiddleware.cli.environment import NO_MODEL
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Comparison, Question, require_extras
 from qtmiddleware.evaluation import Progress as Told
-from qtmiddleware.llms import has_language_model
-from qtmiddleware.settings import Settings
+from qtmiddleware.evaluation.bench import OpenedBench, asked_model
+from qtmiddleware.providers.llms import has_language_model
 
 if TYPE_CHECKING:
-    from qtmiddleware.judging import Judged
+    from qtmiddleware.evaluation.judging import Judged
 
 
 def generated(
     folder: Path, docs: Sequence[Path], settings: Settings, *, count: int, cache: Path, seed: int, told: Told
 ) -> None:
     """Let the model write *count* questions about the documents at *docs*, and make a data set of them in *folder*."""
-    from qtmiddleware.testsets import check_free, generate, passages_of, write
+    from qtmiddleware.evaluation.testsets import check_free, generate, passages_of, write
 
     if not has_language_model(settings):
         raise ConfigError(NO_MODEL, path="generate")
@@ -77,7 +77,7 @@ def judged(
     told: Told,
 ) -> Judged:
     """The model's answers from the baseline's passages and from those of the best challenger, judged by the model."""
-    from qtmiddleware.judging import judge
+    from qtmiddleware.evaluation.judging import judge
 
     best = max(comparison.challengers, key=lambda score: score.difference.gain)
     bench = replace(opened.bench, model=opened.model)

@@ -21,7 +21,7 @@ _DISPENSABLE = ("R@100", "MRR@10", "R@10", "p95", "helped", "calls", "$/1k", "+m
 
 def show(comparison: Comparison) -> None:
     """Write the table of *comparison* to stdout, with what to take home from it."""
-    from qtmiddleware import reporting
+    from qtmiddleware.evaluation import reporting
 
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
     shown = list(range(len(headings)))

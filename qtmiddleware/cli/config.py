@@ -12,10 +12,10 @@ import typer
 from qtmiddleware.cli.console import AsJson, as_json, notes, out
 from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config, json_schema
-from qtmiddleware.llms.openai.clients import Clients
-from qtmiddleware.llms.openai.dialect import is_openai
-from qtmiddleware.llms.openai.prices import find_shutdown
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.providers.llms.openai.clients import Clients
+from qtmiddleware.providers.llms.openai.dialect import is_openai
+from qtmiddleware.providers.llms.openai.prices import find_shutdown
 
 app = typer.Typer(help="Show, check and describe the configuration.", no_args_is_help=True)
 

@@ -12,17 +12,17 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from qtmiddleware.bench import Bench, build_index
 from qtmiddleware.cli.console import AsJson, as_json, notes, out
 from qtmiddleware.cli.environment import note_files
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.demo import dataset, recorded_model
-from qtmiddleware.embedders import embedder_named
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import TOP_K, USUAL, Comparison, Dataset, Question, chosen
-from qtmiddleware.llms import as_language_model, has_language_model
-from qtmiddleware.llms.recorded import RecordingModel
-from qtmiddleware.ports import LanguageModel
-from qtmiddleware.settings import Settings
+from qtmiddleware.evaluation.bench import Bench, build_index
+from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.providers.embedders import embedder_named
+from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.types import Retrieval
 
 _EXAMPLE = "combined"

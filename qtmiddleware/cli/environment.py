@@ -13,8 +13,8 @@ from typing import Final
 from qtmiddleware.cli.harmless import harmless_line
 from qtmiddleware.config import Config
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.files import read_own_file
-from qtmiddleware.ingestion.ledger import ledger_path
+from qtmiddleware.rag.ingestion.ledger import ledger_path
+from qtmiddleware.runtime.files import read_own_file
 
 CREDENTIALS: Final = ("OPENAI_API_KEY", "PINECONE_API_KEY", "REDIS_USERNAME", "REDIS_PASSWORD", "HF_TOKEN")
 """All that a ``.env`` file may set. Whoever hands a folder over must not decide where keys are sent or what is run, so

@@ -7,10 +7,9 @@ from typing import Final
 
 from qtmiddleware.cli.asked import Asked
 from qtmiddleware.cli.show import LABELS, number, short
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.settings import Settings
-from qtmiddleware.trace import Decision
-from qtmiddleware.types import Key, Match, Ranking, Retrieval
+from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval
 
 SHOWN: Final = 5
 """Passages of a list that are shown."""

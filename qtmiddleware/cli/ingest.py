@@ -19,8 +19,8 @@ from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.cli.harmless import harmless_json, harmless_line
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.ingestion import IngestReport, Progress, Stage, ingest
-from qtmiddleware.stores.sqlite.files import MEMORY
+from qtmiddleware.providers.stores.sqlite.files import MEMORY
+from qtmiddleware.rag.ingestion import IngestReport, Progress, Stage, ingest
 
 _LABELS: dict[Stage, str] = {
     "reading": "reading documents",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from qtmiddleware.cli.show import note
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.files import open_itself
+from qtmiddleware.runtime.files import open_itself
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History

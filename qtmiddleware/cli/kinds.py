@@ -7,7 +7,7 @@ from typing import Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import fold
-from qtmiddleware.settings import TransformationType
+from qtmiddleware.config.settings import TransformationType
 
 KINDS: Final[Mapping[TransformationType, str]] = {name: row.label for name, row in TRANSFORMS.items()}
 """Every type with what it does, in the order they are numbered."""

@@ -10,7 +10,7 @@ from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines
 from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config
 from qtmiddleware.preprocessing import prepare
-from qtmiddleware.request import validated
+from qtmiddleware.retrieval.request import validated
 
 
 def preprocess_command(

@@ -18,9 +18,9 @@ from qtmiddleware.cli.kinds import NAMES, choose
 from qtmiddleware.cli.session import Session
 from qtmiddleware.cli.show import heed_warnings, note
 from qtmiddleware.config import Config
-from qtmiddleware.llms import has_language_model
-from qtmiddleware.query_middleware import QueryMiddleware
-from qtmiddleware.settings import TransformationType
+from qtmiddleware.config.settings import TransformationType
+from qtmiddleware.providers.llms import has_language_model
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 Kind = Annotated[str | None, typer.Option("--type", "-t", help=f"Transformation type: {NAMES}.")]
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages for a question.")]

@@ -14,7 +14,7 @@ from qtmiddleware.cli.kinds import NAMES, kind_named
 from qtmiddleware.cli.records import record
 from qtmiddleware.cli.show import Pieces, note, present, say
 from qtmiddleware.config import Config
-from qtmiddleware.settings import TransformationType
+from qtmiddleware.config.settings import TransformationType
 
 LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
 

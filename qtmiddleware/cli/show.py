@@ -12,8 +12,7 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.cli.asked import Asked
 from qtmiddleware.cli.console import notes
 from qtmiddleware.cli.harmless import harmless
-from qtmiddleware.trace import Trace
-from qtmiddleware.types import Match, Retrieval
+from qtmiddleware.types import Match, Retrieval, Trace
 
 SNIPPET_CHARS: Final = 240
 """Characters of a passage, or of a hypothetical one, that are shown."""

@@ -13,8 +13,8 @@ from qtmiddleware.cli.environment import note_files
 from qtmiddleware.cli.kinds import NAMES
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ModelError
-from qtmiddleware.query_middleware import QueryMiddleware
 from qtmiddleware.types import Transformation
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _NO_KEY = "unauthorized"
 _Kind = Annotated[

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from qtmiddleware.bench import CACHE, OpenedBench, ask_ahead, open_bench
 from qtmiddleware.cli.bench_files import check_places, named_errors, require_jinja, write_report
 from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
 from qtmiddleware.cli.console import AsJson, as_json
@@ -20,9 +19,10 @@ from qtmiddleware.cli.exits import FAILED
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import SYSTEMS, Dataset, Progress
-from qtmiddleware.files import replace_file
-from qtmiddleware.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, nested, tune
-from qtmiddleware.tuning import split as divide
+from qtmiddleware.evaluation.bench import CACHE, OpenedBench, ask_ahead, open_bench
+from qtmiddleware.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, nested, tune
+from qtmiddleware.evaluation.tuning import split as divide
+from qtmiddleware.runtime.files import replace_file
 
 _OUT: Final = Path("query-transform.config.json")
 _SCHEMA: Final = "schema.json"
@@ -171,7 +171,7 @@ def _write(path: Path, config: dict[str, Any]) -> None:
 
 
 def _report(folder: Path, tuned: Tuned, opened: OpenedBench) -> None:
-    from qtmiddleware import reporting
+    from qtmiddleware.evaluation import reporting
 
     said = "\n".join(f"- {line}" for line in tuned.summary().splitlines())
     figures = reporting.markdown(tuned.comparison, opened.data)

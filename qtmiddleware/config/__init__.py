@@ -12,9 +12,9 @@ from typing import Any, Final
 from qtmiddleware.config.errors import raise_all, wrong
 from qtmiddleware.config.keys import Key, all_keys
 from qtmiddleware.config.reading import Layer, environment_layers, file_layer
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.config.tree import ABSENT, at, built, merged, nested, plain
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.settings import Settings
 
 _REMEMBERED: Final = 64
 
@@ -210,7 +210,7 @@ def _may_hold_a_key(address: str) -> bool:
 
 
 def _unusable_redis(address: str, source: str) -> Iterator[ConfigError]:
-    from qtmiddleware.cache.redis_address import ALLOWED, RedisAddress
+    from qtmiddleware.config.redis_address import ALLOWED, RedisAddress
 
     try:
         RedisAddress(address)

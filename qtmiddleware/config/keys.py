@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from qtmiddleware.catalogue import prompt_names
-from qtmiddleware.settings import META, Settings
+from qtmiddleware.config.settings import META, Settings
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
 

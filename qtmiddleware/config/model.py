@@ -23,9 +23,9 @@ from qtmiddleware.config.keys import (
     members,
     spellings,
 )
+from qtmiddleware.config.settings import META, Settings
 from qtmiddleware.config.tree import at
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.settings import META, Settings
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

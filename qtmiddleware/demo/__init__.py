@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from qtmiddleware.evaluation import Dataset
-from qtmiddleware.llms.recorded import RecordedModel
+from qtmiddleware.providers.llms.recorded import RecordedModel
 
 
 def dataset() -> Dataset:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, Unpack
 
-from qtmiddleware.bound import Bound
 from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.evaluation.comparison import Comparison
 from qtmiddleware.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
@@ -16,9 +15,10 @@ from qtmiddleware.evaluation.measures import DEPTH, TOP_K
 from qtmiddleware.evaluation.measuring import Progress, measure
 from qtmiddleware.evaluation.runs import Run, run_of
 from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, chosen
-from qtmiddleware.query_middleware import QueryMiddleware
-from qtmiddleware.wrap_options import WrapOptions
-from qtmiddleware.wrapped import Wrapped
+from qtmiddleware.wrapping.bound import Bound
+from qtmiddleware.wrapping.options import WrapOptions
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 OWN: Final = "yours"
 

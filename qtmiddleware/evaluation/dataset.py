@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.ports import Passage
+from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
 
 Qrels = Mapping[str, Mapping[str, int]]

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, TRANSFORMS, prompt_names
-from qtmiddleware.ports import Prompt
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.base import Transform
 from qtmiddleware.transforms.distinct import ORIGINAL, distinct, find_repeats
 from qtmiddleware.transforms.guard import guard

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from qtmiddleware.ports import Prompt, ReplyField
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.types import Message
 
 MESSAGE_CHARS: Final = 1_000

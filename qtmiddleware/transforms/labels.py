@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.ports import ReplyField
+from qtmiddleware.protocols import ReplyField
 
 # Searched in the key without case, spaces and marks, in this order.
 _NAMES: Final = {name: re.compile(row.spelled) for name, row in TEXT_FIELDS.items()}

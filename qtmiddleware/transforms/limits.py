@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.ports import ReplyField
+from qtmiddleware.protocols import ReplyField
 from qtmiddleware.types import Transformation
 
 READ_CHARS: Final = 65_536

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from qtmiddleware.ports import ReplyField
+from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.labels import ASIDE, field_of, is_label, split_label
 from qtmiddleware.transforms.noise import is_noise, without_lead_in
 from qtmiddleware.transforms.refusals import is_refusal

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, Transformation
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt, Reply, ReplyField
+from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
 from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
 from qtmiddleware.transforms.noise import is_beside_the_point, is_error_page, is_noise, without_lead_in

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from qtmiddleware.ports import ReplyField
+from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.labels import ASIDE, GENERIC, field_of
 from qtmiddleware.transforms.salvage import Cut, Found, Members, json_values
 

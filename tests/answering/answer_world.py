@@ -11,7 +11,7 @@ import pytest
 from retrieval_world import REPLIES, WAYS, Searched, Way
 
 import qtmiddleware as qtm
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
 
 BROAD: Final = "What is known about Jaco, the vet and the fees?"
 PARTS: Final = ("Does Jaco have health concerns?", "What does the vet check?", "When is the fee due?")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS, Task, sub_answer_entries
-from qtmiddleware.settings import AnswerSettings, LlmSettings, Settings
+from qtmiddleware.config.settings import AnswerSettings, LlmSettings, Settings
+from qtmiddleware.rag.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS, Task, sub_answer_entries
 from qtmiddleware.types import Message, SubAnswer
 
 SETTINGS = Settings()

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from retrieval_world import QUERY, Way, ids
 
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import Bulkhead, atold, told
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.runtime.drivers import Bulkhead, atold, told
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 
 PROMPT = Prompt("answer", "1", "", "", (), QUERY)
 SYNC = Way("sync")

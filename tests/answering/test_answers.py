@@ -13,7 +13,7 @@ from retrieval_world import FOLLOW_UP, HISTORY, PASSAGES, QUERY, Way, ids, trans
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError, WrapError
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 
 FIT = "Jaco has no health concerns [1]."

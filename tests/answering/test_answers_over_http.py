@@ -14,8 +14,8 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 import qtmiddleware as qtm
-from qtmiddleware.drivers import telling
 from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.drivers import telling
 
 SECRET = "sk-verysecret0123456789"
 QUERY = "Does Jaco have any health concerns, and what does he eat?"

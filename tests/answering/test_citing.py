@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.answering.citing import MOST_CHARS, Citing
+from qtmiddleware.rag.answering.citing import MOST_CHARS, Citing
 
 
 def read(

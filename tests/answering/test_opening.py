@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.answering.opening import MARKER, Opening
+from qtmiddleware.rag.answering.opening import MARKER, Opening
 
 
 def read(text: str, cuts: tuple[int, ...] = ()) -> tuple[str, bool]:

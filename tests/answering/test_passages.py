@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.answering.passages import shown
+from qtmiddleware.rag.answering.passages import shown
 from qtmiddleware.types import Match
 
 

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.answering.reading import Reading, shifted
+from qtmiddleware.rag.answering.reading import Reading, shifted
 from qtmiddleware.types import Match
 
 MATCHES = tuple(Match(str(n), "", None, text=f"passage {n}") for n in range(1, 6))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt, Reply, StreamingModel
+from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 
 PROMPT = Prompt("answer", "1", "instructions", "data", (), "Jaco?")
 

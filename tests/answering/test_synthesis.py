@@ -10,7 +10,7 @@ from answer_world import BROAD, PARTS, PATIENT, Telling, asked, every_telling, s
 from retrieval_world import FOLLOW_UP, HISTORY, Way, search
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
 
 HEALTH, VET, FEE = PARTS
 SAID = {HEALTH: "He is well [1].", VET: "Hips and teeth [1][2].", FEE: "Before the dog leaves [1]."}

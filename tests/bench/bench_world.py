@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qtmiddleware.evaluation import Dataset, Question
-from qtmiddleware.ports import Passage
+from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
 from tests.testsets.testset_world import NAMES, bridge
 

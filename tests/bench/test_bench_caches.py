@@ -18,13 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.bench import CachedEmbedder, CachedModel
-from qtmiddleware.bench.cache_file import MOST_BYTES as ROW_BYTES
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError, StoreError
-from qtmiddleware.llms.openai.body import MOST_BYTES
-from qtmiddleware.ports import Prompt, Reply, ReplyField
+from qtmiddleware.evaluation.bench import CachedEmbedder, CachedModel
+from qtmiddleware.evaluation.bench.cache_file import MOST_BYTES as ROW_BYTES
+from qtmiddleware.protocols import Prompt, Reply, ReplyField
+from qtmiddleware.providers.llms.openai.body import MOST_BYTES
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 from tests.bench.bench_world import CountingEmbedder
 
 FIELDS = (ReplyField("rewrite", "line", "the question in other words"),)
@@ -287,7 +287,7 @@ def test_many_threads_share_one_cache(kept: Kept, path: Path) -> None:
 def test_many_processes_make_and_fill_one_cache_at_once(kept: Kept, path: Path) -> None:
     program = """
 import sys
-from qtmiddleware.bench import CachedEmbedder
+from qtmiddleware.evaluation.bench import CachedEmbedder
 from tests.bench.bench_world import CountingEmbedder
 embedder = CachedEmbedder(CountingEmbedder(), sys.argv[1])
 for number in range(20):

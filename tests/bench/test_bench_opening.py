@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.bench import Bench, CachedEmbedder, CachedModel, ask_ahead, open_bench, open_index
-from qtmiddleware.bench.opening import asked_model
-from qtmiddleware.deadline import Deadline
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, WrapError
 from qtmiddleware.evaluation import Dataset, Question, chosen
-from qtmiddleware.ports import Prompt, Reply
-from qtmiddleware.settings import Settings
+from qtmiddleware.evaluation.bench import Bench, CachedEmbedder, CachedModel, ask_ahead, open_bench, open_index
+from qtmiddleware.evaluation.bench.opening import asked_model
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 from tests.bench.bench_world import CountingEmbedder, bridges_data, write_data, write_recording
 
 DATA = bridges_data()
@@ -79,7 +79,7 @@ def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.M
     asked = len(model.prompts)
     assert asked >= 6
     inner = CountingEmbedder()
-    monkeypatch.setattr("qtmiddleware.bench.opening.embedder_named", lambda *_, **__: Unused(inner))
+    monkeypatch.setattr("qtmiddleware.evaluation.bench.opening.embedder_named", lambda *_, **__: Unused(inner))
     with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
         second = opened.measure(systems, deep=True)
     assert (len(model.prompts), inner.texts) == (asked, [])
@@ -326,8 +326,8 @@ def test_two_processes_may_open_one_bench_at_once(cache: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from qtmiddleware.bench import open_bench
-from qtmiddleware.settings import Settings
+from qtmiddleware.evaluation.bench import open_bench
+from qtmiddleware.config.settings import Settings
 from tests.bench.bench_world import bridges_data
 with open_bench(bridges_data(), settings=Settings(), cache=Path(sys.argv[1])) as opened:
     print(opened.bench.store.count())

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from qtmiddleware.bench import EstimatedModel
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.evaluation.bench import EstimatedModel
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 
 PROMPT = Prompt("rewrite", "1", "s" * 30, "u" * 11, (), "q")
 

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from redis_world import Impostor, RedisServer
 
-from qtmiddleware.breaker import Breaker
-from qtmiddleware.cache.redis_cache import RedisCache
+from qtmiddleware.runtime.cache.redis_cache import RedisCache
+from qtmiddleware.runtime.circuit_breaker import Breaker
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,9 @@ from time import sleep
 
 import redis
 
-from qtmiddleware.breaker import Breaker
-from qtmiddleware.cache.redis_cache import Claim, RedisCache
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.types import Transformation
+from qtmiddleware.runtime.cache.redis_cache import Claim, RedisCache
+from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.types import Deadline, Transformation
 
 
 def opened(url: str) -> RedisCache:

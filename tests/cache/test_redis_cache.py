@@ -18,15 +18,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis_world import Impostor, RedisServer
 
-from qtmiddleware.breaker import Breaker
-from qtmiddleware.cache import redis_cache
-from qtmiddleware.cache.redis_address import RedisAddress
-from qtmiddleware.cache.redis_cache import Claim, RedisCache
-from qtmiddleware.cache.stored import MAX_BYTES, decode
 from qtmiddleware.config import Config
-from qtmiddleware.deadline import Deadline
+from qtmiddleware.config.redis_address import RedisAddress
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.types import Transformation
+from qtmiddleware.runtime.cache import redis_cache
+from qtmiddleware.runtime.cache.redis_cache import Claim, RedisCache
+from qtmiddleware.runtime.cache.stored import MAX_BYTES, decode
+from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.types import Deadline, Transformation
 
 KEY = "c0ffee" * 10
 NAME = f"qtm:1:{{{KEY}}}"

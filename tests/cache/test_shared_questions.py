@@ -18,11 +18,11 @@ from redis_world import Impostor, RedisServer
 from werkzeug import Request, Response
 
 import qtmiddleware as qtm
-from qtmiddleware.breaker import Breaker
-from qtmiddleware.cache import digest
-from qtmiddleware.cache.redis_cache import Claim, RedisCache
-from qtmiddleware.health import RedisState
+from qtmiddleware.runtime.cache import digest
+from qtmiddleware.runtime.cache.redis_cache import Claim, RedisCache
+from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.types import Transformation
+from qtmiddleware.wrapping.health import RedisState
 
 QUERY = "Does Jaco have any health concerns?"
 REWRITE = "Which illness does Jaco have?"
@@ -53,7 +53,7 @@ def wrapped(url: str, model: Any, **more: Any) -> Any:
 
 
 def key_of(middleware: Any, model: Any) -> str:
-    from qtmiddleware.asking import Question
+    from qtmiddleware.retrieval.question import Question
 
     name = middleware._outfit.model.name
     return digest(Question(QUERY, (), middleware._outfit.settings).cache_key(name))

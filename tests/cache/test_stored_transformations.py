@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qtmiddleware.cache.stored import MAX_BYTES, MAX_ITEMS, decode, encode
+from qtmiddleware.runtime.cache.stored import MAX_BYTES, MAX_ITEMS, decode, encode
 from qtmiddleware.types import Transformation
 
 # Surrogates that stand alone and those that do not, beside everything else.

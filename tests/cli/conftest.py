@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.embedders import embedder_named
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.providers.embedders import embedder_named
+from qtmiddleware.providers.stores import SQLiteStore
 from tests.cli.answering_service import AnsweringService
 from tests.cli.conversing import INDEX, PASSAGES
 

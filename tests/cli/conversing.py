@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from qtmiddleware.ports import Passage
+from qtmiddleware.protocols import Passage
 
 QUESTION: Final = "Does Jaco have any health concerns?"
 HEALTH: Final = "Jaco has no health concerns, says the vet."

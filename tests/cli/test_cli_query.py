@@ -18,11 +18,11 @@ from qtmiddleware.cli.kinds import KINDS, kind_named
 from qtmiddleware.cli.session import LEAVING, Session
 from qtmiddleware.cli.show import present
 from qtmiddleware.config import Config
-from qtmiddleware.embedders import CallableEmbedder
-from qtmiddleware.ports import Passage
-from qtmiddleware.query_middleware import QueryMiddleware
-from qtmiddleware.settings import TransformationType
-from qtmiddleware.stores import MemoryStore
+from qtmiddleware.config.settings import TransformationType
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.stores import MemoryStore
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.cli.answering_service import TRANSFORMED, AnsweringService
 from tests.cli.conftest import Ended
 from tests.cli.conversing import HEALTH, QUESTION, environ

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
 
 QUERY: Final = "Does Jaco have any health concerns?"
 SUBS: Final = ("What did the vet say about Jaco?", "Which illness does Jaco have?", "How old is the dog Jaco?")

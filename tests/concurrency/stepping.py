@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from concurrency_world import found, scripted
 
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 
 MOST_STEPS: Final = 2_000
 

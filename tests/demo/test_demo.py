@@ -8,11 +8,11 @@ from statistics import mean
 
 import pytest
 
-from qtmiddleware.bench import Bench, build_index
 from qtmiddleware.demo import dataset, recorded_model
-from qtmiddleware.embedders import CallableEmbedder, embedder_named
 from qtmiddleware.evaluation import USUAL, Comparison, chosen
-from qtmiddleware.ports import Embedder
+from qtmiddleware.evaluation.bench import Bench, build_index
+from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers.embedders import CallableEmbedder, embedder_named
 
 
 def embedding_once(embedder: Embedder) -> Embedder:

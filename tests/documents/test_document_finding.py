@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.documents import find_documents
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.rag.documents import find_documents
 
 FILES = [
     "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.rst", "f.txt.bak", "txt", ".hidden.txt",

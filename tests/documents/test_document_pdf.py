@@ -14,9 +14,9 @@ import pytest
 from pdf_files import HELVETICA, content, pdf, stream
 from pypdf import PdfReader, PdfWriter
 
-from qtmiddleware.documents import DocumentChunk, document_chunks, read_document
-from qtmiddleware.documents import pdf as reading
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
+from qtmiddleware.rag.documents import DocumentChunk, document_chunks, read_document
+from qtmiddleware.rag.documents import pdf as reading
 from tests.shared_data import SHARED, needs_shared_data
 
 ONE, TWO, THREE = content("Page one."), content("Page two", "goes on."), content("Page three.")
@@ -157,7 +157,7 @@ def test_a_damaged_page_is_left_out_and_logged(path: Path, caplog: pytest.LogCap
 def test_pypdf_writes_its_warnings_to_its_logger_alone(path: Path) -> None:
     path.write_bytes(pdf([ONE]).replace(b"startxref\n", b"startxref\n1"))
     read = "list(read_document(Path(sys.argv[1])))"
-    script = f"import sys\nfrom pathlib import Path\nfrom qtmiddleware.documents import read_document\n{read}"
+    script = f"import sys\nfrom pathlib import Path\nfrom qtmiddleware.rag.documents import read_document\n{read}"
     command = [sys.executable, "-c", script, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("", "")

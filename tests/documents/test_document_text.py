@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.documents import Piece, document_chunks, read_document
 from qtmiddleware.errors import QtMiddlewareError, UnreadableDocument
+from qtmiddleware.rag.documents import Piece, document_chunks, read_document
 
 PRINTED = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff"), min_size=1)
 

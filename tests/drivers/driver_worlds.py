@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from threading import Event
 from typing import Any, TypeVar
 
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import Bulkhead, arun, run
-from qtmiddleware.ports import Prompt
-from qtmiddleware.steps import Ask, Flow, Search
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.runtime.drivers import Bulkhead, arun, run
+from qtmiddleware.runtime.steps import Ask, Flow, Search
+from qtmiddleware.types import Deadline
 
 T = TypeVar("T")
 PATIENCE = 5.0

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from driver_worlds import PATIENCE, Signal, World, ask, one, searches
 
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import arun, in_thread, threads
-from qtmiddleware.steps import Embed, Flow, Search, Together
+from qtmiddleware.runtime.drivers import arun, in_thread, threads
+from qtmiddleware.runtime.steps import Embed, Flow, Search, Together
+from qtmiddleware.types import Deadline
 
 Waits = Generator[Signal, None, Any]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from driver_worlds import Signal, World, ask, one, searches
 
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import run
-from qtmiddleware.steps import Flow, Search, Together
+from qtmiddleware.runtime.drivers import run
+from qtmiddleware.runtime.steps import Flow, Search, Together
+from qtmiddleware.types import Deadline
 
 Waits = Generator[Signal, None, Any]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from driver_worlds import MODES, Signal, ask, one, performed, searches
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.steps import Embed, Flow, Outcome, Search, Together
+from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
+from qtmiddleware.types import Deadline
 
 Perform = Callable[..., Any]
 Waits = Generator[Signal, None, Any]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.drivers import threads
-from qtmiddleware.drivers.threads import Bulkhead, Threads
 from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.drivers import threads
+from qtmiddleware.runtime.drivers.threads import Bulkhead, Threads
 
 PATIENCE = 5.0
 
@@ -188,9 +188,9 @@ def test_where_no_thread_can_be_had_the_task_is_performed_at_once(monkeypatch: p
 
 PROLOGUE = """
 import asyncio, atexit, os, sys, threading, time, warnings
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.drivers import Bulkhead, arun, run
-from qtmiddleware.steps import Search, Together
+from qtmiddleware.types import Deadline
+from qtmiddleware.runtime.drivers import Bulkhead, arun, run
+from qtmiddleware.runtime.steps import Search, Together
 
 class World:
     native_async = False

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.embedders import CallableEmbedder, query_embedder
 from qtmiddleware.errors import EmbeddingError, WrapError
-from qtmiddleware.ports import Embedder
+from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers.embedders import CallableEmbedder, query_embedder
 from tests.embedders.embeddings_server import EmbeddingsServer, refusal, vector_of
 from tests.embedders.tiny_models import embedder_folder
 from tests.pinecone_world import pinecone_world

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.embedders import minilm
-from qtmiddleware.embedders.minilm import MiniLMEmbedder, files, forward
 from qtmiddleware.errors import EmbeddingError
-from qtmiddleware.ports import Embedder
+from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers.embedders import minilm
+from qtmiddleware.providers.embedders.minilm import MiniLMEmbedder, files, forward
 
 SENTENCES = [
     "Does Jaco have any health concerns?",
@@ -124,7 +124,8 @@ def test_the_activation_is_exact() -> None:
 
 def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     script = (
-        "import sys; from qtmiddleware.embedders import embedder_named; embedder_named('all-MiniLM-L6-v2').dimension\n"
+        "import sys; from qtmiddleware.providers.embedders import embedder_named\n"
+        "embedder_named('all-MiniLM-L6-v2').dimension\n"
         "print(sorted({'numpy', 'tokenizers', 'safetensors', 'urllib.request'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=50)
@@ -276,7 +277,7 @@ def test_an_address_of_the_hub_with_a_password_is_refused_and_not_shown(
 def test_a_file_that_does_not_end_is_not_downloaded_to_the_end(
     hub: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["qtmiddleware.embedders.minilm.download"], "MOST_BYTES", 3_000_000)
+    monkeypatch.setattr(sys.modules["qtmiddleware.providers.embedders.minilm.download"], "MOST_BYTES", 3_000_000)
     hub.expect_request(path_of("model.safetensors")).respond_with_data(b"0" * 9_000_000)
     with pytest.raises(EmbeddingError, match="more than 3,000,000 bytes"):
         MiniLMEmbedder().embed(["a"])

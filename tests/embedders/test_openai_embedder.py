@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
-from qtmiddleware.embedders import OpenAIEmbedder
-from qtmiddleware.embedders.openai import batches
-from qtmiddleware.embedders.openai.batches import Batches
 from qtmiddleware.errors import ConfigError, EmbeddingError
-from qtmiddleware.ports import Embedder
+from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers.embedders import OpenAIEmbedder
+from qtmiddleware.providers.embedders.openai import batches
+from qtmiddleware.providers.embedders.openai.batches import Batches
 from tests.embedders.embeddings_server import EmbeddingsServer, as_json, refusal
 
 SECRET = "sk-verysecret0123456789"
@@ -45,7 +45,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> N
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    monkeypatch.setattr("qtmiddleware.embedders.openai.failures.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("qtmiddleware.providers.embedders.openai.failures.FIRST_PAUSE", 0.001)
     if one_authority:
         monkeypatch.setenv("SSL_CERT_FILE", one_authority)
 

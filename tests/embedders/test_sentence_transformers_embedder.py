@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from qtmiddleware.embedders import MiniLMEmbedder, SentenceTransformersEmbedder, embedder_named
-from qtmiddleware.embedders.minilm.files import installed_files, sha256_of
 from qtmiddleware.errors import EmbeddingError, MissingExtra
-from qtmiddleware.ports import Embedder
+from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers.embedders import MiniLMEmbedder, SentenceTransformersEmbedder, embedder_named
+from qtmiddleware.providers.embedders.minilm.files import installed_files, sha256_of
 from tests.embedders.tiny_models import embedder_folder, minilm_folder
 
 SENTENCES = [
@@ -257,7 +257,8 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     script = (
-        "import sys; from qtmiddleware.embedders import SentenceTransformersEmbedder as E; repr(E('a/b').name)\n"
+        "import sys; from qtmiddleware.providers.embedders import SentenceTransformersEmbedder as E\n"
+        "repr(E('a/b').name)\n"
         "print(sorted({'numpy', 'torch', 'transformers', 'sentence_transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=50)

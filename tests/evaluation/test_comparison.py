@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.evaluation import Comparison, Dataset, Percentiles, Question, Run, measure
-from qtmiddleware.ports import Passage
+from qtmiddleware.protocols import Passage
 
 IDS = "abcde"
 DATA = Dataset(

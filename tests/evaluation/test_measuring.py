@@ -8,7 +8,7 @@ import pytest
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.evaluation import Dataset, Question, Run, measure
-from qtmiddleware.ports import Passage
+from qtmiddleware.protocols import Passage
 
 PASSAGES = tuple(Passage(id_, id_) for id_ in "abcd")
 DATA = Dataset("four", PASSAGES, tuple(Question(id_, id_) for id_ in "abcd"), {id_: {id_: 1} for id_ in "abcd"})

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Run, run_of
 from qtmiddleware.evaluation.runs import REPLAYED
-from qtmiddleware.ports import Prompt, Reply
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.types import Retrieval
+from qtmiddleware.types import Deadline, Retrieval
 from tests.retrieval_world import QUERY, scripted, search
 
 

@@ -14,7 +14,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 import qtmiddleware as qtm
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
 
 SECRET: Final = "sk-verysecret0123456789"
 QUERY: Final = "Does Jaco have any health concerns?"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.embedders.callable import CallableEmbedder
 from qtmiddleware.errors import ModelError
+from qtmiddleware.providers.embedders.callable import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
 
 QUERY = "Question: What does Nike sell?"

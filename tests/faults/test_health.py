@@ -11,12 +11,12 @@ import pytest
 from fault_world import HASTY, QUERY, SECRET, ChatService, failure, search, transforming
 
 import qtmiddleware as qtm
-from qtmiddleware import warming
-from qtmiddleware.breaker import BreakerState
-from qtmiddleware.health import NotReady, RedisState
-from qtmiddleware.llms import governed
-from qtmiddleware.spending import Meter
+from qtmiddleware.providers.llms import governed
+from qtmiddleware.runtime import warming
+from qtmiddleware.runtime.budget import Meter
+from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.wrapping.health import NotReady, RedisState
 
 GOOD = {"rewrite": "Is Jaco ill?"}
 

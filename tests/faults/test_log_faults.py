@@ -13,8 +13,8 @@ from fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
 from log_lines import log_lines
 
 import qtmiddleware as qtm
-from qtmiddleware.logs import Outage
-from qtmiddleware.querylog import QueryLog
+from qtmiddleware.runtime.logs import Outage
+from qtmiddleware.wrapping.query_log import QueryLog
 
 
 def test_a_log_that_cannot_be_written_leaves_the_result_as_it_is(
@@ -51,7 +51,7 @@ def test_a_clock_beyond_all_years_breaks_no_log(
     now: float, caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "queries.jsonl"
-    monkeypatch.setattr("qtmiddleware.trace.time", lambda: now)
+    monkeypatch.setattr("qtmiddleware.types.time", lambda: now)
     day = caller.ask({"log": {"path": str(path)}})
     assert day.retrieval.status == "full"
     (line,) = log_lines(path)

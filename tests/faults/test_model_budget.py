@@ -13,8 +13,8 @@ from fault_world import PATIENT, QUERY, SECRET, ChatService, completion, failure
 from werkzeug import Response
 
 import qtmiddleware as qtm
-from qtmiddleware.llms import governed
-from qtmiddleware.spending import Meter
+from qtmiddleware.providers.llms import governed
+from qtmiddleware.runtime.budget import Meter
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 

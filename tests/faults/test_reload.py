@@ -21,9 +21,9 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 import qtmiddleware as qtm
-from qtmiddleware.breaker import BreakerState
-from qtmiddleware.llms.openai.clients import _clients_of
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.providers.llms.openai.clients import _clients_of
+from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.gate import nothing_to_transform
+from qtmiddleware.retrieval.gate import nothing_to_transform
 
 
 @pytest.mark.parametrize(

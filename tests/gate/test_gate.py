@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.gate import MAX_OBSERVED, Gate
+from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
 
 WORDS = ["jaguar", "pantanal", "fish", "river", "night"]
 KEYWORDS = " ".join(WORDS)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.gate.signals import JOINED, LOOKED_AT, NEAR, signals_of
+from qtmiddleware.retrieval.gate.signals import JOINED, LOOKED_AT, NEAR, signals_of
 
 FALLING = [0.9, 0.8, 0.7, 0.6]
 

@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.evaluation import Question
-from qtmiddleware.judging.prompts import prompt as judge_prompt
-from qtmiddleware.ports import Passage, Prompt
-from qtmiddleware.settings import Settings
-from qtmiddleware.testsets.prompts import check_prompt, question_prompt
+from qtmiddleware.evaluation.judging.prompts import prompt as judge_prompt
+from qtmiddleware.evaluation.testsets.prompts import check_prompt, question_prompt
+from qtmiddleware.protocols import Passage, Prompt
+from qtmiddleware.rag.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS
 from qtmiddleware.transforms import PROMPTS
 from qtmiddleware.types import Message
 

@@ -11,7 +11,7 @@ from hostile_world import prompts, strings, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.transforms import PROMPTS
 
 PLAIN = {with_history: prompts("where is the vet?", with_history=with_history) for with_history in (False, True)}

@@ -9,16 +9,16 @@ from hostile_world import replies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.answering.reading import Reading
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.inquiring import members
-from qtmiddleware.judging.prompts import opinion
-from qtmiddleware.ports import Reply
+from qtmiddleware.evaluation.judging.prompts import opinion
+from qtmiddleware.evaluation.testsets.filtering import Written, fault_of, fault_of_check
 from qtmiddleware.preprocessing import dominant_script, protected_spans
-from qtmiddleware.settings import Settings
-from qtmiddleware.testsets.filtering import Written, fault_of, fault_of_check
+from qtmiddleware.protocols import Reply
+from qtmiddleware.rag.answering.reading import Reading
 from qtmiddleware.transforms import PROMPTS, distinct, guard, is_within_limits, parse
 from qtmiddleware.types import Match, Transformation
+from qtmiddleware.wrapping.inquiring import members
 
 QUESTION = "Does Jaco have any health concerns?"
 FIELDS = {"standalone", "rewrite", "step_back", "sub_queries", "paraphrases", "hyde", "keywords"}

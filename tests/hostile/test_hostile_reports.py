@@ -8,7 +8,7 @@ from hostile_corpus import LONG, SHORT
 from report_world import Open, comparison, data, run, score
 
 from qtmiddleware.evaluation import Comparison
-from qtmiddleware.reporting import markdown, page, rows
+from qtmiddleware.evaluation.reporting import markdown, page, rows
 from qtmiddleware.types import Message
 
 

@@ -11,9 +11,9 @@ from hostile_corpus import CORPUS, LONG, SHORT
 from hostile_world import replies, smuggling
 
 import qtmiddleware as qtm
-from qtmiddleware.ports import Passage, Prompt
-from qtmiddleware.settings import Settings
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.protocols import Passage, Prompt
+from qtmiddleware.providers.stores import SQLiteStore
 from qtmiddleware.testing import ScriptedModel
 
 WIDE = Settings().keyword_evidence.candidates

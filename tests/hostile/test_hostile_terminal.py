@@ -18,8 +18,8 @@ from rich.table import Table
 from qtmiddleware.cli.bench_files import write_report
 from qtmiddleware.cli.console import PlainConsole
 from qtmiddleware.cli.harmless import harmless, harmless_json, harmless_line
-from qtmiddleware.ports import Passage
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores import SQLiteStore
 from tests.cli.answering_service import AnsweringService
 from tests.cli.conftest import Ended
 from tests.cli.conversing import INDEX, environ

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError
-from qtmiddleware.ingestion import Progress, ingest
-from qtmiddleware.ports import Passage
-from qtmiddleware.stores import LanceDBStore, MemoryStore
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores import LanceDBStore, MemoryStore
+from qtmiddleware.rag.ingestion import Progress, ingest
 from tests.documents.pdf_files import content, pdf
 from tests.ingestion.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 

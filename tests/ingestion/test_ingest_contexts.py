@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ingestion.context_prompt import MOST_CHARS, context_of, prompt
-from qtmiddleware.ingestion.views import AROUND_CHARS, BEGINNING_CHARS, WHOLE_CHARS
-from qtmiddleware.ports import Prompt, Reply
-from qtmiddleware.settings import LlmSettings, Settings
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.rag.ingestion.context_prompt import MOST_CHARS, context_of, prompt
+from qtmiddleware.rag.ingestion.views import AROUND_CHARS, BEGINNING_CHARS, WHOLE_CHARS
 from qtmiddleware.testing import ScriptedModel
 from tests.ingestion.ingest_world import SENTENCES, Counting, World
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.ingestion import reading
-from qtmiddleware.stores import MemoryStore, SQLiteStore
+from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
+from qtmiddleware.rag.ingestion import reading
 from tests.ingestion.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 
 

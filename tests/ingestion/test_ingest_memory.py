@@ -13,8 +13,8 @@ resource = pytest.importorskip("resource", reason="there is no way to ask for th
 WIDE = 1024
 SCRIPT = f"""
 import hashlib, resource, sys
-from qtmiddleware.embedders import CallableEmbedder
-from qtmiddleware.ingestion import ingest
+from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.rag.ingestion import ingest
 
 def wide(texts):
     return [[byte / 256 for byte in hashlib.sha256(text.encode()).digest()] * {WIDE // 32} for text in texts]

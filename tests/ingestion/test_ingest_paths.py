@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.ingestion import reading
-from qtmiddleware.ingestion.names import LONGEST, Root, document_name
+from qtmiddleware.rag.ingestion import reading
+from qtmiddleware.rag.ingestion.names import LONGEST, Root, document_name
 from tests.ingestion.ingest_world import SENTENCES, Counting, World
 
 NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=700)

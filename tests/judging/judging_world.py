@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qtmiddleware.evaluation import Question
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 
 QUESTIONS = tuple(Question(f"q{n}", f"What is number {n}?", metadata={"answer": f"It is {n}."}) for n in range(8))

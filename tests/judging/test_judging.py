@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Question
-from qtmiddleware.judging import CRITERIA, Judged, judge
-from qtmiddleware.judging.judging import MOST_FAILURES
-from qtmiddleware.judging.prompts import MOST_CHARS
-from qtmiddleware.llms.callable import CallableModel
-from qtmiddleware.llms.recorded import RecordedModel, RecordingModel
-from qtmiddleware.ports import Prompt
+from qtmiddleware.evaluation.judging import CRITERIA, Judged, judge
+from qtmiddleware.evaluation.judging.judging import MOST_FAILURES
+from qtmiddleware.evaluation.judging.prompts import MOST_CHARS
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.providers.llms.callable import CallableModel
+from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Message
 from tests.judging.judging_world import QUESTIONS, always, by_length, judge_of, long, short, shown, verdict

@@ -8,11 +8,11 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.judging import judge
-from qtmiddleware.llms import as_language_model
-from qtmiddleware.ports import LanguageModel, Prompt
-from qtmiddleware.settings import Settings
+from qtmiddleware.evaluation.judging import judge
+from qtmiddleware.protocols import LanguageModel, Prompt
+from qtmiddleware.providers.llms import as_language_model
 from tests.judging.judging_world import QUESTIONS, by_length, long, short
 
 SECRET = "sk-verysecret0123456789"

@@ -9,9 +9,8 @@ import openai  # noqa: F401  (imported before any deadline starts to run)
 import pytest
 from wire import Wire
 
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.ports import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.types import Message
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
+from qtmiddleware.types import Deadline, Message
 
 SECRET = "sk-verysecret0123456789"
 QUERY = "Does Jaco have any health concerns?"

@@ -6,14 +6,14 @@ from typing import Any
 import openai
 import pytest
 
-from qtmiddleware.deadline import Deadline
+from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.llms import as_language_model
-from qtmiddleware.llms.callable import CallableModel
-from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.llms.recorded import RecordedModel, RecordingModel
-from qtmiddleware.ports import LanguageModel
-from qtmiddleware.settings import LlmSettings, Settings
+from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms.callable import CallableModel
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
+from qtmiddleware.types import Deadline
 
 SETTINGS = Settings(transformation_model="small", llm=LlmSettings(base_url="http://localhost:1/v1"))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.callable import CallableModel
+from qtmiddleware.providers.llms.callable import CallableModel
+from qtmiddleware.types import Deadline
 
 SOON = 30.0
 

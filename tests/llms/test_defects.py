@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.callable import CallableModel
-from qtmiddleware.llms.defects import defect_of
-from qtmiddleware.ports import Prompt
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.providers.llms.callable import CallableModel
+from qtmiddleware.providers.llms.defects import defect_of
+from qtmiddleware.types import Deadline
 
 QUERY = "Does Jaco have any health concerns?"
 PROMPT = Prompt("rewrite", "1", "You rewrite a query so that it is found.", json.dumps({"query": QUERY}), (), QUERY)

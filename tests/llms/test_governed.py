@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.breaker import Breaker
-from qtmiddleware.deadline import Deadline
+from qtmiddleware.config.settings import BudgetSettings, LlmSettings, Settings
+from qtmiddleware.config.settings.query import LimitSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.governed import GovernedModel
-from qtmiddleware.ports import Prompt, Reply
-from qtmiddleware.settings import BudgetSettings, LlmSettings, Settings
-from qtmiddleware.settings.query import LimitSettings
-from qtmiddleware.spending import Meter
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers.llms.governed import GovernedModel
+from qtmiddleware.runtime.budget import Meter
+from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.types import Deadline
 
 PROMPT = Prompt("rewrite", "1", "system", "user", (), "user")
 REPLY = Reply("fine", input_tokens=10, output_tokens=5)
@@ -195,7 +195,7 @@ def test_a_stream_that_is_given_up_has_failed_where_it_was_late(
     deadline = Deadline.after(60)
     pieces = governed.model.stream(PROMPT, deadline)
     next(pieces)
-    monkeypatch.setattr("qtmiddleware.llms.governed.monotonic", lambda at=deadline.at: at - early)
+    monkeypatch.setattr("qtmiddleware.providers.llms.governed.monotonic", lambda at=deadline.at: at - early)
     # As whoever listens does when it stops.
     deadline.cancel()
     pieces.close()

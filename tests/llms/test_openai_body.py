@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.openai.body import MOST_BYTES, Collector, read_reply
-from qtmiddleware.ports import Reply
+from qtmiddleware.protocols import Reply
+from qtmiddleware.providers.llms.openai.body import MOST_BYTES, Collector, read_reply
+from qtmiddleware.types import Deadline
 
 KEYS = [
     *("choices", "message", "content", "refusal", "finish_reason", "usage", "prompt_tokens", "completion_tokens"),

@@ -22,12 +22,12 @@ import pytest
 import uvloop
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.llms.openai import prices as prices_module
-from qtmiddleware.llms.openai.prices import Prices, find_prices, find_shutdown
-from qtmiddleware.ports import Reply
+from qtmiddleware.protocols import Reply
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.openai import prices as prices_module
+from qtmiddleware.providers.llms.openai.prices import Prices, find_prices, find_shutdown
+from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"
 BODY = {"choices": [{"message": {"content": '{"rewrite": "x"}'}, "finish_reason": "stop"}]}
@@ -484,9 +484,9 @@ def test_a_key_with_a_line_end_is_a_key(prompt, monkeypatch: pytest.MonkeyPatch,
 
 FORKING = """
 import os, sys
-from qtmiddleware.deadline import Deadline
-from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.ports import Prompt
+from qtmiddleware.types import Deadline
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.protocols import Prompt
 prompt = Prompt("m", "1", "s", "u", (), "q")
 model = OpenAIModel("m", base_url=sys.argv[1])
 model.complete(prompt, Deadline.after(50))
@@ -511,9 +511,10 @@ def test_a_forked_process_makes_a_client_of_its_own(wire) -> None:
 
 def test_nothing_heavy_is_loaded_before_the_first_call() -> None:
     code = (
-        "import sys, qtmiddleware.llms, qtmiddleware.llms.callable, qtmiddleware.llms.recorded\n"
-        "from qtmiddleware.settings import Settings\n"
-        "qtmiddleware.llms.as_language_model(None, Settings())\n"
+        "import sys, qtmiddleware.providers.llms, qtmiddleware.providers.llms.callable\n"
+        "import qtmiddleware.providers.llms.recorded\n"
+        "from qtmiddleware.config.settings import Settings\n"
+        "qtmiddleware.providers.llms.as_language_model(None, Settings())\n"
         "print({'openai', 'pydantic', 'httpx', 'httpx2', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
@@ -567,7 +568,7 @@ def test_a_price_costs_no_call_over_the_network_and_is_looked_up_when_it_is_need
         "import socket, sys\n"
         "def refused(*a, **k): raise AssertionError('a connection')\n"
         "socket.socket.connect = socket.getaddrinfo = refused\n"
-        "from qtmiddleware.llms.openai.prices import Prices\n"
+        "from qtmiddleware.providers.llms.openai.prices import Prices\n"
         "prices = Prices('gpt-6-luna')\n"
         "print('genai_prices' in sys.modules, prices.cost(1_000_000, 0), 'genai_prices' in sys.modules)"
     )

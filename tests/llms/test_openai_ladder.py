@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.llms.openai.clients import Clients
-from qtmiddleware.llms.openai.dialect import FORMATS, Dialect, Memory, read_refusal
-from qtmiddleware.llms.openai.dialogue import MOST_REQUESTS, THINKING_TOKENS, Dialogue
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.openai.clients import Clients
+from qtmiddleware.providers.llms.openai.dialect import FORMATS, Dialect, Memory, read_refusal
+from qtmiddleware.providers.llms.openai.dialogue import MOST_REQUESTS, THINKING_TOKENS, Dialogue
+from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"
 

@@ -12,12 +12,12 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.llms.openai.body import MOST_BYTES
-from qtmiddleware.llms.openai.failures import as_model_error
-from qtmiddleware.ports import Reply
+from qtmiddleware.protocols import Reply
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.openai.body import MOST_BYTES
+from qtmiddleware.providers.llms.openai.failures import as_model_error
+from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"
 SECRET = "sk-verysecret0123456789"

@@ -17,9 +17,9 @@ import openai
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.openai import OpenAIModel, waiting
+from qtmiddleware.providers.llms.openai import OpenAIModel, waiting
+from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"
 SECRET = "sk-verysecret0123456789"

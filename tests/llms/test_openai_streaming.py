@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.llms.openai import body as body_module
-from qtmiddleware.llms.openai import streaming as streaming_module
-from qtmiddleware.llms.openai.streaming import Events, StreamReader
-from qtmiddleware.ports import Prompt, Reply, StreamingModel
+from qtmiddleware.protocols import Prompt, Reply, StreamingModel
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.openai import body as body_module
+from qtmiddleware.providers.llms.openai import streaming as streaming_module
+from qtmiddleware.providers.llms.openai.streaming import Events, StreamReader
+from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"
 SECRET = "sk-verysecret0123456789"

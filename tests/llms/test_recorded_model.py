@@ -12,12 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.deadline import Deadline
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.llms.callable import CallableModel
-from qtmiddleware.llms.recorded import RecordedModel, RecordingModel
-from qtmiddleware.ports import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.types import Message
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
+from qtmiddleware.providers.llms.callable import CallableModel
+from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
+from qtmiddleware.types import Deadline, Message
 from tests.shared_data import SHARED
 
 NEVER = Deadline()

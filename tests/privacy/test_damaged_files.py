@@ -18,12 +18,12 @@ import pytest
 from emitted import PASSAGE, QUERY, listening
 
 import qtmiddleware as qtm
-from qtmiddleware.bench.cache_file import CacheFile
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.ingestion.schema import open_ledger
-from qtmiddleware.llms.recorded import RecordedModel, RecordingModel
-from qtmiddleware.ports import Passage
-from qtmiddleware.stores import LanceDBStore, SQLiteStore
+from qtmiddleware.evaluation.bench.cache_file import CacheFile
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
+from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
+from qtmiddleware.rag.ingestion.schema import open_ledger
 from qtmiddleware.testing import ScriptedModel
 
 X: Final = [1.0, 0.0, 0.5]
@@ -288,7 +288,7 @@ def test_a_cache_that_is_something_else_is_left_as_it_is(tmp_path: Path, damage:
 def test_many_processes_that_find_the_same_damage_keep_one_copy_and_share_the_new_cache(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     a_text(path)
-    script = "import sys; from qtmiddleware.bench.cache_file import CacheFile; CacheFile(sys.argv[1]).close()"
+    script = "import sys; from qtmiddleware.evaluation.bench.cache_file import CacheFile as It; It(sys.argv[1]).close()"
     running = [subprocess.Popen([sys.executable, "-c", script, str(path)]) for _ in range(3)]
     assert [it.wait(50) for it in running] == [0] * 3
     assert sorted(it.name for it in tmp_path.iterdir()) == ["cache.sqlite", "cache.sqlite.corrupt-1"]

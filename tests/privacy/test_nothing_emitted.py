@@ -15,18 +15,18 @@ from echoing import FAULTS, EchoingService
 from emitted import ANSWER, HISTORY, METADATA, OPENAI_KEY, PASSAGE, PINECONE_KEY, QUERY, Emitted, listening
 
 import qtmiddleware as qtm
-from qtmiddleware.bench.cached_model import CachedModel
-from qtmiddleware.embedders import OpenAIEmbedder
+from qtmiddleware.config.settings import Settings, StoreSettings, TransformationType
 from qtmiddleware.evaluation import Question
-from qtmiddleware.judging import judge
-from qtmiddleware.llms import as_language_model
-from qtmiddleware.llms.openai import OpenAIModel
-from qtmiddleware.llms.recorded import RecordingModel
-from qtmiddleware.ports import Passage
-from qtmiddleware.rerankers.pinecone import PineconeReranker
-from qtmiddleware.settings import Settings, StoreSettings, TransformationType
-from qtmiddleware.stores.pinecone import PineconeStore, PineconeTextStore
-from qtmiddleware.testsets import generate
+from qtmiddleware.evaluation.bench.cached_model import CachedModel
+from qtmiddleware.evaluation.judging import judge
+from qtmiddleware.evaluation.testsets import generate
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.embedders import OpenAIEmbedder
+from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.recorded import RecordingModel
+from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
+from qtmiddleware.providers.stores.pinecone import PineconeStore, PineconeTextStore
 from tests.pinecone_world import pinecone_world, without_pauses
 
 KINDS: Final = tuple(kind for kind in get_args(TransformationType) if kind != "none")

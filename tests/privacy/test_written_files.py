@@ -14,17 +14,17 @@ import pytest
 from emitted import PASSAGE, QUERY, listening
 
 import qtmiddleware as qtm
-from qtmiddleware.bench.cache_file import CacheFile
-from qtmiddleware.bench.cached_model import CachedModel
-from qtmiddleware.bench.opening import _writable
 from qtmiddleware.cli.bench_files import check_places, write_report
 from qtmiddleware.cli.keyboard import _history_file
 from qtmiddleware.cli.tune import _write
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.llms.recorded import RecordingModel
-from qtmiddleware.stores import LanceDBStore, SQLiteStore
+from qtmiddleware.evaluation.bench.cache_file import CacheFile
+from qtmiddleware.evaluation.bench.cached_model import CachedModel
+from qtmiddleware.evaluation.bench.opening import _writable
+from qtmiddleware.evaluation.testsets.writing import write
+from qtmiddleware.providers.llms.recorded import RecordingModel
+from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.testsets.writing import write
 from tests.bench.bench_world import bridges_data
 
 

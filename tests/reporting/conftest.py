@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from report_world import Open, data, several
 
 from qtmiddleware.evaluation import Comparison
-from qtmiddleware.reporting import page as written
+from qtmiddleware.evaluation.reporting import page as written
 
 FLAGS = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]

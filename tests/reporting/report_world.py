@@ -20,7 +20,7 @@ from qtmiddleware.evaluation import (
     Run,
     SystemScore,
 )
-from qtmiddleware.ports import Passage
+from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message, Variant
 
 Open = Callable[..., Page]

@@ -15,7 +15,7 @@ from pypdf import PdfReader
 from report_world import Open, boxes, comparison, overlap, panels, run, score, several
 
 from qtmiddleware.evaluation import Comparison
-from qtmiddleware.reporting import page as written
+from qtmiddleware.evaluation.reporting import page as written
 
 PHONE = {"width": 375, "height": 800}
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_world import comparison, run, score, several
 
-from qtmiddleware.reporting.charts import (
+from qtmiddleware.evaluation.reporting.charts import (
     MARK,
     Box,
     Point,

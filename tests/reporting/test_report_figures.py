@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from report_world import comparison, run, score
 
 from qtmiddleware.evaluation import SYSTEMS, Comparison, Difference
-from qtmiddleware.reporting import figures, headings, rows
+from qtmiddleware.evaluation.reporting import figures, headings, rows
 
 ANY = st.none() | st.floats()
 GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}

@@ -9,8 +9,8 @@ from markdown_it.token import Token
 from report_world import comparison, data, run, score, several
 
 from qtmiddleware.evaluation import Comparison, Dataset
-from qtmiddleware.reporting import headings, markdown, verdict
-from qtmiddleware.reporting.figures import clean_text
+from qtmiddleware.evaluation.reporting import headings, markdown, verdict
+from qtmiddleware.evaluation.reporting.figures import clean_text
 
 HOSTILE = (
     "a | b\n\n# c <script>alert(1)</script> [d](javascript:e) `f` *g* &lt; \\| ~~h~~ ![i](http://j) - k 1. l\u202em"

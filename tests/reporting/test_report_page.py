@@ -15,9 +15,9 @@ from report_world import comparison, data, run, score, several
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.evaluation import Comparison, Dataset, Percentiles, Question, Run, measure
-from qtmiddleware.ports import Passage
-from qtmiddleware.reporting import page
-from qtmiddleware.reporting.page import _load_template
+from qtmiddleware.evaluation.reporting import page
+from qtmiddleware.evaluation.reporting.page import _load_template
+from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

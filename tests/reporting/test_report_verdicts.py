@@ -9,9 +9,9 @@ import pytest
 from report_world import comparison, run, score, several
 
 from qtmiddleware.evaluation import Dataset, Question, Run
-from qtmiddleware.ports import Passage
-from qtmiddleware.reporting import verdict
-from qtmiddleware.reporting.verdicts import ID_LENGTH, HurtFinder
+from qtmiddleware.evaluation.reporting import verdict
+from qtmiddleware.evaluation.reporting.verdicts import ID_LENGTH, HurtFinder
+from qtmiddleware.protocols import Passage
 
 GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}
 

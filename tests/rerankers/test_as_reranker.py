@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.config.settings import RerankSettings, Settings
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.ports import Reranker
-from qtmiddleware.rerankers import as_reranker, checked_scores
-from qtmiddleware.rerankers.callable import CallableReranker
-from qtmiddleware.rerankers.cross_encoder import CrossEncoderReranker
-from qtmiddleware.rerankers.pinecone import PineconeReranker
-from qtmiddleware.settings import RerankSettings, Settings
+from qtmiddleware.protocols import Reranker
+from qtmiddleware.providers.rerankers import as_reranker, checked_scores
+from qtmiddleware.providers.rerankers.callable import CallableReranker
+from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
+from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 
 JINA = "jinaai/jina-reranker-v2-base-multilingual"
 

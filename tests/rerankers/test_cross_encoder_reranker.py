@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
-from qtmiddleware.ports import Reranker
-from qtmiddleware.rerankers import cross_encoder
-from qtmiddleware.rerankers.cross_encoder import CrossEncoderReranker
+from qtmiddleware.protocols import Reranker
+from qtmiddleware.providers.rerankers import cross_encoder
+from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 from tests.embedders.tiny_models import bert_folder
 
 QUERY = "does jaco have any health concerns"
@@ -191,7 +191,8 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     script = (
-        "import sys; from qtmiddleware.settings import Settings; from qtmiddleware.rerankers import as_reranker\n"
+        "import sys; from qtmiddleware.config.settings import Settings\n"
+        "from qtmiddleware.providers.rerankers import as_reranker\n"
         "repr(as_reranker(None, Settings()).name)\n"
         "print(sorted({'numpy', 'torch', 'transformers', 'pinecone'} & set(sys.modules)))"
     )

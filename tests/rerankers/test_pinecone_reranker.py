@@ -15,8 +15,8 @@ from pinecone.exceptions import PineconeException
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Reranker
-from qtmiddleware.rerankers.pinecone import PineconeReranker
+from qtmiddleware.protocols import Reranker
+from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 from tests.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
 MODEL = "bge-reranker-v2-m3"

@@ -16,8 +16,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from pinecone import Pinecone
 
-from qtmiddleware.calls import CallShape
-from qtmiddleware.responses import keys_of, settled, shape_of, text_of
+from qtmiddleware.retrieval.responses import keys_of, settled, shape_of, text_of
+from qtmiddleware.wrapping.calls import CallShape
 
 
 def plain(value: Any) -> Any:

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware import stores
 from qtmiddleware.errors import InvalidQuery, StoreError
-from qtmiddleware.ports import KeywordStore, Passage, Store
+from qtmiddleware.protocols import KeywordStore, Passage, Store
+from qtmiddleware.providers import stores
 
 X, Y, Z = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -468,7 +468,7 @@ class KeywordContract:
 
 
 class FileStoreContract:
-    """For stores that keep files; beside `StoreContract`. *KIND* names the class in `qtmiddleware.stores`."""
+    """For stores that keep files; beside `StoreContract`. *KIND* names the class in `qtmiddleware.providers.stores`."""
 
     KIND: ClassVar[str]
 
@@ -479,7 +479,8 @@ class FileStoreContract:
     def script(self, lines: str) -> str:
         """A program with a store at its first argument, called ``store``."""
         return (
-            f"import sys; from qtmiddleware.stores import {self.KIND}; from qtmiddleware.ports import Passage\n"
+            f"import sys; from qtmiddleware.providers.stores import {self.KIND}\n"
+            "from qtmiddleware.protocols import Passage\n"
             f"store = {self.KIND}(sys.argv[1], embedding_model='model', dimension=3)\n"
         ) + lines
 

@@ -8,9 +8,9 @@ import pytest
 from store_contract import AtomicStoreContract, FileStoreContract, KeywordContract, X
 
 from qtmiddleware.errors import MissingExtra, StoreError
-from qtmiddleware.ports import Passage
-from qtmiddleware.stores import LanceDBStore
-from qtmiddleware.stores.lancedb import looking
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores import LanceDBStore
+from qtmiddleware.providers.stores.lancedb import looking
 
 
 def open_store(path: Path) -> LanceDBStore:

@@ -13,8 +13,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import StoreError
-from qtmiddleware.ports import Passage
-from qtmiddleware.stores.pinecone import (
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores.pinecone import (
     HybridPineconeStore,
     PineconeSparseEncoder,
     PineconeStore,

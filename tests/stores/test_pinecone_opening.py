@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.ports import KeywordStore, Passage
-from qtmiddleware.settings import StoreSettings
-from qtmiddleware.stores.pinecone import HybridPineconeStore, PineconeStore, PineconeTextStore, open_pinecone
+from qtmiddleware.protocols import KeywordStore, Passage
+from qtmiddleware.providers.stores.pinecone import HybridPineconeStore, PineconeStore, PineconeTextStore, open_pinecone
 from tests.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
 X = [1.0, 0.0, 0.0]

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import InvalidQuery, StoreError
-from qtmiddleware.ports import KeywordStore, Passage, Store
-from qtmiddleware.stores.pinecone import PineconeStore
+from qtmiddleware.protocols import KeywordStore, Passage, Store
+from qtmiddleware.providers.stores.pinecone import PineconeStore
 from tests.pinecone_server.state import Stored
 from tests.pinecone_world import API_KEY, PineconeWorld, pinecone_world
 

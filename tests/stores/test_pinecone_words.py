@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import InvalidQuery, StoreError
-from qtmiddleware.ports import KeywordStore, Passage, Store
-from qtmiddleware.stores.pinecone import (
+from qtmiddleware.protocols import KeywordStore, Passage, Store
+from qtmiddleware.providers.stores.pinecone import (
     HybridPineconeStore,
     PineconeSparseEncoder,
     PineconeStore,

@@ -15,9 +15,9 @@ import pytest
 from store_contract import AtomicStoreContract, FileStoreContract, KeywordContract, X, Y
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.ports import Passage
-from qtmiddleware.stores import MemoryStore, SQLiteStore
-from qtmiddleware.stores.sqlite import connection, schema
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
+from qtmiddleware.providers.stores.sqlite import connection, schema
 
 
 def open_store(path: str | Path, *, model: str = "model", dimension: int = 3) -> SQLiteStore:
@@ -160,8 +160,8 @@ def test_a_place_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> No
 
 ANOTHER_PROCESS = """
 import sys
-from qtmiddleware.ports import Passage
-from qtmiddleware.stores import SQLiteStore
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores import SQLiteStore
 
 with SQLiteStore(sys.argv[1], embedding_model="model", dimension=3) as store:
     store.upsert([Passage(sys.argv[2], "")], [[1.0, 0.0, 0.0]])
@@ -279,7 +279,7 @@ def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
 def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path, room: int) -> None:
     code = (
         "import resource, signal, sys\n"
-        "from qtmiddleware.stores import SQLiteStore\n"
+        "from qtmiddleware.providers.stores import SQLiteStore\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
         "SQLiteStore(sys.argv[1], embedding_model='m', dimension=4)\n"

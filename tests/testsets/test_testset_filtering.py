@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.evaluation import Dataset
-from qtmiddleware.testsets.filtering import (
+from qtmiddleware.evaluation.testsets.filtering import (
     Written,
     essence,
     fault_of,
@@ -14,8 +14,8 @@ from qtmiddleware.testsets.filtering import (
     is_quoted,
     refers_to_text,
 )
-from qtmiddleware.testsets.sampling import is_prose
-from qtmiddleware.testsets.wording import plain
+from qtmiddleware.evaluation.testsets.sampling import is_prose
+from qtmiddleware.evaluation.testsets.wording import plain
 from tests.shared_data import SHARED, needs_shared_data
 
 CLIMATE = (

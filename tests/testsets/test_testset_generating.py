@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Dataset
-from qtmiddleware.llms.callable import CallableModel
-from qtmiddleware.llms.recorded import RecordedModel, RecordingModel
-from qtmiddleware.ports import Passage, Prompt
+from qtmiddleware.evaluation.testsets import Generated, generate, write
+from qtmiddleware.evaluation.testsets.generating import ATTEMPTS, MOST_FAILURES
+from qtmiddleware.protocols import Passage, Prompt
+from qtmiddleware.providers.llms.callable import CallableModel
+from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.testsets import Generated, generate, write
-from qtmiddleware.testsets.generating import ATTEMPTS, MOST_FAILURES
 from tests.testsets.testset_world import (
     ASKED,
     NAMES,

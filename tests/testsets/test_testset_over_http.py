@@ -10,11 +10,11 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.llms import as_language_model
-from qtmiddleware.ports import LanguageModel, Prompt
-from qtmiddleware.settings import Settings
-from qtmiddleware.testsets import generate
+from qtmiddleware.evaluation.testsets import generate
+from qtmiddleware.protocols import LanguageModel, Prompt
+from qtmiddleware.providers.llms import as_language_model
 from tests.testsets.testset_world import bridges, writer
 
 SECRET = "sk-verysecret0123456789"

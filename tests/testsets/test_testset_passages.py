@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from qtmiddleware.config import Config
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.settings import Settings
+from qtmiddleware.evaluation.testsets import generate, passages_of
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.testsets import generate, passages_of
 from tests.ingestion.ingest_world import SENTENCES, World
 from tests.shared_data import SHARED, needs_shared_data
 from tests.testsets.testset_world import ASKED, shown

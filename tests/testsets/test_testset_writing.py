@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset, Question
-from qtmiddleware.ports import Passage
+from qtmiddleware.evaluation.testsets import check_free, generate, write
+from qtmiddleware.protocols import Passage
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.testsets import check_free, generate, write
 from qtmiddleware.types import Message
 from tests.testsets.testset_world import bridges, writer
 

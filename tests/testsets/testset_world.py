@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from qtmiddleware.ports import Passage, Prompt
+from qtmiddleware.protocols import Passage, Prompt
 
 NAMES = (
     "Arlo", "Benta", "Corvey", "Dunmar", "Elstow", "Fenrick", "Gilder", "Harrow", "Isling", "Jorvik", "Kelmar",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Reply
-from qtmiddleware.settings import Settings
+from qtmiddleware.protocols import Reply
 from qtmiddleware.transforms import parse, prompts_for
 from qtmiddleware.types import Transformation
 

@@ -14,17 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.asking import Question
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt, Reply
 from qtmiddleware.preprocessing import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import load
-from qtmiddleware.settings import Settings
-from qtmiddleware.steps import Outcome
-from qtmiddleware.trace import Trace
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.retrieval.question import Question
+from qtmiddleware.runtime.steps import Outcome
 from qtmiddleware.transforms import parse, prompts_for, standalone_prompt
 from qtmiddleware.transforms.noise import chatter_end, is_noise, without_lead_in
-from qtmiddleware.types import Message
+from qtmiddleware.types import Message, Trace
 from tests.shared_data import SHARED, needs_shared_data
 
 CHATTER: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("chatter.json").read_text(encoding="utf-8"))

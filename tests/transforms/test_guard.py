@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.ports import Reply
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.preprocessing.script import dominant_script
-from qtmiddleware.settings import Settings
+from qtmiddleware.protocols import Reply
 from qtmiddleware.transforms import guard, parse, prompts_for
 from qtmiddleware.types import Message, Transformation
 from tests.shared_data import SHARED, needs_shared_data

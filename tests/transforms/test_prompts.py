@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.ports import Prompt
-from qtmiddleware.settings import LlmSettings, Settings
+from qtmiddleware.config.settings import LlmSettings, Settings
+from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms import PROMPTS, prompts_for, standalone_prompt
 from qtmiddleware.types import Message
 

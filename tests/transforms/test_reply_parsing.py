@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.ports import Prompt, Reply
-from qtmiddleware.settings import Settings
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.transforms import merge, parse, prompts_for, standalone_prompt
 from qtmiddleware.types import Message, Transformation
 

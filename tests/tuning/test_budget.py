@@ -6,7 +6,7 @@ import pytest
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset, Question, Run, SystemScore, measure
-from qtmiddleware.tuning import Budget
+from qtmiddleware.evaluation.tuning import Budget
 
 
 def scored(

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config import Config, known_keys
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.evaluation import SYSTEMS
-from qtmiddleware.settings import Settings
-from qtmiddleware.tuning import TIERS
-from qtmiddleware.tuning.grid import axes, flat, minimal, nested
+from qtmiddleware.evaluation.tuning import TIERS
+from qtmiddleware.evaluation.tuning.grid import axes, flat, minimal, nested
 
 DEFAULTS = {key: value for key, value, _ in Config.load(Settings()).rows()}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset, Question
-from qtmiddleware.tuning import LEAST, split
+from qtmiddleware.evaluation.tuning import LEAST, split
 from qtmiddleware.types import Message
 
 

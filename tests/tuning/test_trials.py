@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from qtmiddleware.evaluation import Dataset, Question, Run, measure
-from qtmiddleware.tuning import OVERALL_ERRORS, Trial
+from qtmiddleware.evaluation.tuning import OVERALL_ERRORS, Trial
 
 COUNT = 100
 

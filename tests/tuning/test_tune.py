@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from qtmiddleware.config import Config
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset
-from qtmiddleware.settings import Settings
+from qtmiddleware.evaluation.tuning import FREE_TIERS, TRYING, TUNED, Budget, Tuned, split, tune
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.tuning import FREE_TIERS, TRYING, TUNED, Budget, Tuned, split, tune
 from tests.tuning.tuning_world import bench, collection, model, texts
 
 TWO_TIERS = ("hyde", "rules")

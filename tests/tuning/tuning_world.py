@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from qtmiddleware.bench import Bench
-from qtmiddleware.embedders import CallableEmbedder
 from qtmiddleware.evaluation import Dataset, Question
-from qtmiddleware.ports import Passage, Prompt
-from qtmiddleware.stores import MemoryStore
+from qtmiddleware.evaluation.bench import Bench
+from qtmiddleware.protocols import Passage, Prompt
+from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.stores import MemoryStore
 from qtmiddleware.testing import ScriptedModel
 
 _SYLLABLES = [first + second for first in "bdfgklmnprst" for second in "aeiou"]

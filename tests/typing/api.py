@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import qtmiddleware as qtm
-from qtmiddleware.breaker import BreakerState
-from qtmiddleware.decorating import Decorator
+from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapped import AsyncWrapped, Wrapped
+from qtmiddleware.wrapping.decorator import Decorator
+from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
 
 
 @qtm.middleware

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import qtmiddleware as qtm
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"

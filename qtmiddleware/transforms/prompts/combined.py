@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtmiddleware.ports import ReplyField
-from qtmiddleware.settings import Settings
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.base import Transform
 
 PROMPT_VERSION: Final = "combined/1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtmiddleware.ports import ReplyField
+from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.base import Transform
 
 PROMPT_VERSION: Final = "keywords/1"

@@ -1,6 +1,0 @@
-"""Answers from what was found, with citations: whole or piece by piece, plain or put together from sub-answers."""
-
-from qtmiddleware.answering.flow import Answering
-from qtmiddleware.answering.streams import AnswerStream, AsyncAnswerStream
-
-__all__ = ["AnswerStream", "Answering", "AsyncAnswerStream"]

@@ -1,0 +1,234 @@
+"""Options of what is made of a question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, TEXT_FIELDS
+from qtmiddleware.config.settings.option import group, option
+
+ApplyTo = Literal["keywords", "text", "both"]
+EscalationMode = Literal["always", "never", "auto"]
+StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
+ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
+SubQueryStyle = Literal["simple", "research"]
+if TYPE_CHECKING:
+    Language = str
+    FusionMethod = str
+else:
+    Language = Literal[("auto", *LANGUAGES)]
+    FusionMethod = Literal[tuple(FUSION_METHODS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreprocessSettings:
+    """The rules that turn a question into keywords."""
+
+    enabled: bool = option(True, "Whether the rules run at all.", marks="reply")
+    language: Language = option("auto", "Which word list is used; auto detects the query's language.", marks="reply")
+    apply_to: ApplyTo = option(
+        "keywords",
+        "What the stripped query is used for: keyword evidence, the searched text itself, or both.",
+    )
+    keep_words: tuple[str, ...] = option((), "Words the rules must never remove.")
+    extra_words: tuple[str, ...] = option((), "Further words to remove.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeywordEvidenceSettings:
+    """Scoring the candidates by the query's keywords over their text."""
+
+    enabled: bool = option(True, "Whether candidates are weighed by keywords.")
+    candidates: int = option(
+        50, "How many passages each search asks for when the wrapped function has a top_k.", ge=1, le=10_000
+    )
+    weight: float = option(0.35, "Share of the keyword score in the sum; the rest is the backend's.", ge=0.0, le=1.0)
+    variants: float = option(
+        1.25, "How much the words of searched variants count, as a share of their voice in the fusion.", ge=0.0, le=10.0
+    )
+    text_field: str | None = option(None, "Metadata field that holds the text; null finds the usual names.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EscalationSettings:
+    """When a question is worth a call to the language model."""
+
+    mode: EscalationMode = option("always", "always, never, or auto: decide from the first result.")
+    target_call_rate: float = option(0.35, "Share of the queries that auto may send to the model.", ge=0.0, le=1.0)
+    max_llm_calls_per_query: int = option(4, "Most model calls one query may cost.", marks="reply", ge=0, le=20)
+
+
+def _weight(default: float, doc: str) -> Any:
+    return option(default, doc, ge=0.0, le=100.0)
+
+
+if TYPE_CHECKING:
+    FusionWeights = Any
+else:
+    FusionWeights = make_dataclass(
+        "FusionWeights",
+        [
+            ("original", float, _weight(1.0, "The user's own question.")),
+            (
+                "original_in_conversation",
+                float,
+                _weight(0.0, "The user's own words where a standalone form of them is searched too."),
+            ),
+            *((row.name, float, _weight(row.weight, row.meaning)) for row in TEXT_FIELDS.values() if row.variant),
+        ],
+        frozen=True,
+        slots=True,
+        kw_only=True,
+        namespace={
+            "__doc__": "The weight of each kind of variant; sub-queries and paraphrases share theirs among themselves."
+        },
+    )
+    FusionWeights.__module__ = __name__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionSettings:
+    """How the lists of several searches become one."""
+
+    method: FusionMethod = option("anchored", "anchored, rrf, weighted_rrf, max or concat.")
+    weights: FusionWeights = group(FusionWeights, "The voice of each kind of variant (anchored, weighted_rrf).")
+    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
+    include_original: bool = option(True, "Whether the question itself takes part in the fusion.")
+    sub_query_top_k: int | None = option(
+        None, "Passages the search of each sub-query brings; null is as many as the others.", ge=1, le=10_000
+    )
+    min_successes: int = option(
+        2, "How many variants must be searched successfully; with fewer, the original stands alone.", ge=1, le=20
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """What one query may take."""
+
+    llm_timeout_ms: int = option(5_000, "Longest wait for the language model.", ge=1, le=600_000)
+    deadline_ms: int = option(
+        8_000, "After this nothing is waited for but the original's own search.", ge=1, le=600_000
+    )
+    max_concurrency: int = option(8, "Most calls one query has in flight.", ge=1, le=256)
+    max_threads: int = option(
+        256,
+        "Most threads one middleware holds beside the original's own searches.",
+        marks="middleware",
+        ge=1,
+        le=10_000,
+    )
+    max_query_chars: int = option(8_000, "Longer queries are passed on as they are.", ge=1, le=1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmSettings:
+    """The language model behind the transformations. The key comes from the environment alone."""
+
+    base_url: str | None = option(
+        None, "Address of an OpenAI-compatible service; null is the client's default.", marks="reply model"
+    )
+    temperature: float | None = option(
+        0.0, "Sampling temperature; null sends none.", marks="reply model", ge=0.0, le=2.0
+    )
+    max_tokens: int | None = option(
+        800, "Most tokens of a reply; null sends no limit.", marks="reply model", ge=1, le=100_000
+    )
+    structured_output: StructuredOutput = option(
+        "auto",
+        "How JSON is asked for; auto starts at json_schema and steps down where it is refused.",
+        marks="reply model",
+    )
+    reasoning_effort: ReasoningEffort | None = option(
+        "auto",
+        "How long the model thinks before it answers; auto asks OpenAI's models for the least they take (none) and sends"
+        " others nothing; null sends nothing.",
+        marks="reply model",
+    )
+    sub_query_style: SubQueryStyle = option(
+        "simple", "simple, or research: definition, method, results, comparison, application.", marks="reply"
+    )
+    paraphrases: int = option(3, "How many paraphrases multi_query asks for.", marks="reply", ge=1, le=10)
+    history_messages: int = option(6, "How many of the last messages the model sees.", marks="reply", ge=0, le=100)
+    guard: bool = option(
+        True, "Whether variants that lost a name, number, code, quote or denial are repaired or dropped.", marks="reply"
+    )
+    hyde_in_combined: bool = option(True, "Whether combined also asks for a hypothetical passage.", marks="reply")
+    prompts: Mapping[str, str] = option(
+        {}, "Own instructions by their name, in place of the built-in ones.", marks="reply"
+    )
+    input_price: float | None = option(
+        None, "US dollars for a million input tokens, where not known.", marks="model", ge=0.0
+    )
+    output_price: float | None = option(
+        None, "US dollars for a million output tokens, where not known.", marks="model", ge=0.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankSettings:
+    """Judging the best candidates once more, each beside the question."""
+
+    enabled: bool = option(False, "Whether candidates are reranked.")
+    model: str = option(
+        "cross-encoder/ms-marco-MiniLM-L6-v2",
+        "A cross-encoder's name or folder (sentence-transformers), or a model hosted by Pinecone (pinecone/...).",
+        min_length=1,
+    )
+    rerank_top_k: int = option(20, "How many of the best candidates are judged.", ge=1, le=1_000)
+    timeout_ms: int = option(
+        5_000, "Longest wait for the reranker, reading its model apart; after it the order stays.", ge=1, le=600_000
+    )
+    trust_remote_code: bool = option(False, "Whether code that comes with a model may run; some models need it.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """Remembered transformations; results are never kept."""
+
+    enabled: bool = option(True, "Whether equal questions share one transformation.")
+    max_entries: int = option(1_024, "Most transformations kept.", marks="middleware", ge=1, le=1_000_000)
+    ttl_seconds: int = option(3_600, "How long one is kept.", marks="middleware", ge=1, le=31_536_000)
+    tenant: str = option("", "Part of every key; give each customer an own one to keep them apart.", marks="reply")
+    redis_url: str | None = option(
+        None,
+        "Redis that several processes share transformations in (redis://host:6379/0); the password comes from"
+        " REDIS_PASSWORD. Null keeps them in the process.",
+        marks="middleware",
+    )
+    redis_timeout_ms: int = option(
+        50, "Longest wait for Redis; then it is left alone for a while.", marks="middleware", ge=1, le=10_000
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerSettings:
+    """When a language model that fails, or Redis, is left alone."""
+
+    enabled: bool = option(True, "Whether it is left alone at all.")
+    failures: int = option(5, "How many calls in a row must fail or be late.", ge=1, le=1_000)
+    seconds: float = option(
+        30.0, "For how long it is left alone before one call tries it again.", ge=0.001, le=86_400.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSettings:
+    """What all calls of language models in this process may come to; without room the rules alone are used."""
+
+    max_llm_calls_per_minute: int | None = option(None, "Most calls within 60 seconds.", ge=0, le=1_000_000)
+    max_tokens: int | None = option(None, "Most tokens, read and written, within budget.hours.", ge=0)
+    max_usd: float | None = option(None, "Most US dollars within budget.hours.", ge=0.0)
+    hours: float = option(24.0, "Over how many hours tokens and money are counted.", ge=0.01, le=8_784.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """The record of what happened to each query."""
+
+    path: str | None = option(
+        None, "JSON-lines file with one record a query, in a folder that is there; null writes none."
+    )
+    query_text: bool = option(True, "Whether that file holds the texts that were searched, or only their hashes.")

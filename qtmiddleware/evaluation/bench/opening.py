@@ -1,0 +1,208 @@
+"""A bench on a data set, opened: its index, its embedder and its model, and what must be known about them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, Final, Self
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.evaluation import Comparison, Dataset, Progress, require_extras, require_measurable
+from qtmiddleware.evaluation.bench.ahead import CONCURRENCY, ask_ahead
+from qtmiddleware.evaluation.bench.bench import Bench
+from qtmiddleware.evaluation.bench.cached_embedder import CachedEmbedder
+from qtmiddleware.evaluation.bench.cached_model import CachedModel
+from qtmiddleware.evaluation.bench.estimates import EstimatedModel
+from qtmiddleware.evaluation.bench.index import open_index
+from qtmiddleware.evaluation.bench.recorded import fields_of, recorded_part
+from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.providers.embedders import OpenAIEmbedder, embedder_named
+from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
+from qtmiddleware.providers.llms.recorded import RecordingModel
+from qtmiddleware.providers.llms.recorded.base import read_lines
+from qtmiddleware.runtime.files import make_private_folders, open_itself
+
+CACHE: Final = Path(".qtm/bench")
+_CACHE_FILE: Final = "cache.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedBench:
+    """A bench, the *data* it is to be measured on, and sentences (*notes*) that a reader of the figures must know.
+
+    *has_model* says whether a model can be asked, or its recorded replies can be replayed. *recorded* are the names of
+    the fields a recording holds, ``None`` where there is none. *model* is the bench's, without what records its
+    replies. Close it, or use it as a context manager.
+    """
+
+    bench: Bench
+    data: Dataset
+    notes: tuple[str, ...]
+    has_model: bool
+    model: LanguageModel
+    recorded: frozenset[str] | None = None
+    concurrency: int = CONCURRENCY
+    _open: ExitStack = field(default_factory=ExitStack, repr=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the index, the kept replies and the clients that were made here; closing twice does no harm."""
+        self._open.close()
+
+    def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
+        """What a system of these settings asks for, where nothing of it was recorded: it would be measured without."""
+        wanted = fields_of(system)
+        return frozenset() if self.recorded is None or wanted & self.recorded else wanted
+
+    def measure(
+        self,
+        systems: Mapping[str, Mapping[str, Any]],
+        *,
+        deep: bool = False,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Comparison:
+        """Every one of the *systems* measured against the raw query, on all questions.
+
+        A model that is asked is asked ahead, several questions at once, so that a question that is measured waits for
+        none and is told the time its reply took. Raises what `Bench.measure` raises, and `ModelError` for a model that
+        does not answer.
+        """
+        if self.has_model and self.recorded is None:
+            ask_ahead(self.bench.model, self.data, systems, concurrency=self.concurrency, progress=progress)
+        return self.bench.measure(self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress)
+
+
+def open_bench(
+    folder: str | Path | Dataset,
+    *,
+    settings: Settings,
+    client: Any = None,
+    recordings: Path | None = None,
+    record: Path | None = None,
+    model_ms: float = 0.0,
+    cache: Path = CACHE,
+    questions: int | None = None,
+    split: str = "",
+    seed: int = 0,
+    concurrency: int = CONCURRENCY,
+    progress: Progress | None = None,
+) -> OpenedBench:
+    """The data set in *folder*, or one already loaded, with its index and a model around it.
+
+    The index, every vector and every reply of a model are kept in the folder *cache*, so that a second run costs next
+    to nothing, and one that was interrupted is taken up. *settings* name the embedding model and the language model;
+    *client* is asked in place of the latter. *recordings* is a file of recorded replies that are replayed in its place,
+    each as if it had taken *model_ms* milliseconds: only the questions in it are asked then. *record* is a file that
+    the model's replies are written to. *questions* are drawn by *seed* where not all are to be asked.
+
+    Raises `ConfigError` for a data set or recording that cannot be read or an impossible time, `StoreError`,
+    `EmbeddingError` and `MissingExtra`.
+    """
+    if not 0 <= model_ms < inf:
+        raise ConfigError("the milliseconds that stand for a reply are no time", path="model_ms", value=model_ms)
+    if recordings is not None and record is not None:
+        raise ConfigError("replies are either replayed or recorded, not both", path="record")
+    with ExitStack() as stack:
+        data = folder if isinstance(folder, Dataset) else Dataset.load(folder, split=split)
+        require_extras()
+        # Before anything is embedded or asked.
+        require_measurable(data)
+        notes: list[str] = []
+        recorded: frozenset[str] | None = None
+        model: LanguageModel
+        has_model = recordings is not None or client is not None or has_language_model(settings)
+        if recordings is not None:
+            whole = len(data.questions)
+            replayed, data, recorded = recorded_part(data, recordings)
+            prices = {"input_price": settings.llm.input_price, "output_price": settings.llm.output_price}
+            estimated = EstimatedModel(replayed, settings.transformation_model, model_ms / 1e3, **prices)
+            model = estimated
+            notes += [*_about_recording(recordings, model_ms, len(data.questions), whole), estimated.note]
+        else:
+            model = stack.enter_context(asked_model(settings, client=client, cache=cache))
+            notes.append(_about_model(model, has_model=has_model))
+            if record is not None and not has_model:
+                raise ConfigError(f"there is nothing to record. {notes[0]}", path="record")
+        # Around the cache, so that what is known already is recorded too.
+        recording = model if record is None else RecordingModel(model, _writable(record))
+        if questions is not None and questions < len(data.questions):
+            notes.append(f"{questions} of {len(data.questions)} questions, drawn with seed {seed}.")
+            data = data.sampled(questions, seed=seed)
+        if data.is_synthetic:
+            notes.append("The questions are synthetic: a language model wrote them from the passages they ask for.")
+        inner = embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
+        if isinstance(inner, OpenAIEmbedder):
+            stack.callback(inner.close)
+        embedder = CachedEmbedder(inner, cache / _CACHE_FILE)
+        stack.callback(embedder.close)
+        store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
+        bench = Bench(store, embedder, recording)
+        return OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, stack.pop_all())
+
+
+@contextmanager
+def asked_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) -> Iterator[CachedModel]:
+    """The language model of *settings*, or *client* in its place, its replies kept in the folder *cache*.
+
+    Raises `ConfigError` for what is no model, and `StoreError` where the cache cannot be used.
+    """
+    asked = as_language_model(client, settings)
+    llm = settings.llm
+    address = llm.base_url or [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
+    options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output, llm.reasoning_effort])
+    kept = CachedModel(asked, cache / _CACHE_FILE, options=options)
+    try:
+        yield kept
+    finally:
+        kept.close()
+        if client is None and isinstance(asked, OpenAIModel):
+            asked.close()
+
+
+def _writable(recording: Path) -> Path:
+    """*recording*; raises `ConfigError` where nothing can be recorded there, before anything is asked."""
+    try:
+        make_private_folders(recording.parent)
+        os.close(open_itself(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    except OSError as error:
+        raise ConfigError(f"the replies cannot be recorded in {recording}: {error.strerror}", path="record") from error
+    for _ in read_lines(recording):
+        pass
+    return recording
+
+
+def _about_recording(path: Path, model_ms: float, kept: int, whole: int) -> Iterator[str]:
+    time = (
+        f"{model_ms:g} ms stand for the time of each"
+        if model_ms
+        else "the model's time is not part of the added milliseconds"
+    )
+    yield f"Recorded replies of a language model ({path.name}): none was asked, and {time}."
+    if kept < whole:
+        yield f"{kept} of {whole} questions were recorded; the others are left out."
+
+
+def _about_model(model: LanguageModel, *, has_model: bool) -> str:
+    if not has_model:
+        return (
+            "No language model was asked: there are no recorded replies, and neither OPENAI_API_KEY nor "
+            "QTM_LLM_BASE_URL is set."
+        )
+    return (
+        f"Replies of {model.name}. They are kept: one that is used again costs nothing more, and counts with the "
+        "tokens, money and time it took at first."
+    )

@@ -1,0 +1,16 @@
+"""A comparison told to people: rows for a terminal, Markdown, and a page of HTML.
+
+from qtmiddleware import evaluation, reporting
+found = evaluation.compare(retrieve, queries, qrels)
+reporting.verdict(found)
+Path("report.html").write_text(reporting.page(found), encoding="utf-8")
+"""
+
+from __future__ import annotations
+
+from qtmiddleware.evaluation.reporting.markdown import markdown
+from qtmiddleware.evaluation.reporting.page import page
+from qtmiddleware.evaluation.reporting.table import headings, rows
+from qtmiddleware.evaluation.reporting.verdicts import verdict
+
+__all__ = ["headings", "markdown", "page", "rows", "verdict"]

@@ -1,0 +1,122 @@
+"""The comparison as Markdown, for pull requests, notes and results that are kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from qtmiddleware.evaluation import PRIMARY, Comparison, Dataset, SystemScore
+from qtmiddleware.evaluation.reporting import figures
+from qtmiddleware.evaluation.reporting.table import choose_columns, headings, rows
+from qtmiddleware.evaluation.reporting.verdicts import HurtFinder, HurtQuestion, collect_notes, find_foremost, verdict
+
+_WORST: Final = 5
+"""How many of the questions that the best system hurt are shown."""
+_NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = 60, 240, 400
+_TRANSFORM: Final = "transform."
+# An underscore within a word is no emphasis, and reads better as it is. An address would become a link of its own.
+_MARKUP: Final = re.compile(r"[\\`*\[\]|~#$]|(?<!\w)@|(?<![^\W_])_|_(?![^\W_])")
+_BLOCK_START: Final = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
+_ADDRESS: Final = re.compile(r"(?i)(https?|ftp|mailto)(:)|(www)(\.)")
+
+
+def markdown(comparison: Comparison, data: Dataset | None = None) -> str:
+    """The comparison as GitHub's Markdown: verdict, notes, all figures, times of stages, and the worst questions.
+
+    The worst questions are those of the system that did best, with what was searched; *data* gives their words where
+    the systems did not tell them. Texts of others are escaped, so that none of them is markup.
+    """
+    count = comparison.questions
+    passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
+    parts = [
+        f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: {count:,} question{'' if count == 1 else 's'}{passages}",
+        escape_text(verdict(comparison), 10 * _NOTE_LENGTH),
+        *(f"> **Note:** {escape_text(note, _NOTE_LENGTH)}" for note in collect_notes(comparison, data)),
+        _write_figures(comparison),
+        _write_stages(comparison),
+        _write_worst(comparison, data),
+        _write_method(comparison),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escape_text(text: str, length: int) -> str:
+    """*text* on one line and cut to *length*, written so that Markdown shows it as it is."""
+    line = figures.shorten(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = _MARKUP.sub(lambda found: "\\" + found[0], line)
+    line = _ADDRESS.sub(lambda found: f"{found[1] or found[3]}&#{ord(found[2] or found[4])};", line)
+    return _BLOCK_START.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", line)
+
+
+def _write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table of cells that are Markdown already; the first column is set left, the others right."""
+    ruled = [list(titles), ["---", *["---:"] * (len(titles) - 1)], *map(list, lines)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+
+
+def _write_figures(comparison: Comparison) -> str:
+    # Numbers hold nothing that Markdown would read; only names do.
+    lines = [[escape_text(name, _NAME_LENGTH), *map(str.strip, cells)] for name, *cells in rows(comparison, wide=True)]
+    meanings = "; ".join(f"{column.heading}: {column.means}" for column in choose_columns(comparison))
+    return f"{_write_table(headings(comparison, wide=True), lines)}\n\n{escape_text(meanings, 10 * _NOTE_LENGTH)}."
+
+
+def _write_stages(comparison: Comparison) -> str:
+    """Each stage's times of each system; the many ways to transform share a column."""
+    names = dict.fromkeys(_name_column(stage) for score in comparison.systems for stage in score.stages_ms)
+    if not names:
+        return ""
+    lines = [
+        [escape_text(score.name, _NAME_LENGTH), *(_write_times(score, name) for name in names)]
+        for score in comparison.systems
+    ]
+    titles = ["p50 / p95, ms", *(escape_text(name, _NAME_LENGTH) for name in names)]
+    return f"### Time of each stage\n\n{_write_table(titles, lines)}"
+
+
+def _name_column(stage: str) -> str:
+    return _TRANSFORM.removesuffix(".") if stage.startswith(_TRANSFORM) else stage
+
+
+def _write_times(score: SystemScore, column: str) -> str:
+    """What stands in a cell: two times, or several with what they are of."""
+    times = {
+        stage.removeprefix(_TRANSFORM): f"{figures.format_milliseconds(it.p50)} / {figures.format_milliseconds(it.p95)}"
+        for stage, it in score.stages_ms.items()
+        if _name_column(stage) == column
+    }
+    if len(times) > 1:
+        return ", ".join(f"{escape_text(stage, _NAME_LENGTH)} {text}" for stage, text in times.items())
+    return next(iter(times.values()), figures.UNKNOWN)
+
+
+def _write_worst(comparison: Comparison, data: Dataset | None) -> str:
+    best = find_foremost(comparison)
+    hurt = HurtFinder(comparison, data).find(best)[:_WORST]
+    if not hurt:
+        return ""
+    entries = "\n".join(_write_question(number, one) for number, one in enumerate(hurt, 1))
+    return f"### Questions that {escape_text(best.name, _NAME_LENGTH)} hurt most\n\n{entries}"
+
+
+def _write_question(number: int, hurt: HurtQuestion) -> str:
+    """One question as an entry of a list, with what was searched beneath it."""
+    indent = " " * (len(str(number)) + 2)
+    question = escape_text(hurt.question, _TEXT_LENGTH) or "its words are not known"
+    fell = f"{PRIMARY} {figures.format_measure(hurt.before)} to {figures.format_measure(hurt.after)}"
+    lines = [f"{number}. {escape_text(hurt.id, _NAME_LENGTH)} ({fell}): {question}"]
+    for variant in hurt.variants:
+        kind, weight = escape_text(variant.kind, _NAME_LENGTH), figures.format_rate(variant.weight)
+        lines.append(f"{indent}- {kind}, weight {weight}: {escape_text(variant.text, _TEXT_LENGTH)}")
+    return "\n".join(lines)
+
+
+def _write_method(comparison: Comparison) -> str:
+    count = len(comparison.challengers)
+    return (
+        f"Held against {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval and two-sided "
+        f"paired randomisation test, seed {comparison.seed}, corrected for {count} "
+        f"comparison{'' if count == 1 else 's'} after Holm."
+        f"{f' Data: sha256 {comparison.data_hash}.' if comparison.data_hash else ''}"
+    )

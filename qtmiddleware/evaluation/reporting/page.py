@@ -1,0 +1,113 @@
+"""The comparison as one page of HTML that needs nothing but itself."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from qtmiddleware.errors import MissingExtra
+from qtmiddleware.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
+from qtmiddleware.evaluation.reporting import charts, figures, table, verdicts
+from qtmiddleware.evaluation.statistics import RESAMPLES
+
+if TYPE_CHECKING:
+    import jinja2
+    from markupsafe import Markup
+
+_POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """One system looked at closely; *outcomes* are how many questions were helped, unchanged and hurt."""
+
+    place: int
+    score: SystemScore
+    outcomes: tuple[int, int, int]
+    charts: tuple[charts.Gains, ...]
+    longest_ms: float
+    worst: tuple[verdicts.HurtQuestion, ...]
+
+    def scale(self, ms: float) -> float:
+        """How much of the longest time *ms* is, in hundredths; 0 where it is not known."""
+        return round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2) if figures.is_known(ms) else 0.0
+
+
+def page(comparison: Comparison, data: Dataset | None = None) -> str:
+    """The whole comparison as one HTML page with everything in it: verdict, charts, tables, worst questions, method.
+
+    It has no script, loads nothing and forbids itself to. *data* gives it the words of questions and passages and marks
+    the relevant ones; without it, a question's words are known where a system told what it searched.
+    Raises `MissingExtra` without jinja2.
+    """
+    template, raw = _load_template()
+    finder = verdicts.HurtFinder(comparison, data)
+    details = _describe_systems(comparison, finder)
+    # The chosen system's panel is the one that is seen.
+    chosen = (f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n" for it in details)
+    style = _read_file("page.css") + "".join(chosen)
+    return template.render(
+        comparison=comparison,
+        sentences=verdicts.write_verdict(comparison),
+        notes=verdicts.collect_notes(comparison, data),
+        classify=partial(charts.classify, comparison),
+        best=verdicts.find_foremost(comparison),
+        has_winner=verdicts.find_winner(comparison) is not None,
+        bars=[charts.draw_bars(comparison, size) for size in charts.Size],
+        costs=charts.draw_costs(comparison),
+        columns=table.choose_columns(comparison),
+        gain=table.GAIN,
+        details=details,
+        charts=charts,
+        figures=figures,
+        primary=PRIMARY,
+        deep=DEEP[0],
+        resamples=RESAMPLES,
+        policy=_POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode()),
+        style=raw(style),
+    )
+
+
+@cache
+def _load_template() -> tuple[jinja2.Template, type[Markup]]:
+    """The page's template, compiled, and what marks our own text as needing no escape."""
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError as error:
+        raise MissingExtra("jinja2", "eval") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(typeset=_typeset, short=figures.shorten)
+    return environment.from_string(_read_file("page.html.jinja")), Markup
+
+
+def _read_file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _typeset(number: str) -> str:
+    """The text of a number with a real minus."""
+    return number.replace("-", "\N{MINUS SIGN}")
+
+
+def _describe_systems(comparison: Comparison, finder: verdicts.HurtFinder) -> tuple[Detail, ...]:
+    """Every challenger looked at closely, all on one scale."""
+    every = [gain for score in comparison.challengers for gain in score.gains.values()]
+    reach = min(every, default=0.0), max(every, default=0.0)
+    return tuple(
+        Detail(
+            place=place,
+            score=score,
+            outcomes=charts.count_outcomes(score),
+            charts=tuple(charts.draw_gains(score, reach, size) for size in charts.Size),
+            longest_ms=max((it.p95 for it in score.stages_ms.values() if figures.is_known(it.p95)), default=0.0) or 1.0,
+            worst=finder.find(score),
+        )
+        for place, score in enumerate(comparison.challengers)
+    )

@@ -1,0 +1,152 @@
+"""What is wrong with a question that a model wrote about a passage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from qtmiddleware.evaluation.testsets.wording import content_words, is_unspaced, plain
+from qtmiddleware.preprocessing import detect_language, dominant_script
+from qtmiddleware.transforms.refusals import is_refusal
+from qtmiddleware.transforms.scripts import is_other_script
+from qtmiddleware.transforms.wording import clean, folded, is_blank, tokens
+
+MOST_QUESTION_CHARS: Final = 300
+MOST_ANSWER_CHARS: Final = 2_000
+MOST_RUN: Final = 5
+"""Content words in a row a question may share with its passage: a long name has as many, a sentence has more."""
+MOST_SHARED: Final = 0.6
+"""The share of a question's word 4-grams that may stand in its passage; those of a long name alone are half of it."""
+GRAM: Final = 4
+LEAST_QUOTED: Final = 3
+"""A quote of fewer words proves nothing: they stand anywhere."""
+
+# How a question speaks of the text it was made of; "the author of Emma" and "article 5" are things in the world.
+_OF: Final = r"(?! (?:\d|of\b|for\b|des?\b|du\b|d'|del|di\b|da\b|do\b|von\b|der\b|zu|van\b))"
+_THINGS: Final = (
+    r"(?:passages?|excerpts?|extracts?|texts?|documents?|paragraphs?|snippets?|articles?|authors?|chapters?|sections?"
+    r"|context|tables?|figures?|chunks?)\b"
+)
+_REFERS: Final = re.compile(
+    rf"\b(?:(?:the|this|that|these|those) (?:(?:given|provided|above|following|present|whole) )?{_THINGS}{_OF}"
+    rf"|(?:given|provided|above|following) {_THINGS}"
+    r"|(?:mentioned|described|discussed|listed|stated|shown|given|provided|quoted) (?:above|below|here|earlier)\b"
+    r"|(?:de[rmns]|die|das|dies\w{1,2}|laut|im|vom|obig\w{1,2}|vorliegend\w{1,2}) "
+    rf"(?:text|textabschnitt|passage|abschnitt|auszug|dokument|autor)\w{{0,4}}\b{_OF}"
+    r"|(?:l'|(?:le|la|du|ce|cet|cette|au) )"
+    rf"(?:texte|passage|extrait|document|paragraphe|auteur|article)\b{_OF}"
+    rf"|(?:el|la|del|al|est[ea]|ese|en) (?:texto|pasaje|fragmento|documento|parrafo|autor|articulo)\b{_OF}"
+    r"|(?:(?:d?el|n?el|da|a)?l'|dell'|nell'|dall'|(?:il|lo|la|nel|del|dal|al|quest[oa]) )"
+    rf"(?:testo|brano|passo|passaggio|documento|paragrafo|autore|articolo)\b{_OF}"
+    rf"|(?:o|d?o|no|ao|n?est[ea]|n?ess[ea]) (?:texto|trecho|documento|paragrafo|autor|artigo)\b{_OF}"
+    rf"|(?:de|het|deze|dit) (?:tekst|passage|fragment|document|alinea|auteur|artikel)\b{_OF})"
+)
+_ASKS: Final = re.compile(r"[?？؟;՞፧]\s*[)\"'»”’」]*$")
+_YES: Final = re.compile(r"\W*(?:yes|true|ja|oui|s[iíì]|sim)\b", re.IGNORECASE)
+_WORDS: Final = re.compile(r"[\w'’]+")
+# In a text with single spaces.
+_GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A question and its answer as the model wrote them, on one line each."""
+
+    question: str = field(repr=False)
+    answer: str = field(repr=False)
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Written:
+        """What a reply's members hold; empty where something else than a text stands there."""
+        return cls(
+            *(clean(value) if isinstance(value := given.get(name), str) else "" for name in ("question", "answer"))
+        )
+
+
+def fault_of(written: Written, text: str) -> str:
+    """In one word, why the question is of no use for a passage of *text*; empty where it is."""
+    question, answer = written.question, written.answer
+    if is_refusal(question, text) or is_refusal(answer, text):
+        return "refused"
+    if is_blank(question) or is_blank(answer):
+        return "nothing_to_ask"
+    if len(question) > MOST_QUESTION_CHARS or len(answer) > MOST_ANSWER_CHARS:
+        return "too_long"
+    words = tokens(question)
+    if len(words) < 2 or not (_ASKS.search(question) or is_unspaced(words)):
+        return "no_question"
+    if refers_to_text(question):
+        return "refers_to_text"
+    if is_other_language(question, text):
+        return "other_language"
+    return "copied" if is_copied(question, text) else ""
+
+
+def fault_of_check(given: dict[str, Any], text: str) -> str:
+    """In one word, why the check in a reply does not prove that *text* answers the question; empty where it does."""
+    verdict, quote = given.get("answers"), given.get("quote")
+    if verdict is not True and not (isinstance(verdict, str) and _YES.match(verdict)):
+        return "unanswerable"
+    return "" if isinstance(quote, str) and is_quoted(quote, plain(text)) else "unquoted"
+
+
+def refers_to_text(question: str) -> bool:
+    """Whether *question* speaks of the text it was made of, in one of the languages that have a word list."""
+    first, *rest = _WORDS.findall(question) or [""]
+    # A capital makes a name of it, as in "the Text API"; in German all nouns have one.
+    if detect_language(question) != "de":
+        rest = ["_" if word[0].isupper() else word for word in rest]
+    return bool(_REFERS.search(folded(" ".join([first, *rest]))))
+
+
+def is_other_language(question: str, text: str) -> bool:
+    """Whether *question* is in another language or script than *text*, as far as both are known."""
+    there = detect_language(text)
+    # A first word alone may be one of another language: "Was Amy Winehouse a fan of it?"
+    asked = {detect_language(question), detect_language(question.strip().partition(" ")[2])}
+    return (there != "" and asked.isdisjoint({"", there})) or is_other_script(question, text, dominant_script)
+
+
+def is_copied(question: str, text: str) -> bool:
+    """Whether *question* says in the words of *text* what it could say in others.
+
+    A search would find the passage by these words alone, which it cannot do for those who have not read it.
+    """
+    words, there = tokens(question), plain(text)
+    # In scripts without spaces words are pairs of characters: two are about a word, three one with its particle.
+    gram, run = (2 * GRAM, 3 * MOST_RUN) if is_unspaced(words) else (GRAM, MOST_RUN)
+    grams = [f" {' '.join(words[at : at + gram])} " in there for at in range(len(words) - gram + 1)]
+    if len(grams) > 1 and sum(grams) > MOST_SHARED * len(grams):
+        return True
+    return _longest_run(words, content_words(words, question), there) > run
+
+
+def _longest_run(words: Sequence[str], counts: Sequence[bool], there: str) -> int:
+    """The most content words that *words* has in a stretch that stands in the plain text *there*."""
+    longest = end = 0
+    for begin in range(len(words)):
+        end = max(end, begin)
+        while end < len(words) and f" {' '.join(words[begin : end + 1])} " in there:
+            end += 1
+        longest = max(longest, sum(counts[begin:end]))
+    return longest
+
+
+def is_quoted(quote: str, there: str) -> bool:
+    """Whether *quote* stands in the plain text *there*; what it leaves out has to be marked by dots."""
+    parts = parts_of(quote)
+    return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(part in there for part in parts)
+
+
+def parts_of(quote: str) -> list[str]:
+    """The plain forms of the parts of *quote*, between the dots that stand for what was left out."""
+    return [plain(part) for part in _GAP.split(" ".join(quote.split())) if not is_blank(part)]
+
+
+def essence(question: str) -> frozenset[str]:
+    """What two wordings of one question have in common: its content words, all of its words where it has none."""
+    words = tokens(question)
+    counts = content_words(words, question)
+    return frozenset(word for word, counted in zip(words, counts, strict=True) if counted) or frozenset(words)

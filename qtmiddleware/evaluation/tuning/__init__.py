@@ -1,0 +1,33 @@
+"""Tuning the settings to judged questions: searched on one half of them, reported on the other.
+
+found = tune(bench, data, budget=Budget(max_call_rate=0.35))
+found.is_better, found.config, found.comparison[found.chosen].difference.gain
+"""
+
+from __future__ import annotations
+
+from qtmiddleware.evaluation.tuning.budget import Budget
+from qtmiddleware.evaluation.tuning.grid import FREE_TIERS, TIERS, flat, nested
+from qtmiddleware.evaluation.tuning.splitting import LEAST, split
+from qtmiddleware.evaluation.tuning.trials import MIN_ERRORS, MIN_GAIN, MOST_LOST, OVERALL_ERRORS, Trial
+from qtmiddleware.evaluation.tuning.tune import TRYING, tune
+from qtmiddleware.evaluation.tuning.tuned import TUNED, Tuned
+
+__all__ = [
+    "FREE_TIERS",
+    "LEAST",
+    "MIN_ERRORS",
+    "MIN_GAIN",
+    "MOST_LOST",
+    "OVERALL_ERRORS",
+    "TIERS",
+    "TRYING",
+    "TUNED",
+    "Budget",
+    "Trial",
+    "Tuned",
+    "flat",
+    "nested",
+    "split",
+    "tune",
+]

@@ -1,0 +1,186 @@
+"""What the pipeline needs from outside, as protocols; any object with these methods will do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+from qtmiddleware.catalogue import FieldShape
+from qtmiddleware.types import Deadline, Message
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyField:
+    """One field the model is asked to fill: its *name* in the JSON reply, its shape and what it means."""
+
+    name: str
+    shape: FieldShape
+    description: str
+    min_items: int = 0
+    max_items: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question to a language model.
+
+    *system* holds the instructions and never a word of the user's. *user* holds the query (and history) as data.
+    *mode* and *version* name the prompt; both are part of every cache key. *query* and *history* are what *user* was
+    made of, for models that answer from a table instead of reading.
+    """
+
+    mode: str
+    version: str
+    system: str = field(repr=False)
+    user: str = field(repr=False)
+    fields: tuple[ReplyField, ...]
+    query: str = field(repr=False)
+    history: tuple[Message, ...] = field(default=(), repr=False)
+    max_tokens: int = 800
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a language model answered, with what it cost.
+
+    *calls* counts the requests that were sent (more than one where a provider first refused a parameter); *cost_usd*
+    is ``None`` where the model's price is not known. *truncated* says the model stopped at its token limit. *seconds*
+    is how long a replayed reply took when it was first had; 0 for one that was had just now.
+    """
+
+    text: str = field(repr=False)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 1
+    cost_usd: float | None = None
+    truncated: bool = False
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """Answers prompts. Raises `ModelError` and nothing else; returns or raises by the deadline as far as it can."""
+
+    @property
+    def name(self) -> str:
+        """The model's name; part of every cache key."""
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*."""
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*."""
+
+
+@runtime_checkable
+class StreamingModel(LanguageModel, Protocol):
+    """A language model that can also say its reply piece by piece.
+
+    A `Reply` before the last says that the answer has ended and only what it cost is still to come.
+    """
+
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
+        """The pieces of the reply as they come and, last, the whole `Reply`; raises `ModelError`."""
+
+    def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
+        """The pieces of the reply as they come and, last, the whole `Reply`; raises `ModelError`."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into vectors, all of one length."""
+
+    @property
+    def name(self) -> str:
+        """The embedding model's name; stored beside an index."""
+
+    @property
+    def dimension(self) -> int:
+        """The length of every vector."""
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector a text, in the texts' order."""
+
+
+def is_embedder(given: object) -> TypeGuard[Embedder]:
+    """Whether *given* embeds. Its dimension is not looked at: that may load a model or ask a server."""
+    return callable(getattr(given, "embed", None)) and not isinstance(given, type)
+
+
+@runtime_checkable
+class Reranker(Protocol):
+    """Judges how well passages answer a question."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        """One score a text, in the texts' order; greater is better. May raise anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One text to be stored, with its vector."""
+
+    id: str
+    text: str = field(repr=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+Filter = Mapping[str, Any]
+"""A condition on metadata in Pinecone's language: ``{"source": "a.txt"}``, ``{"page": {"$gte": 3}}``."""
+
+Record = dict[str, Any]
+"""One passage that was found: ``{"id", "score", "text", "metadata"}``."""
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Keeps passages with their vectors and finds the nearest.
+
+    A store that *embeds* turns texts into vectors itself: it is written empty vectors and searched by text.
+    An *atomic* one makes every `write` visible whole or not at all. Raises `StoreError`.
+    """
+
+    @property
+    def embeds(self) -> bool:
+        """Whether passages and queries are embedded by the store itself."""
+
+    @property
+    def atomic(self) -> bool:
+        """Whether readers see all of a `write` or nothing of it."""
+
+    @property
+    def identity(self) -> str:
+        """A name that no other store has and that stays the same when it is opened again."""
+
+    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+        """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
+
+        *passages* may be more than fits in memory. An id in both is written, not removed.
+        """
+
+    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
+        """Write *passages*, replacing those of the same id; all of them or none where the store is atomic."""
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove the passages of these *ids*; unknown ones are no error."""
+
+    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The nearest passages that meet *filter*, best first. *query* is a text only where the store embeds."""
+
+    def count(self) -> int:
+        """How many passages there are."""
+
+    def close(self) -> None:
+        """Let go of files and connections; closing twice does no harm."""
+
+
+@runtime_checkable
+class KeywordStore(Protocol):
+    """A store that also finds passages by their words."""
+
+    def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The passages that share the weightiest words with *text* and meet *filter*, best first; greater is better."""

@@ -1,0 +1,98 @@
+"""Embeds with any model that sentence-transformers runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from qtmiddleware.errors import EmbeddingError
+from qtmiddleware.providers.embedders.vectors import checked_vectors, readable
+from qtmiddleware.providers.loading import load
+from qtmiddleware.runtime.forking import ForkLock
+
+CHARS_A_TOKEN: Final = 200
+"""Characters the tokenizer looks at for every token the model keeps: all of a text would take a second a megabyte."""
+MOST_TOKENS: Final = 8_192
+"""What stands for the length of a model that does not say it, or says any."""
+
+
+class SentenceTransformersEmbedder:
+    """Embeds texts with a model of sentence-transformers, by its name on the model hub or by its folder.
+
+    *device* is torch's (``cpu``, ``cuda``, ...), by default the best there is. *batch_size* texts are embedded at a
+    time. *trust_remote_code* lets code that comes with a model run, which some models need. *dimensions* keeps the
+    first numbers of each vector, for models that were trained for that (Kusupati et al. 2022, Matryoshka).
+
+    Vectors have length 1. Queries and passages are embedded alike, with the model's default prompt where it has one.
+    Texts longer than the model reads are cut by it.
+
+    Nothing is imported, read or downloaded before the first use. Safe to share among threads; they take turns, as the
+    tokenizers cannot be shared. Raises on use: `MissingExtra` without the extra ``models``, `EmbeddingError` if the
+    model cannot be had or fails.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        device: str | None = None,
+        batch_size: int = 32,
+        trust_remote_code: bool = False,
+        dimensions: int | None = None,
+    ) -> None:
+        self._name = model
+        self._device = device
+        self._batch_size = max(1, batch_size)
+        self._trust = trust_remote_code
+        self._dimensions = dimensions
+        self._dimension = dimensions
+        self._lock = ForkLock()
+        self._model: Any = None
+
+    def __repr__(self) -> str:
+        return f"SentenceTransformersEmbedder({self._name!r}, dimensions={self._dimensions})"
+
+    @property
+    def name(self) -> str:
+        """The model's name or folder, as it was given."""
+        return self._name
+
+    @property
+    def dimension(self) -> int:
+        """The length of every vector; where it was not given, one word is embedded to learn it."""
+        if self._dimension is None:
+            return len(self.embed(["dimension"])[0])
+        return self._dimension
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector a text, in the texts' order; an empty text has one too."""
+        if not texts:
+            return []
+        with self._lock.free:
+            model = self._loaded()
+            longest = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
+            try:
+                made = model.encode(
+                    [readable(text[:longest]) for text in texts],
+                    batch_size=self._batch_size,
+                    show_progress_bar=False,
+                    normalize_embeddings=True,
+                )
+            except Exception as error:
+                raise EmbeddingError(f"{self._name} failed on these texts: {type(error).__name__}") from error
+        vectors = checked_vectors(made, len(texts), dimension=self._dimension, name=self._name)
+        self._dimension = len(vectors[0])
+        return vectors
+
+    def _loaded(self) -> Any:
+        """The model, read on the first call while other threads wait."""
+        if self._model is None:
+            self._model = load(
+                "SentenceTransformer",
+                self._name,
+                EmbeddingError,
+                device=self._device,
+                trust_remote_code=self._trust,
+                truncate_dim=self._dimensions,
+            )
+        return self._model

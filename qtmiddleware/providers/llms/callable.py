@@ -1,0 +1,227 @@
+"""Any function, chat model or chain of the user's as a language model."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ModelError
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers.llms.blocking import completed_in_background
+from qtmiddleware.providers.llms.defects import defect_of
+from qtmiddleware.providers.llms.openai.failures import as_model_error
+from qtmiddleware.providers.llms.openai.prices import Prices
+from qtmiddleware.providers.llms.returned import read_returned
+from qtmiddleware.providers.llms.time_left import time_left
+from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.types import NEVER, Deadline
+
+Call = Callable[[Prompt], Any]
+
+_TAKES: Final = ("messages", "prompt")
+"""Parameters that say what they are to be given, wherever they stand."""
+
+_LISTS: Final = ("list", "List", "Sequence", "Iterable", "Message", "dict")
+"""What stands in the annotation of a parameter that takes messages."""
+
+
+class CallableModel:
+    """Asks *fn*: a function, a LangChain chat model or chain, or a LlamaIndex LLM.
+
+    A function is called with ``[{"role", "content"}, ...]``: as its argument ``messages`` where it has one, else as its
+    first. One that takes a text (``prompt``, or a first parameter annotated ``str``) gets the instructions and the
+    question as one. A required argument ``model`` is given *model*. What it returns, or what that gives when it is
+    awaited, is read by `read_returned`; prices are US dollars for a million tokens.
+
+    Async functions are awaited in the loop of the caller, and in the private one where the caller blocks; they are
+    cancelled at the deadline. Plain ones run in the caller's thread, or in one of ours where the caller awaits; they
+    cannot be stopped, the caller only ceases to wait for them.
+
+    *name* is part of every cache key; without one it is that of the model that is asked where it is known, else the
+    function's own. A defect of *fn* is a `ModelError` ("failed") and logged once; whatever else it raises becomes one
+    too, with the reason its HTTP status stands for or "unavailable", except a `ModelError`, which passes through.
+    """
+
+    can_async = True
+
+    def __init__(
+        self,
+        fn: Any,
+        *,
+        name: str | None = None,
+        model: str = "",
+        input_price: float | None = None,
+        output_price: float | None = None,
+    ) -> None:
+        self._fn = fn
+        self._label = _label_of(fn)
+        self._plain: Any
+        self._plain, self._awaited, takes_model = _ways_to_call(fn, model)
+        self._name = name or (model if takes_model else _model_of(fn)) or self._label
+        self._prices = partial(Prices, input=input_price, output=output_price)
+
+    def __repr__(self) -> str:
+        return f"CallableModel({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*; raises `ModelError`."""
+        if self._plain is None:
+            return completed_in_background(self.acomplete, prompt, deadline)
+        time_left(deadline)
+        try:
+            answer = self._plain(prompt)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+        if not inspect.isawaitable(answer):
+            return read_returned(answer, prompt, self._label, self._prices)
+        try:
+            return completed_in_background(partial(self._awaited_reply, lambda: answer), prompt, deadline)
+        finally:
+            if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
+                answer.close()  # There was no time left to begin it.
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*; raises `ModelError`."""
+        awaited, plain = self._awaited, self._plain
+        if awaited is None:
+            # What a plain function returns may still have to be awaited, and that is for the loop of the caller.
+            return await self._awaited_reply(lambda: in_thread(partial(plain, prompt)), prompt, deadline)
+        return await self._awaited_reply(partial(awaited, prompt), prompt, deadline)
+
+    async def _awaited_reply(self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline) -> Reply:
+        left = time_left(deadline)
+        try:
+            async with asyncio.timeout(None if left == NEVER else left) as scope:
+                answer = begin()
+                while inspect.isawaitable(answer):
+                    answer = await answer
+        except ModelError:
+            raise
+        except Exception as error:
+            if scope.expired():
+                raise ModelError("timeout", f"{self._label} did not answer in time") from error
+            raise self._failure(error) from error
+        return read_returned(answer, prompt, self._label, self._prices)
+
+    def _failure(self, error: Exception) -> ModelError:
+        defect = defect_of(error, self._label, self._fn)
+        if defect is not None:
+            return defect
+        said = f"{self._label} raised {type(error).__name__}"
+        status = getattr(error, "status_code", None)
+        if not isinstance(status, int):
+            return ModelError("unavailable", said)
+        known = as_model_error(error, self._label)
+        return ModelError(known.reason, f"{said} (HTTP {status})", retry_after=known.retry_after)
+
+
+def is_chat_model(given: Any) -> bool:
+    """Whether *given* is a chat model or chain of LangChain, or an LLM of LlamaIndex."""
+    return _has(given, "invoke", "ainvoke") or _has(given, "chat", "achat", "metadata")
+
+
+def _has(given: Any, *names: str) -> bool:
+    return not isinstance(given, type) and all(hasattr(given, name) for name in names)
+
+
+def _messages(prompt: Prompt) -> list[dict[str, str]]:
+    return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
+
+
+def _ways_to_call(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
+    """How *fn* is called blocking and how awaiting, ``None`` where it is not, and whether it is given *model*."""
+    if _has(fn, "invoke", "ainvoke"):
+        return lambda prompt: fn.invoke(_messages(prompt)), lambda prompt: fn.ainvoke(_messages(prompt)), False
+    if is_chat_model(fn):
+
+        def messages(prompt: Prompt) -> list[Any]:
+            message = import_module("llama_index.core.llms").ChatMessage
+            return [message(**it) for it in _messages(prompt)]
+
+        return lambda prompt: fn.chat(messages(prompt)), lambda prompt: fn.achat(messages(prompt)), False
+    call, takes_model = _function_call(fn, model)
+    return (None, call, takes_model) if _is_async(fn) else (call, None, takes_model)
+
+
+def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
+    """*fn* as a function of the prompt, and whether it is given *model*."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (ValueError, TypeError):  # Some builtins tell nothing.
+        parameters = []
+    fixed = {it.name: model for it in parameters if it.name == "model" and it.default is it.empty and model}
+    open_ones = [it for it in parameters if it.name not in fixed]
+    named = [it for it in open_ones if it.name in _TAKES and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)]
+    chosen = next(iter(named or open_ones), None)
+    content = _text if chosen is not None and _takes_text(chosen) else _messages
+    if chosen is None or chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL) or chosen is _first(parameters):
+        return lambda prompt: fn(content(prompt), **fixed), bool(fixed)
+    name = "messages" if chosen.kind is chosen.VAR_KEYWORD else chosen.name
+    return lambda prompt: fn(**{name: content(prompt)}, **fixed), bool(fixed)
+
+
+def _first(parameters: list[inspect.Parameter]) -> inspect.Parameter | None:
+    """The first of *parameters* where it can be given by its place."""
+    return next((it for it in parameters[:1] if it.kind is it.POSITIONAL_OR_KEYWORD), None)
+
+
+def _text(prompt: Prompt) -> str:
+    return f"{prompt.system}\n\n{prompt.user}"
+
+
+def _takes_text(parameter: inspect.Parameter) -> bool:
+    given = parameter.annotation
+    written = given if isinstance(given, str) else getattr(given, "__name__", str(given))
+    if parameter.name != "prompt":
+        return bool(written == "str")
+    return not any(word in str(given) for word in _LISTS)
+
+
+def _is_async(fn: Any) -> bool:
+    fn = _unwrapped(fn)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+def _unwrapped(fn: Any) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
+def _label_of(fn: Any) -> str:
+    fn = _unwrapped(fn)
+    return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
+
+
+def _model_of(fn: Any) -> str:
+    """The name of the model that *fn* asks, ``""`` where it does not say."""
+    said = getattr(fn, "keywords", {}).get("model") if isinstance(fn, functools.partial) else None
+    if is_chat_model(fn):
+        said = getattr(fn, "model_name", None) or getattr(fn, "model", None)
+    return said if isinstance(said, str) else ""
+
+
+def accepts(given: Any) -> bool:
+    """Whether *given* is a chat model or a function to be called."""
+    return is_chat_model(given) or (callable(given) and not isinstance(given, type))
+
+
+def make_model(given: Any, settings: Settings) -> CallableModel:
+    """*given* as a model that is called as `CallableModel` says, with the prices out of *settings*."""
+    llm = settings.llm
+    return CallableModel(
+        given, model=settings.transformation_model, input_price=llm.input_price, output_price=llm.output_price
+    )

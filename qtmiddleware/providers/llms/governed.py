@@ -1,0 +1,212 @@
+"""A language model that is left alone while it fails and asked no more than its budget allows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.providers.llms.defects import defect_of
+from qtmiddleware.providers.llms.openai.prices import Prices
+from qtmiddleware.providers.llms.time_left import time_left
+from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
+from qtmiddleware.runtime.circuit_breaker import Attempt, Breaker
+from qtmiddleware.runtime.warming import await_until_loaded, wait_until_loaded
+from qtmiddleware.types import Deadline
+
+# What says that the service is there and at work, though this question got no answer.
+_ANSWERED: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
+# A caller that cancels at its deadline is a little early at times.
+_NEARLY: Final = 0.005
+
+
+class GovernedModel:
+    """*inner* behind a circuit breaker and a budget.
+
+    Raises `ModelError` ``circuit_open`` while it is left alone and ``over_budget`` where a budget has no room, without
+    asking. Refusals count as answers, cancelled calls and bugs in the user's own code as neither; everything else that
+    fails or is late is a failure, late only where it had half of the time that *settings* grant. One that says when to
+    come back (429 with Retry-After) is left alone until then. Raises `ConfigError` where money is limited and *inner*
+    has no known price.
+    """
+
+    def __init__(self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER) -> None:
+        self.inner = inner
+        self.can_async: bool = getattr(inner, "can_async", True)
+        self._budget = settings.budget
+        self.breaker = breaker
+        self.meter = meter
+        self._most = settings.llm.max_tokens
+        # One caller in a hurry, or after a slow search, must not close the model to all others.
+        self._enough = min(settings.limits.llm_timeout_ms, settings.limits.deadline_ms) / 2e3
+        self._prices = Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
+        if self._budget.max_usd is not None and self._prices.cost(1, 1) is None:
+            raise ConfigError(
+                f"budget.maxUsd needs the price of {inner.name}, which is not known here; set llm.inputPrice and"
+                " llm.outputPrice (US dollars for a million tokens)",
+                path="budget.maxUsd",
+                value=self._budget.max_usd,
+            )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.inner.name
+
+    def reason_to_wait(self) -> ModelError | None:
+        """Why a call made now would be refused without asking; ``None`` where it would be made."""
+        rest = self.breaker.rest
+        if rest > 0:
+            until = f"left alone for {rest:.0f} more seconds" if rest > 1 else "being tried again"
+            return ModelError("circuit_open", f"{self.name} failed and is {until}")
+        lacking = self.meter.lacks(self._budget)
+        return ModelError("over_budget", lacking) if lacking else None
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*; raises `ModelError`."""
+        # Two threads that import the same packages may find them half made.
+        wait_until_loaded(deadline)
+        with self._call(prompt, deadline) as call:
+            return call.answered(self.inner.complete(prompt, deadline))
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*; raises `ModelError`."""
+        await await_until_loaded(deadline)
+        with self._call(prompt, deadline) as call:
+            return call.answered(await self.inner.acomplete(prompt, deadline))
+
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
+        """The pieces of the reply and, last, the whole; a model that cannot stream gives the whole alone."""
+        inner: Any = self.inner
+        if not hasattr(inner, "stream"):
+            yield self.complete(prompt, deadline)
+            return
+        wait_until_loaded(deadline)
+        with self._call(prompt, deadline) as call, ExitStack() as stack:
+            pieces = inner.stream(prompt, deadline)
+            if hasattr(pieces, "close"):
+                stack.callback(pieces.close)
+            for piece in pieces:
+                yield call.heard(piece)
+
+    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
+        """`stream`, to be awaited."""
+        inner: Any = self.inner
+        if not hasattr(inner, "astream"):
+            yield await self.acomplete(prompt, deadline)
+            return
+        await await_until_loaded(deadline)
+        with self._call(prompt, deadline) as call:
+            async with AsyncExitStack() as stack:
+                pieces = inner.astream(prompt, deadline)
+                if hasattr(pieces, "aclose"):
+                    stack.push_async_callback(pieces.aclose)
+                async for piece in pieces:
+                    yield call.heard(piece)
+
+    def _call(self, prompt: Prompt, deadline: Deadline) -> _Call:
+        # Raised before the call begins: a caller without time says nothing of the model.
+        left = time_left(deadline)
+        attempt = self.breaker.attempt(deadline.at, has_time=left >= self._enough)
+        if attempt is None:
+            raise self.reason_to_wait() or ModelError("circuit_open", f"{self.name} failed and is being tried again")
+        try:
+            # A token is about four characters of English and one of Chinese, which takes three bytes.
+            asked = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
+            most = min(prompt.max_tokens, self._most or prompt.max_tokens)
+            usd = self._prices.cost(asked, most) or 0.0
+            reserved = self.meter.reserve(self._budget, tokens=asked + most, usd=usd)
+        except BaseException:
+            attempt.abandoned()
+            raise
+        is_defect = partial(defect_of, label=self.name, fn=self.inner)
+        return _Call(self.name, attempt, reserved, self._prices, deadline.at, is_defect)
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+
+class _Call:
+    """One call under way, which tells breaker and meter how it ended."""
+
+    def __init__(
+        self,
+        name: str,
+        attempt: Attempt,
+        reserved: Reservation,
+        prices: Prices,
+        until: float,
+        is_defect: Callable[[BaseException], object],
+    ) -> None:
+        self._name = name
+        self._is_defect = is_defect
+        self._attempt = attempt
+        self._reserved = reserved
+        self._prices = prices
+        # A deadline can be cancelled; when the call would have been late stays.
+        self._until = until
+        self._was_heard = False
+
+    def answered(self, reply: object) -> Reply:
+        """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
+        if not isinstance(reply, Reply):
+            raise ModelError("unparsable", f"{self._name} returned {type(reply).__name__}; it has to return a Reply")
+        self._was_heard = True
+        # What it still takes to end says nothing of the model: some services never close what they have sent.
+        self._attempt.succeeded()
+        usd = reply.cost_usd
+        if usd is None:
+            usd = self._prices.cost(reply.input_tokens, reply.output_tokens)
+        tokens = reply.input_tokens + reply.output_tokens
+        if usd is not None or 0 < tokens <= MOST_TOKENS:
+            self._reserved.settle(tokens, usd or 0.0, calls=reply.calls)
+        else:
+            # Nobody says what it came to.
+            self._reserved.settle(self._reserved.tokens, self._reserved.usd, calls=reply.calls)
+        return reply
+
+    def heard(self, piece: str | Reply) -> str | Reply:
+        """*piece* of a stream; where it is the whole reply, what that cost is known from here on."""
+        self._was_heard = True
+        return self.answered(piece) if isinstance(piece, Reply) else piece
+
+    def __enter__(self) -> _Call:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, ModelError):
+            self._failed(error)
+        elif error is None:
+            self._attempt.succeeded()
+        elif not isinstance(error, Exception):
+            self._given_up()
+        elif self._is_defect(error):
+            self._attempt.abandoned()
+        else:
+            self._attempt.failed()
+
+    def _failed(self, error: ModelError) -> None:
+        if error.is_free and not self._was_heard:
+            self._reserved.settle(0, 0.0)
+        if error.reason == "cancelled":
+            self._given_up()
+        elif error.reason == "timeout":
+            self._attempt.late()
+        elif error.reason in ("failed", "overloaded"):
+            self._attempt.abandoned()
+        elif error.reason in _ANSWERED:
+            self._attempt.succeeded()
+        else:
+            self._attempt.failed(error.retry_after)
+
+    def _given_up(self) -> None:
+        if monotonic() >= self._until - _NEARLY:
+            self._attempt.late()
+        else:
+            self._attempt.abandoned()

@@ -1,0 +1,285 @@
+"""OpenAI, and every service that speaks its chat completions, as a language model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from qtmiddleware.config.settings import ReasoningEffort, Settings, StructuredOutput
+from qtmiddleware.errors import ModelError
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers.llms.blocking import completed_in_background
+from qtmiddleware.providers.llms.openai.body import Collector, read_reply
+from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
+from qtmiddleware.providers.llms.openai.dialogue import Dialogue, Heard, Sent
+from qtmiddleware.providers.llms.openai.prices import Prices, find_prices
+from qtmiddleware.providers.llms.openai.streaming import StreamReader, says_all
+from qtmiddleware.providers.llms.openai.waiting import LONGEST_WAIT, timeout, wait_for
+from qtmiddleware.runtime.background_loop import iterate_in_background_loop
+from qtmiddleware.runtime.steps import aconverse, converse
+from qtmiddleware.types import Deadline
+
+__all__ = ["OpenAIModel", "accepts", "make_model"]
+
+
+class OpenAIModel:
+    """Asks *model* through the ``openai`` client and learns what its provider understands.
+
+    *client* is an ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, `Clients` that several models share, or
+    ``None``: then clients are made on first use, the key from ``OPENAI_API_KEY``, the address from *base_url*, else
+    from ``QTM_LLM_BASE_URL``, else the SDK's default. A server of one's own needs no key. Given clients are never
+    closed, and a given async one is copied, with connections of the copy's own, for every event loop, so that the
+    caller's own calls with it are not touched. Where it is the only one, `complete` and `stream` run in one private
+    event loop, whose connections are kept. *can_async* says whether `acomplete` and `astream` can be called.
+
+    *temperature* and *max_tokens* ``None`` send none. *structured_output* ``auto`` asks for a JSON schema and steps
+    down to ``json_object`` and to plain text where that is refused; a refused ``temperature``, ``reasoning_effort`` or
+    token limit is left out likewise. What was refused is remembered as long as this object lives, and one prompt costs
+    at most five requests. *input_price* and *output_price* are US dollars for a million tokens, for models whose
+    prices are not known.
+
+    *reasoning_effort* ``auto`` asks OpenAI's models that reason for the least they take, and sends none to others.
+    The token limit is called ``max_completion_tokens`` for those models and at OpenAI's own address, elsewhere
+    ``max_tokens``. Where such a model thinks, room for that is added to the limit, and no temperature is sent.
+
+    Every request has the rest of the deadline as its timeout. The SDK's retries are turned off, because they sleep as
+    long as the server says, without knowing of a deadline; a given async client retries as it was told to, since it is
+    cancelled at the deadline. A synchronous call ends there plus at most one read; only a server that trickles headers
+    can hold it longer. Of an error's body at most 64 KiB are kept. `Reply.calls` counts the requests of the stepping
+    down and the retries of the one that succeeded.
+
+    Streams are read as the server sends them; one that does not stream, or refuses to, is asked for the whole, which
+    then is the only piece. A `Reply` that is not the last thing to come says that the answer has ended and what it cost
+    is still being waited for: some servers never send that, nor close. Whoever stops listening closes the connection.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        temperature: float | None = 0.0,
+        max_tokens: int | None = 800,
+        structured_output: StructuredOutput = "auto",
+        reasoning_effort: ReasoningEffort | None = "auto",
+        input_price: float | None = None,
+        output_price: float | None = None,
+    ) -> None:
+        self._model = model
+        self._clients = client if isinstance(client, Clients) else Clients(client, base_url)
+        self._dialogue = Dialogue(
+            model,
+            lambda: self._clients.host,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            response_format=None if structured_output == "auto" else structured_output,
+            reasoning_effort=reasoning_effort,
+        )
+        self._prices = Prices(model, input_price, output_price)
+
+    def __repr__(self) -> str:
+        return f"OpenAIModel({self._model!r}, host={self._clients.host!r})"
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._model
+
+    @property
+    def can_async(self) -> bool:
+        """Whether `acomplete` can be called."""
+        return self._clients.can_async
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*; raises `ModelError`."""
+        with self._clients.in_use:
+            if not self._clients.can_block:
+                return completed_in_background(self.acomplete, prompt, deadline)
+            heard = converse(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
+            return self._accounted(heard, read_reply(heard.answer))
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*; raises `ModelError`."""
+        with self._clients.in_use:
+            heard = await aconverse(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
+            return self._accounted(heard, read_reply(heard.answer))
+
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
+        """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
+        if not self._clients.can_block:
+            yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
+            return
+        reader = StreamReader(deadline)
+        with self._clients.in_use, ExitStack() as stack:
+            talk = self._dialogue.about(prompt, streams=True)
+            heard = converse(talk, partial(self._open, deadline=deadline, stack=stack))
+            chunks = iter(heard.answer)
+            if hasattr(chunks, "close"):
+                stack.callback(chunks.close)
+            while not reader.is_done:
+                try:
+                    chunk = next(chunks, None)
+                except Exception as error:
+                    # Nothing is missing of an answer that had ended already.
+                    if reader.is_whole:
+                        break
+                    raise self._dialogue.failure(error) from None
+                if chunk is None:
+                    break
+                yield from filter(None, reader.feed(chunk))
+                if ended := reader.ended():
+                    yield self._accounted(heard, ended)
+        left, reply = reader.end()
+        if left:
+            yield left
+        yield self._accounted(heard, reply)
+
+    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
+        """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
+        reader = StreamReader(deadline)
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._clients.in_use)
+            talk = self._dialogue.about(prompt, streams=True)
+            heard = await aconverse(talk, partial(self._aopen, deadline=deadline, stack=stack))
+            chunks = aiter(heard.answer)
+            if hasattr(chunks, "aclose"):
+                stack.push_async_callback(chunks.aclose)
+            while not reader.is_done:
+                try:
+                    async with asyncio.timeout(wait_for(deadline)):
+                        chunk = await anext(chunks, None)
+                except Exception as error:
+                    if reader.is_whole:
+                        break
+                    if isinstance(error, ModelError):
+                        raise
+                    raise self._dialogue.failure(error) from None
+                if chunk is None:
+                    break
+                for text in filter(None, reader.feed(chunk)):
+                    yield text
+                if ended := reader.ended():
+                    yield self._accounted(heard, ended)
+        left, reply = reader.end()
+        if left:
+            yield left
+        yield self._accounted(heard, reply)
+
+    def _accounted(self, heard: Heard, reply: Reply) -> Reply:
+        self._dialogue.understood(heard)
+        return replace(reply, calls=heard.calls, cost_usd=self._prices.cost(reply.input_tokens, reply.output_tokens))
+
+    def warm_up(self) -> None:
+        """Load and make what asking takes, and send nothing; raises `ModelError` where there is no key."""
+        # What a client and a request load by themselves when they are first used.
+        import pydantic
+        from openai.resources.chat import completions
+
+        _ = pydantic.create_model, completions.Completions
+        find_prices(self._model)
+        client = self._clients.sync()
+        if can_stream(client):
+            _ = timeout(LONGEST_WAIT), client.chat.completions.with_streaming_response, client.default_headers
+
+    def close(self) -> None:
+        """Close our sync client and our async client of the private loop; the model stays usable."""
+        self._clients.close()
+
+    async def aclose(self) -> None:
+        """`close` for our async client of the running event loop too; the model stays usable."""
+        await self._clients.aclose()
+
+    def _send(self, request: dict[str, Any], deadline: Deadline) -> Sent:
+        client = self._clients.sync()
+        left = wait_for(deadline)
+        completions = client.chat.completions
+        if not can_stream(client):
+            return completions.create(**request, timeout=left), 0
+        collector = Collector(deadline)
+        with completions.with_streaming_response.create(**request, timeout=timeout(left)) as response:
+            for chunk in response.iter_bytes():
+                collector.add(chunk)
+        return collector.take(), _retries_of(response)
+
+    async def _asend(self, request: dict[str, Any], deadline: Deadline) -> Sent:
+        client = await self._clients.asynchronous()
+        left = wait_for(deadline)
+        async with asyncio.timeout(left):
+            completions = client.chat.completions
+            if not can_stream(client):
+                return await completions.create(**request, timeout=left), 0
+            collector = Collector(deadline)
+            async with completions.with_streaming_response.create(**request, timeout=timeout(left)) as response:
+                async for chunk in response.iter_bytes():
+                    collector.add(chunk)
+            return collector.take(), _retries_of(response)
+
+    def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Sent:
+        """What comes back, as an iterator that lives as long as *stack*."""
+        client = self._clients.sync()
+        left = wait_for(deadline)
+        completions = client.chat.completions
+        if can_stream(client):
+            opened = completions.with_streaming_response.create(**request, timeout=timeout(left))
+            response = stack.enter_context(opened)
+            return response.iter_bytes(), _retries_of(response)
+        answer = completions.create(**request, timeout=left)
+        if hasattr(answer, "close"):
+            stack.callback(answer.close)
+        return iter((answer,) if says_all(answer) else answer), 0
+
+    async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Sent:
+        client = await self._clients.asynchronous()
+        left = wait_for(deadline)
+        completions = client.chat.completions
+        async with asyncio.timeout(left):
+            if can_stream(client):
+                opened = completions.with_streaming_response.create(**request, timeout=timeout(left))
+                response = await stack.enter_async_context(opened)
+                return response.iter_bytes(), _retries_of(response)
+            answer = await completions.create(**request, timeout=left)
+        if hasattr(answer, "close"):
+            stack.push_async_callback(answer.close)
+        return _alone(answer) if says_all(answer) else answer, 0
+
+
+async def _alone(answer: Any) -> AsyncIterator[Any]:
+    yield answer
+
+
+def _retries_of(response: Any) -> int:
+    retries = getattr(response, "retries_taken", 0)
+    return retries if isinstance(retries, int) else 0
+
+
+def accepts(given: Any) -> bool:
+    """Whether *given* is a client of the ``openai`` package, or several."""
+    members = given if isinstance(given, tuple | list) and given else (given,)
+    return isinstance(given, Clients) or all(_is_client(member) for member in members)
+
+
+def make_model(client: Any, settings: Settings) -> OpenAIModel:
+    """The model that *settings* name, asked through *client*; ``None`` is a client of our own."""
+    llm = settings.llm
+    return OpenAIModel(
+        settings.transformation_model,
+        client=client,
+        base_url=llm.base_url,
+        temperature=llm.temperature,
+        max_tokens=llm.max_tokens,
+        structured_output=llm.structured_output,
+        reasoning_effort=llm.reasoning_effort,
+        input_price=llm.input_price,
+        output_price=llm.output_price,
+    )
+
+
+def _is_client(given: Any) -> bool:
+    if given is None or isinstance(given, type | str):
+        return False
+    return hasattr(getattr(getattr(given, "chat", None), "completions", None), "create")

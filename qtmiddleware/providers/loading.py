@@ -1,0 +1,126 @@
+"""Loads a model by sentence-transformers: quietly, and without waiting long for a hub that is out of reach."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.errors import MissingExtra, without_credentials
+from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.logs import get_logger
+
+HUB_TIMEOUT: Final = 10.0
+"""Seconds the hub has to answer that it is there."""
+_NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
+_LOCK: Final = ForkLock()
+
+_log = get_logger("qtmiddleware.models")
+
+
+def load(
+    kind: str,
+    model: str,
+    failed: Callable[[str], Exception],
+    *,
+    prepare: Callable[[], None] | None = None,
+    **options: Any,
+) -> Any:
+    """The model named *model*, of the class *kind* of sentence-transformers, made with *options* after *prepare*.
+
+    *model* is a folder, written as a path, or a name on the model hub. Where the hub does not answer within ten
+    seconds, only what was downloaded before is looked at: by itself the library would try for more than a minute.
+    Raises `MissingExtra` without the extra ``models``, and *failed* of a sentence that says what to do where the model
+    cannot be had.
+    """
+    try:
+        import sentence_transformers
+    except ImportError as error:
+        raise MissingExtra("sentence-transformers", "models") from error
+    # Progress bars and logging belong to the whole process, so one model is loaded at a time.
+    with _LOCK.free, _quiet():
+        here = Path(model).expanduser()
+        if not here.exists() and _is_path(model):
+            raise failed(f"there is no folder {model}; name one that holds a model, or a model of the hub")
+        # The libraries look in the working folder first, for a single word below this one; whoever made that folder
+        # must not choose the model that a name of the hub means.
+        for planted in () if _is_path(model) else (model, f"sentence-transformers/{model}"):
+            if Path(planted).exists():
+                said = f"{planted} is a folder here and a name on the model hub; write ./{planted} to have the folder"
+                raise failed(said)
+        reached = here.exists() or _hub_answers(model)
+        _log.info("loading %s", model)
+        try:
+            if prepare is not None:
+                prepare()
+            return getattr(sentence_transformers, kind)(
+                # By its whole path: a shorter one is taken for a name too, and the hub is asked about it.
+                str(here.absolute()) if here.exists() else model,
+                local_files_only=not reached,
+                **options,
+            )
+        except Exception as error:
+            # The libraries quote HF_ENDPOINT.
+            said = without_credentials(str(error).strip()) or type(error).__name__
+            raise failed(_advice(model, reached=reached, folder=here.exists(), said=said)) from error
+
+
+def _advice(model: str, *, reached: bool, folder: bool, said: str) -> str:
+    if "trust_remote_code" in said:
+        return (
+            f"the model {model!r} is run by code that comes with it; where that may run here, pass"
+            " trust_remote_code=True (for a reranker, rerank.trustRemoteCode)"
+        )
+    said = said.splitlines()[0]
+    if folder:
+        return f"the folder {model} holds no model that can be loaded: {said}"
+    if reached:
+        return (
+            f"the model {model!r} cannot be loaded: {said}; check the name (organisation/model), or name a folder; "
+            "a private model needs HF_TOKEN"
+        )
+    return (
+        f"the model {model!r} is not on this machine and the model hub cannot be reached: let it be reached once, "
+        "name a folder that holds the model, or set HF_HOME to where it was downloaded"
+    )
+
+
+def _is_path(model: str) -> bool:
+    """Whether *model* can be no name on a hub: those are a word, or two with a slash between them."""
+    return model.startswith((".", "~")) or Path(model).is_absolute() or model.count("/") > 1 or "\\" in model
+
+
+def _hub_answers(model: str) -> bool:
+    """Whether the hub is there and says anything at all about *model*."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().model_info(model, timeout=HUB_TIMEOUT)
+    except HfHubHTTPError as error:
+        return error.response.status_code < 500
+    except Exception:
+        # Out of reach in one of many ways, forbidden by HF_HUB_OFFLINE, or a name no hub could have.
+        return False
+    return True
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no chatter of the libraries; as it was before, afterwards."""
+    bars: Any = import_module("transformers.utils.logging")
+    shown = bars.is_progress_bar_enabled()
+    levels = {name: logging.getLogger(name).level for name in _NOISY}
+    bars.disable_progress_bar()
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

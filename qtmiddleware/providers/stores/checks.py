@@ -1,0 +1,117 @@
+"""What passages and vectors must be to be stored, checked alike by every store that keeps them itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from qtmiddleware.errors import MissingExtra, StoreError
+from qtmiddleware.protocols import Passage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+SLICE: Final = 500
+"""Passages that are held in memory at once while many are written."""
+
+DIGITS: Final = 6
+"""Decimals of a score. The rest is noise of single precision, which would put equal passages in a random order."""
+
+Row = tuple[str, str, str]
+"""A passage as it is stored: its id, its text and its metadata as JSON."""
+
+
+def checked_slices(
+    passages: Iterable[tuple[Passage, Sequence[float]]], dimension: int
+) -> Iterator[tuple[list[Row], Floats]]:
+    """*passages* as rows with their vectors, a few hundred at a time; raises `StoreError` for what cannot be kept."""
+    source = iter(passages)
+    while part := list(islice(source, SLICE)):
+        rows = [checked_row(passage) for passage, _ in part]
+        yield rows, checked_vectors([vector for _, vector in part], dimension, of=[row[0] for row in rows])
+
+
+def paired(
+    passages: Sequence[Passage], vectors: Sequence[Sequence[float]]
+) -> Iterator[tuple[Passage, Sequence[float]]]:
+    """Each of *passages* with its vector; raises `StoreError` unless there are as many of both."""
+    if len(passages) != len(vectors):
+        raise StoreError(f"{len(passages)} passages came with {len(vectors)} vectors; each needs its own")
+    return zip(passages, vectors, strict=True)
+
+
+def possible_ids(ids: Iterable[str]) -> list[str]:
+    """Of *ids* those that a passage can have, each once."""
+    return [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
+
+
+def checked_row(passage: Passage) -> Row:
+    """*passage* as it is stored; raises `StoreError` for an id that is no text and metadata that is no JSON."""
+    if not _is_storable(passage.id):
+        raise StoreError(f"the id {passage.id!r} is not text that can be stored; nothing was written")
+    try:
+        metadata = json.dumps(dict(passage.metadata))
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"the metadata of the passage {passage.id!r} is not JSON ({error}); nothing was written"
+        ) from error
+    # A surrogate that stands alone comes of broken decoding and has no UTF-8; the rest of the text is worth keeping.
+    return passage.id, passage.text.encode("utf-8", "replace").decode(), metadata
+
+
+def _is_storable(id_: Any) -> bool:
+    try:
+        id_.encode()
+    except (AttributeError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def checked_query(query: Sequence[float] | str, dimension: int) -> Floats:
+    """The vector of a search; raises `StoreError` for a text, which no store of this kind can embed."""
+    if isinstance(query, str):
+        raise StoreError("this store keeps vectors and embeds nothing itself: search it by the query's vector")
+    found: Floats = checked_vectors([query], dimension)[0]
+    return found
+
+
+def checked_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: Sequence[str] = ()) -> Floats:
+    """*vectors* as an array of float32, each of *dimension* finite numbers; raises `StoreError` otherwise.
+
+    *of* are the ids they belong to; without them they are a query's.
+    """
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise MissingExtra("numpy", "local") from error
+    if len(vectors) == 0:
+        return np.empty((0, dimension), dtype=np.float32)
+    try:
+        with np.errstate(over="ignore"):
+            array = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        # What stands there in place of numbers may be the very text that was to be embedded, and numpy quotes it.
+        raise StoreError(f"vectors must all be {dimension} numbers ({type(error).__name__})") from None
+    if array.ndim != 2 or array.shape[1] != dimension:
+        raise StoreError(f"vectors must all be {dimension} numbers; these are of the shape {array.shape}")
+    if not np.isfinite(array).all():
+        at = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
+        whose = f"of the passage {of[at]!r}" if of else "of the query"
+        raise StoreError(f"the vector {whose} holds a number that is not finite; no distance can be taken to it")
+    return array
+
+
+def normalised(vectors: Floats) -> Floats:
+    """*vectors*, brought to length 1 in place, so that a product is a cosine; one of length 0 stays as it is."""
+    import numpy as np
+
+    # Taken at double precision, in which the squares of the greatest numbers have their place too.
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+    lengths[lengths == 0] = 1
+    np.divide(vectors, lengths, out=vectors, casting="same_kind")
+    return vectors

@@ -1,0 +1,190 @@
+"""A store in a folder of columnar files: LanceDB, for more than fits in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import QtMiddlewareError, StoreError
+from qtmiddleware.protocols import Filter, Passage, Record
+from qtmiddleware.providers.stores.checks import checked_query, checked_slices, normalised, paired, possible_ids
+from qtmiddleware.providers.stores.filters import Condition
+from qtmiddleware.providers.stores.lancedb.looking import Looking, by_id
+from qtmiddleware.providers.stores.lancedb.spill import spilled
+from qtmiddleware.providers.stores.lancedb.table import open_table
+from qtmiddleware.providers.stores.words import query_words
+from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.logs import get_logger
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["LanceDBStore"]
+
+_log = get_logger(__name__)
+
+_WRITES_BETWEEN: Final = 20
+"""Writes, or pieces of the table, after which its files are brought together."""
+_LOOSE: Final = 1_000
+"""Passages whose words may wait to be put into the index; until then they are searched one by one."""
+_KEPT: Final = timedelta(hours=1)
+"""How long superseded files stay for readers of other processes."""
+
+
+class LanceDBStore:
+    """Keeps passages in a folder, on disk, and finds them by vector or by word; for what is too much for `SQLiteStore`.
+
+    *path* is a folder, made if it is not there and open to its owner alone. *embedding_model* and *dimension* are kept
+    in it; opening it with others raises `StoreError`.
+
+    Every search looks at every vector, by cosine: exact, and as long as there are vectors. What another process has
+    written is seen by the next search. Safe to share among threads, not across a fork. A write is kept whole or not at
+    all, also when the process is killed.
+
+    Raises `StoreError` whenever the folder cannot be opened, read or written, `InvalidQuery` for an impossible filter
+    and `MissingExtra` without LanceDB.
+    """
+
+    embeds: Final = False
+    atomic: Final = True
+
+    def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
+        self._path = Path(path).expanduser()
+        self._dimension = dimension
+        self._writing = ForkLock()
+        self._writes = 0
+        self._looking = Looking()
+        self._open: Any
+        self._open, self._identity = open_table(self._path, embedding_model=embedding_model, dimension=dimension)
+
+    def __repr__(self) -> str:
+        return f"LanceDBStore({str(self._path)!r}, dimension={self._dimension})"
+
+    def __enter__(self) -> LanceDBStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def identity(self) -> str:
+        """The name the folder was given when it was made; a copy of the folder has it too."""
+        return self._identity
+
+    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+        """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
+
+        *passages* are taken as they come, into a temporary file beside the table, and then written; what they raise
+        passes through and nothing is written. Of several with one id the last stays; an id in both is written.
+        """
+        with self._table("written to") as table:
+            schema = table.schema
+        with spilled(checked_slices(passages, self._dimension), schema, self._path) as (count, reader):
+            gone = possible_ids(delete)
+            if not count and not gone:
+                return
+            with self._writing.free, self._table("written to") as table:
+                merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+                if gone:
+                    merge = merge.when_not_matched_by_source_delete(by_id(gone))
+                merge.execute(reader)
+                self._tidy(table)
+
+    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
+        """Write *passages*, replacing those of the same id; all of them or none.
+
+        Of several with one id, the last stays.
+        """
+        self.write(paired(passages, vectors))
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove the passages of these *ids*, all or none; unknown ones are no error."""
+        self.write((), delete=ids)
+
+    def count(self) -> int:
+        """How many passages there are."""
+        with self._table("read") as table:
+            return int(table.count_rows())
+
+    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The nearest passages that meet *filter*, best first, as ``{"id", "score", "text", "metadata"}``.
+
+        The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id. *query* is a vector; a
+        text raises `StoreError`. A filter that few of the nearest meet has all metadata read, once until
+        the next write.
+        """
+        vector = normalised(checked_query(query, self._dimension)[None].copy())[0]
+        condition = Condition(filter) if filter else None
+        with self._table("read") as table:
+            return self._looking.best(
+                table,
+                lambda: table.search(vector, vector_column_name="vector").distance_type("dot").bypass_vector_index(),
+                "_distance",
+                lambda distance: 1.0 - distance,
+                top_k=top_k,
+                condition=condition,
+            )
+
+    def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
+
+        The words of a text in the metadata's ``context`` count as the passage's own. The score is BM25 (k1 1.2, b 0.75;
+        Robertson and Zaragoza 2009), greater is better, and passages of equal score come by id. Nothing in *text* is
+        read as query syntax; of scripts without spaces every pair of neighbouring characters is a word.
+        """
+        words = " ".join(query_words(text))
+        condition = Condition(filter) if filter else None
+        if not words:
+            return []
+        with self._table("read") as table:
+            return self._looking.best(
+                table,
+                lambda: table.search(words, query_type="fts", fts_columns="words"),
+                "_score",
+                float,
+                top_k=top_k,
+                condition=condition,
+            )
+
+    def close(self) -> None:
+        """Let go of the folder; closing twice does no harm."""
+        self._open = None
+
+    def _tidy(self, table: Any) -> None:
+        """Bring files together and new words into the index, now and then; no write fails by it."""
+        self._writes += 1
+        try:
+            pieces = table.stats()["fragment_stats"]["num_fragments"]
+            loose = max((table.index_stats(it.name).num_unindexed_rows for it in table.list_indices()), default=0)
+            if max(self._writes, pieces) >= _WRITES_BETWEEN or loose > max(_LOOSE, table.count_rows() // 10):
+                self._writes = 0
+                table.optimize(cleanup_older_than=_KEPT)
+        except (OSError, RuntimeError, ValueError) as error:
+            _log.debug("the files of the store were not brought together: %s", type(error).__name__)
+
+    @contextmanager
+    def _table(self, doing: str) -> Iterator[Any]:
+        table = self._open
+        if table is None:
+            raise StoreError(f"the store {self._path} could not be {doing}: it is closed")
+        try:
+            yield table
+        except QtMiddlewareError:
+            raise
+        except Exception as error:
+            # Its words may quote what was asked or found; where it stumbles over damage it raises a class of its own.
+            raise StoreError(
+                f"the store {self._path} could not be {doing} ({type(error).__name__}); its own words stand in the "
+                "cause of this error. With room on the disk, the folder is damaged: move it away and ingest again"
+            ) from error
+
+
+def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> LanceDBStore:
+    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    return LanceDBStore(settings.index_path, embedding_model=embedding_model, dimension=dimension)

@@ -1,0 +1,177 @@
+"""A store in one file: SQLite for passages, vectors and words, numpy for exact search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.protocols import Filter, Passage, Record
+from qtmiddleware.providers.stores.checks import checked_query, checked_slices, paired, possible_ids
+from qtmiddleware.providers.stores.filters import Condition
+from qtmiddleware.providers.stores.sqlite.connections import Connections
+from qtmiddleware.providers.stores.sqlite.files import FAILURES, MEMORY
+from qtmiddleware.providers.stores.sqlite.held import Held
+from qtmiddleware.providers.stores.sqlite.rows import meta, put, records, remove
+from qtmiddleware.providers.stores.words import query_words
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from qtmiddleware.providers.stores.checks import Floats, Row
+
+__all__ = ["SQLiteStore"]
+
+_KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank"
+
+
+class SQLiteStore:
+    """Keeps passages, their vectors and their words in one file, and finds them by either; good to about 100,000.
+
+    *path* is a file, made with its folders if it is not there and readable by its owner alone, or ``":memory:"``.
+    *embedding_model* and *dimension* are kept in it; opening it with others raises `StoreError`.
+
+    Vectors are searched exactly, by cosine, in memory; metadata is held there too once a filter was used. What another
+    process has written is seen by the next search. Safe to share among threads, and a search waits for no write where
+    there is a file; a forked process has connections of its own. A write is kept whole or not at all, also when the
+    process is killed; a power cut may take back the last writes, each whole.
+
+    Raises `StoreError` whenever the file cannot be opened, read or written, `InvalidQuery` for an impossible filter and
+    `MissingExtra` without numpy.
+    """
+
+    embeds: Final = False
+    atomic: Final = True
+
+    def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
+        self._path = MEMORY if str(path) == MEMORY else str(Path(path).expanduser())
+        self._dimension = dimension
+        self._held = Held(dimension)
+        self._connections = Connections(self._path, embedding_model=embedding_model, dimension=dimension)
+        with self._connections.reading() as run:
+            self._identity = str(meta(run, "identity"))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
+
+    def __enter__(self) -> SQLiteStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def identity(self) -> str:
+        """The name the file was given when it was made; a copy of the file has it too."""
+        return self._identity
+
+    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+        """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
+
+        *passages* are taken as they come, a few hundred at a time; what they raise passes through and nothing is
+        written. Of several with one id the last stays; an id in both is written, not removed. A store in memory takes
+        all of *passages* before it writes, as its readers would have to wait.
+        """
+        slices = checked_slices(_apart(passages), self._dimension)
+        try:
+            self._write(iter(list(slices)) if self._connections.in_memory else slices, possible_ids(delete))
+        except _OfThePassages as raised:
+            raise raised.error from None
+
+    def _write(self, slices: Iterator[tuple[list[Row], Floats]], gone: Sequence[str]) -> None:
+        with self._connections.writing() as run:
+            changes = int(meta(run, "changes"))
+            if remove(run, gone):
+                run.execute("UPDATE meta SET value = value + 1 WHERE key = 'deletions'")
+            written = False
+            for rows, vectors in slices:
+                put(run, rows, vectors, changes + 1)
+                written = True
+            if written:
+                run.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
+
+    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
+        """Write *passages*, replacing those of the same id; all of them or none.
+
+        Of several with one id, the last stays.
+        """
+        self.write(paired(passages, vectors))
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove the passages of these *ids*, all or none; unknown ones are no error."""
+        self.write((), delete=ids)
+
+    def count(self) -> int:
+        """How many passages there are."""
+        with self._connections.reading() as run:
+            found: int = run.execute("SELECT count(*) FROM passages").fetchone()[0]
+        return found
+
+    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The nearest passages that meet *filter*, best first, as ``{"id", "score", "text", "metadata"}``.
+
+        The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id. *query* is a vector; a
+        text raises `StoreError`.
+        """
+        vector = checked_query(query, self._dimension)
+        condition = Condition(filter) if filter else None
+        with self._connections.reading() as run:
+            matrix, allowed = self._held.vectors(run, condition)
+            return records(run, matrix.nearest(vector, top_k, allowed))
+
+    def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
+
+        The words of a text in the metadata's ``context`` count as the passage's own. The score is BM25 (k1 1.2, b 0.75;
+        Robertson and Zaragoza 2009), greater is better, and passages of equal score come by id. Nothing in *text* is
+        read as query syntax; of scripts without spaces every pair of neighbouring characters is a word.
+        """
+        words = " OR ".join(f'"{word}"' for word in query_words(text))
+        condition = Condition(filter) if filter else None
+        if not words or top_k < 1:
+            return []
+        # A query that is left open would keep its view of the file for the connection's next reader.
+        with self._connections.reading() as run, closing(run.execute(_KEYWORDS, (words,))) as cursor:
+            ranked: Iterator[tuple[int, float]] = cursor
+            if condition is not None:
+                allowed = frozenset(self._held.rows(run, condition).tolist())
+                ranked = (one for one in ranked if one[0] in allowed)
+            found = records(run, _with_ties(ranked, top_k))
+        return sorted(found, key=lambda one: (-one["score"], one["id"]))[:top_k]
+
+    def close(self) -> None:
+        """Let go of the file; closing twice does no harm."""
+        self._connections.close()
+        self._held.forget()
+
+
+def _with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tuple[int, float]]:
+    """The first *top_k*, and all that tie with the last of them, or chance would choose among those."""
+    found = list(islice(ranked, top_k))
+    return [*found, *takewhile(lambda one: one[1] == found[-1][1], ranked)]
+
+
+class _OfThePassages(Exception):
+    """An error such as SQLite's that came with the passages and is none of the store's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _apart(passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[tuple[Passage, Sequence[float]]]:
+    """*passages*, whose own errors of SQLite (they may be read from another database) are told from the store's."""
+    try:
+        yield from passages
+    except FAILURES as error:
+        raise _OfThePassages(error) from error
+
+
+def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> SQLiteStore:
+    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    return SQLiteStore(settings.index_path, embedding_model=embedding_model, dimension=dimension)

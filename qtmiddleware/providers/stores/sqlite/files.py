@@ -1,0 +1,164 @@
+"""SQLite files of ours: made for their owner alone, marked, and told from what is something else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from qtmiddleware.runtime.files import PRIVATE, check_link, make_private_folders
+
+MEMORY: Final = ":memory:"
+BUSY_SECONDS: Final = 30.0
+"""How long is waited for another process to finish writing."""
+LOG_BYTES: Final = 64 << 20
+"""What is left of the write-ahead log after a long write."""
+_SHORT_BYTES: Final = 100_000
+_RETRY_SECONDS: Final = 0.01
+_UNDECODED: Final = "Could not decode to UTF-8"
+"""What Python's own error begins with where a text in a file is damaged."""
+
+
+def make_file(path: Path) -> None:
+    """Create an empty file, with its folders, for its owner alone; what SQLite puts beside it follows its mode.
+
+    One that is there is not opened, not even for a moment: a process that closes any descriptor of a file lets go of
+    all its locks on it, those of SQLite too; another process would then remove the log this one writes to, and writes
+    would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2). Raises `OSError`, also for a link that is not to be
+    followed, as `check_link` says.
+    """
+    check_link(path)
+    make_private_folders(path.parent)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+
+
+def connect_file(path: str, **options: Any) -> Any:
+    """A connection to the file at *path*, which is there; nothing was asked of it yet, and it may be anything.
+
+    Nothing is made, and no link followed that was put in its place meanwhile. *options* are those of
+    `sqlite3.connect`. Raises `OSError`, also for a link, as `check_link` says, and what SQLite raises.
+    """
+    # Transactions are begun and ended by hand; whoever lends a connection out lets one thread in at a time.
+    options |= {"isolation_level": None, "check_same_thread": False}
+    if path == MEMORY or os.name == "nt":
+        return sqlite3.connect(path, **options)
+    real = check_link(Path(path))
+    connection = sqlite3.connect(f"{real.as_uri()}?mode=rw", uri=True, **options)
+    # SQLite says where links have led it. A name need not be UTF-8.
+    connection.text_factory = bytes
+    opened = connection.execute("PRAGMA database_list").fetchone()[2]
+    connection.text_factory = str
+    if opened == os.fsencode(real):
+        return connection
+    connection.close()
+    raise OSError(errno.ELOOP, "a link was put in its place", path)
+
+
+def mark_of(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Whose file it is (``application_id``) and the version of its layout (``user_version``); zeros where not said."""
+    owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return owner, version
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """Whether nothing was ever put into the database."""
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return tables == 0 and mark_of(connection) == (0, 0)
+
+
+def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
+    """Raise `Damage` unless the database has the tables, indexes and triggers that *statements* make, and no others.
+
+    A view or a trigger out of somebody else's file is a program that would run in ours, and need never end.
+    """
+    connection.execute("PRAGMA trusted_schema = OFF")
+    with short_values(connection):
+        if _objects(connection) != _made_by(statements):
+            raise Damage("its tables are not those such a file has")
+
+
+@contextmanager
+def short_values(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read nothing that is long: a value in somebody else's file may fill all memory. Raises `Damage` for one."""
+    before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT_BYTES)
+    try:
+        yield
+    except sqlite3.DataError:
+        raise Damage("it holds a longer value than such a file has") from None
+    finally:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
+
+
+@cache
+def _made_by(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
+    with closing(sqlite3.connect(MEMORY, isolation_level=None)) as fresh:
+        for statement in statements:
+            fresh.execute(statement)
+        return _objects(fresh)
+
+
+def _objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
+    # The statistics of ANALYZE do no harm. What a full-text table is made of each version of SQLite writes in its way.
+    rows = connection.execute(
+        "SELECT type, name, CASE WHEN name GLOB 'words_*' AND type = 'table' THEN '' ELSE sql END, rootpage > 0 "
+        "FROM sqlite_master WHERE name NOT GLOB 'sqlite_stat*' LIMIT 100"
+    )
+    return frozenset((kind, name, " ".join((sql or "").split()), is_stored) for kind, name, sql, is_stored in rows)
+
+
+def use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log. SQLite does not wait for another process that does so now; we do."""
+    deadline = monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if kind_of(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+def kind_of(error: Exception) -> int:
+    """SQLite's primary result code of *error*, 0 where it has none, as one of Python's own."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+class Damage(sqlite3.DatabaseError):
+    """What stands in a file cannot be what was written there, though SQLite itself could read it."""
+
+
+FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite's module raises; the second for a damaged file whose names and texts are not UTF-8."""
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether *error* comes of what is in a file, and not of a place that cannot be read or written."""
+    return (
+        isinstance(error, Damage | UnicodeDecodeError)
+        or kind_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        or _UNDECODED in str(error)
+    )
+
+
+def is_foreign(error: Exception) -> bool:
+    """Whether *error*, met while a file is opened, says that it is damaged or none of ours."""
+    # A table that is not there is an error of no kind of its own.
+    return is_damage(error) or kind_of(error) == sqlite3.SQLITE_ERROR
+
+
+def said(error: Exception) -> str:
+    """What *error* says, without any text of a file."""
+    # Python quotes the whole text where it is not UTF-8.
+    undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)
+    return "a text in it is not UTF-8" if undecoded else str(error)

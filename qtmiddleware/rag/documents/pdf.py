@@ -1,0 +1,127 @@
+"""PDF files, page by page, by pypdf."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from qtmiddleware.errors import MissingExtra, QtMiddlewareError, UnreadableDocument
+from qtmiddleware.rag.documents.piece import Piece
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.types import Deadline
+
+_log = get_logger("qtmiddleware.documents")
+
+PAGE_SECONDS: Final = 20.0
+"""How long one page may take. The slowest honest ones, maps and drawings, take a few seconds."""
+SLOW_PAGES: Final = 3
+"""After so many pages that took longer the document is given up."""
+
+_LIGATURES: Final = {0xFB00 + at: text for at, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))}
+# A soft hyphen is no letter: at a line's end it joins two halves of a word, elsewhere it is not seen.
+_SOFT_HYPHEN: Final = re.compile(r"\xad(?:[ \t]*\n)?")
+_LINE_END: Final = re.compile(r"(?<![ \t])[ \t]++(?=\n)")
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_LONE: Final = re.compile(r"[\ud800-\udfff]")
+
+
+class _TooSlow(Exception):
+    """A page takes longer than any honest one."""
+
+
+def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """The text of each page of *file*, which is the one at *path*; every page ends its line, empty ones are left out.
+
+    Lines stay as they are on the page, and so do hyphens at their end, most of which belong to the word. Ligatures are
+    spelled out; soft hyphens and spaces at line ends are dropped. A page that cannot be read is left out and logged;
+    the document counts as damaged when no page could be read, or after three that took too long.
+    """
+    with _reported(path):
+        reader = _opened(path, file)
+        pages = list(reader.pages)
+    slow = broken = found = 0
+    for number, page in enumerate(pages, 1):
+        text = ""
+        try:
+            text = _text(page)
+        except OSError:
+            raise
+        except _TooSlow as error:
+            slow += 1
+            _log.warning("page %d of %s takes too long to read and was left out", number, path)
+            if slow == SLOW_PAGES:
+                raise UnreadableDocument(path, "damaged", f"page {number} takes too long to read") from error
+        # What a broken file makes pypdf stumble over is an error of any kind.
+        except Exception as error:
+            if _lacks_aes(error):
+                raise _needs_aes(path) from error
+            broken += 1
+            _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__)
+        if text.strip():
+            found += 1
+            yield Piece(text, number)
+    if not found:
+        raise UnreadableDocument(path, "damaged" if broken or slow else "no text in it (scanned?)")
+
+
+def _opened(path: Path, file: BinaryIO) -> Any:
+    try:
+        import pypdf
+    except ImportError:
+        raise MissingExtra("pypdf", "pdf") from None
+    logger = logging.getLogger("pypdf")
+    if not logger.handlers:
+        # Without a handler anywhere, Python itself writes warnings to the terminal.
+        logger.addHandler(logging.NullHandler())
+    reader = pypdf.PdfReader(file)
+    # Many files are encrypted against changes alone; those open with an empty password.
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise UnreadableDocument(path, "encrypted")
+    return reader
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Errors of any kind, as which a broken file shows, become one that names the file."""
+    try:
+        yield
+    except (OSError, QtMiddlewareError):
+        raise
+    except Exception as error:
+        if _lacks_aes(error):
+            raise _needs_aes(path) from error
+        reason = "empty" if type(error).__name__ == "EmptyFileError" else "damaged"
+        raise UnreadableDocument(path, reason, "" if reason == "empty" else type(error).__name__) from error
+
+
+def _lacks_aes(error: Exception) -> bool:
+    return type(error).__name__ == "DependencyError"
+
+
+def _needs_aes(path: Path) -> UnreadableDocument:
+    return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
+
+
+def _text(page: Any) -> str:
+    """The text of *page*, cleaned of what is layout alone."""
+    deadline = Deadline.after(PAGE_SECONDS)
+    late = False
+
+    def watch(*_: Any) -> None:
+        # Called before each operation of the page, also of the forms it draws, which may draw each other many times.
+        nonlocal late
+        if deadline.passed:
+            late = True
+            raise _TooSlow
+
+    text: str = page.extract_text(visitor_operand_before=watch)
+    if late:  # An error inside a form ends that form alone.
+        raise _TooSlow
+    if _LONE.search(text):
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    text = _SOFT_HYPHEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(_LIGATURES)
+    return _CONTROLS.sub("", _LINE_END.sub("", text)).rstrip() + "\n"

@@ -1,0 +1,259 @@
+"""Searching by vectors and by words at the same time, and one list of both.
+
+The vector search gets the question as it is, the word search the keywords the rules make of it: stripping a question of
+its question words costs the former quality and gains the latter some.
+
+``weighted``  Sum of both scores times their weights, the scores of each list brought to 0 to 1 first (min-max; a list
+              of equal scores is 1 throughout). A passage missing from a list takes 0, the list's lowest.
+``rrf``       Sum of weight / (k + rank), ranks from 1 (Cormack, Clarke and Büttcher, 2009).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from qtmiddleware.config.settings import HybridMethod, HybridSettings, PreprocessSettings
+from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
+from qtmiddleware.preprocessing import preprocess as to_keywords
+from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
+from qtmiddleware.retrieval.fusion import has_scores
+from qtmiddleware.retrieval.responses import Shape, columns_of, shape_of, text_of
+from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
+from qtmiddleware.runtime.functions import is_async
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
+
+logger: Final = get_logger("qtmiddleware")
+
+PATIENCE: Final = 10.0
+"""Seconds the word search is waited for once the vector search is there."""
+
+Leg = Callable[..., Any]
+"""A search of ``(query, top_k)``, and of ``filter=`` where one is given; answers in any shape the middleware reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one of the two searches found, each passage once."""
+
+    ranking: Ranking
+    shape: Shape
+    places: Mapping[Key, int]
+
+    @classmethod
+    def of(cls, query: str, weight: float, response: Any) -> _Found:
+        """Read *response*; raises `ResponseShapeError` where it is of no known shape."""
+        shape = shape_of(response)
+        items = shape.items(response)
+        keys, scores = columns_of(shape, response, items)
+        # Backwards, so that of one that comes twice the better place stays.
+        places = {key: place for place, key in reversed(list(enumerate(keys)))}
+        return cls(Ranking(Variant("original", query, weight), keys, scores, items), shape, places)
+
+    def score(self, key: Key) -> float | None:
+        """The search's own number for a passage, ``None`` where it did not find it."""
+        return self.ranking.scores[self.places[key]] if key in self.places else None
+
+    def record(self, key: Key) -> Record:
+        """A passage this search found."""
+        item = self.ranking.items[self.places[key]]
+        record = {
+            "id": self.shape.id(item),
+            "score": 0.0,
+            "text": text_of(self.shape, item, None) or "",
+            "metadata": dict(self.shape.metadata(item)),
+        }
+        return record if key[0] == DEFAULT_NAMESPACE else {**record, "namespace": key[0]}
+
+
+class Hybrid:
+    """Two searches of one's own, by vectors and by words, as one: ``search(query, top_k, filter=None)``.
+
+    *vector_search* and *keyword_search* take ``(query, top_k)``, and ``filter=`` too where a call gives one. Both
+    answer with matches in any shape the middleware reads, such as those of two Pinecone indexes, dense and sparse. They
+    run at the same time, the word search in a daemon thread with a copy of the caller's context, each for
+    ``max(options.fusion_top_k, top_k)`` candidates; *top_k* is *options.search_top_k* by default.
+
+    A call answers records ``{"id", "score", "text", "metadata"}`` (and ``"namespace"`` where one was told), best first,
+    equal ones by id. The score is 0 to 1 by the method ``weighted`` and 0 to 1 / (rrf_k + 1) by ``rrf``, with weights
+    taken as shares of their sum; beside it stand ``"vector_score"`` and ``"bm25_score"``, the searches' own, ``None``
+    where that search did not find the passage. Where scores are missing or do not follow the order, ranks count.
+
+    Within a search that a middleware makes beside its original, the word search's thread is one of that middleware's
+    ``limits.maxThreads``; elsewhere at most 256 word searches run at a time.
+
+    A search of weight 0 is not run. What the vector search raises passes through; where the word search fails, or is
+    not there *patience* seconds after the vector search, the result is that of the vector search alone, and the first
+    time is logged as a warning. Raises `ConfigError` where both weights are 0 and `WrapError` for async functions.
+    """
+
+    def __init__(
+        self,
+        vector_search: Leg,
+        keyword_search: Leg,
+        *,
+        options: HybridSettings | None = None,
+        preprocess: PreprocessSettings | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._options = options = options or HybridSettings()
+        self._preprocess = preprocess or PreprocessSettings()
+        self._vector_search, self._keyword_search = vector_search, keyword_search
+        self._patience = patience
+        self._has_warned = False
+        self._bulkhead = Bulkhead()
+        whole = options.vector_weight + options.bm25_weight
+        if not whole > 0:
+            raise ConfigError(
+                "hybrid.vectorWeight and hybrid.bm25Weight are both 0; one of the searches must count",
+                path="hybrid.vectorWeight",
+                allowed="at least one weight above 0",
+            )
+        if is_async(vector_search) or is_async(keyword_search):
+            raise WrapError("hybrid search takes plain functions; these are async")
+        self._weights = options.vector_weight / whole, options.bm25_weight / whole
+        # So that whoever reads the signature sees how many passages a call without top_k gives.
+        own = inspect.signature(self.__call__)
+        top_k = own.parameters["top_k"].replace(default=options.search_top_k)
+        self.__signature__ = own.replace(parameters=list(({**own.parameters, "top_k": top_k}).values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(options={self._options!r})"
+
+    def __call__(self, query: str, top_k: int | None = None, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        """The best *top_k* passages for *query* that meet *filter*."""
+        top_k = self._options.search_top_k if top_k is None else top_k
+        if top_k < 1:
+            return []
+        width = max(self._options.fusion_top_k, top_k)
+        condition = {} if filter is None else {"filter": filter}
+        vector_weight, bm25_weight = self._weights
+
+        def by_vector() -> _Found:
+            return _Found.of(query, vector_weight, self._vector_search(query, width, **condition))
+
+        def by_words() -> _Found:
+            keywords = self._keywords(query)
+            return _Found.of(keywords, bm25_weight, self._keyword_search(keywords, width, **condition))
+
+        if not bm25_weight:
+            return self._records(by_vector(), None, top_k)
+        if not vector_weight:
+            return self._records(None, by_words(), top_k)
+        bulkhead = current_bulkhead() or self._bulkhead
+        words = self._beside(by_words, bulkhead)
+        vectors = by_vector()
+        return self._records(vectors, self._if_there(words, bulkhead), top_k)
+
+    def _keywords(self, query: str) -> str:
+        rules = self._preprocess
+        if not rules.enabled:
+            return query
+        return to_keywords(query, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
+
+    def _beside(self, call: Callable[[], _Found], bulkhead: Bulkhead) -> Future[_Found]:
+        """*call*, performed in a daemon thread of ours in a copy of the caller's context, while the caller goes on."""
+        future: Future[_Found] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                # In a thread of ours nobody else would hear of an interrupt or exit.
+                future.set_exception(error)
+
+        try:
+            bulkhead.start(partial(copy_context().run, work))
+        except ModelError as error:
+            future.set_exception(error)
+        return future
+
+    def _if_there(self, words: Future[_Found], bulkhead: Bulkhead) -> _Found | None:
+        """What the word search found, ``None`` where it failed or is late; of a foreign error only the kind is told."""
+        try:
+            return words.result(timeout=self._patience)
+        except Exception as error:
+            bulkhead.give_up(not words.done())
+            level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
+            why = error if isinstance(error, StoreError) and error.__cause__ is None else type(error).__name__
+            logger.log(level, "the word search failed (%s); vectors alone were searched", why)
+            return None
+
+    def _records(self, vectors: _Found | None, words: _Found | None, top_k: int) -> list[Record]:
+        """Both lists as one."""
+        searches = [found for found in (vectors, words) if found is not None]
+        method = self._options.method if has_scores([found.ranking for found in searches]) else "rrf"
+        scores: dict[Key, float] = {}
+        for found in searches:
+            worths = _worths(found.ranking, method, self._options.rrf_k)
+            for key, place in found.places.items():
+                scores[key] = scores.get(key, 0.0) + found.ranking.variant.weight * worths[place]
+        # The last digits are noise of the summing, which would put equal passages in a random order.
+        ranked = sorted((-round(score, 12), key) for key, score in scores.items())
+        return [
+            {
+                **_record(key, searches),
+                "score": -negated,
+                "vector_score": vectors.score(key) if vectors is not None else None,
+                "bm25_score": words.score(key) if words is not None else None,
+            }
+            for negated, key in ranked[:top_k]
+        ]
+
+
+class HybridSearch(Hybrid):
+    """A store searched by vectors and by words at the same time; all else is as `Hybrid` says.
+
+    *embedder* makes the question's vector; a store that embeds gets the text itself and needs none. Raises `StoreError`
+    where the store has no word search, `ConfigError` where it takes vectors and there is no embedder.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        embedder: Embedder | None,
+        *,
+        options: HybridSettings | None = None,
+        preprocess: PreprocessSettings | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        options = options or HybridSettings()
+        if options.bm25_weight and not isinstance(store, KeywordStore):
+            raise StoreError(
+                f"{type(store).__name__} has no word search, which hybrid.enabled asks for; use sqlite, lancedb or "
+                "pinecone with store.sparseIndex, or set hybrid.bm25Weight to 0"
+            )
+        if options.vector_weight and not store.embeds and embedder is None:
+            raise ConfigError(f"{type(store).__name__} takes vectors; give an embedder", path="embedder")
+
+        def nearest(query: str, top_k: int, **condition: Any) -> list[Record]:
+            asked = query if store.embeds or embedder is None else embedder.embed([query])[0]
+            return store.search(asked, top_k, **condition)
+
+        words: Leg = store.keyword_search if isinstance(store, KeywordStore) else nearest
+        super().__init__(nearest, words, options=options, preprocess=preprocess, patience=patience)
+
+
+def _record(key: Key, searches: Sequence[_Found]) -> Record:
+    """A passage as the first search that found it tells of it; what it does not tell comes from the other."""
+    first, *others = [found.record(key) for found in searches if key in found.places]
+    for other in others:
+        first["text"] = first["text"] or other["text"]
+        first["metadata"] = first["metadata"] or other["metadata"]
+    return first
+
+
+def _worths(ranking: Ranking, method: HybridMethod, rrf_k: int) -> list[float]:
+    """What each place of a list is worth. Lists are best first, whichever way their scores run."""
+    if method == "rrf":
+        return [1.0 / (rrf_k + rank) for rank in range(1, len(ranking.keys) + 1)]
+    scores: list[float] = list(ranking.scores)  # type: ignore[arg-type]
+    width = scores[0] - scores[-1] if scores else 0.0
+    return [(score - scores[-1]) / width if width else 1.0 for score in scores]

@@ -1,0 +1,176 @@
+"""The first stage: which documents are new or changed, and their chunks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import UnreadableDocument
+from qtmiddleware.rag.documents import document_chunks
+from qtmiddleware.rag.ingestion.ledger import Ledger
+from qtmiddleware.rag.ingestion.names import Root, absolute, document_name, encoded, readable
+from qtmiddleware.runtime.files import open_document
+
+if TYPE_CHECKING:
+    from qtmiddleware.rag.documents import DocumentChunk
+
+READER: Final = 2
+"""Raised whenever documents are read or cut in another way, so that all are read again."""
+BATCH: Final = 256
+"""Chunks that are kept in one step."""
+_HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
+# Front matter, and blocks of code: a line of either may begin like a heading.
+_NO_PROSE: Final = re.compile(
+    r"\A---\n(?!\n).*?^---$|^ {0,3}(?P<fence>`{3,}|~{3,}).*?(?:^ {0,3}(?P=fence)|\Z)", re.DOTALL | re.MULTILINE
+)
+_TITLE_CHARS: Final = 200
+
+_KNOWN: Final = """
+SELECT id, stored FROM documents WHERE file = ? AND fingerprint = ? AND complete ORDER BY id DESC LIMIT 1
+"""
+_KEPT: Final = "SELECT id FROM documents WHERE file = ? AND complete AND stored ORDER BY stored DESC, id DESC LIMIT 1"
+_CHUNK: Final = """
+INSERT INTO chunks (document, ordinal, start, stop, text, metadata, hash) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+class Reader:
+    """Reads the documents of one data path into the ledger; *flavour* names how contexts are written, if they are."""
+
+    def __init__(self, ledger: Ledger, settings: Settings, root: Root, flavour: str) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._root = root
+        self._flavour = flavour
+        self._kind = [settings.chunk_size, settings.chunk_overlap, settings.chunk_boundary, READER, flavour]
+
+    def take(self, path: Path) -> str:
+        """Make the document at *path* part of this run; answers ``added``, ``changed`` or ``unchanged``.
+
+        What is known of it already is not read again. Raises `UnreadableDocument`, also for a link, unless the data
+        path names that itself: whoever filled the folder must not choose what else of this machine is read.
+        """
+        if path.is_symlink() and not self._root.is_file:
+            raise UnreadableDocument(path, "cannot be opened", "it is a link; name the file it leads to")
+        file = encoded(str(absolute(path)))
+        state = _state(path)
+        fingerprint = self._fingerprint(path)
+        self._own(file)
+        versions = dict(self._ledger.rows("SELECT id, stored FROM documents WHERE file = ?", [file]))
+        known = self._ledger.rows(_KNOWN, [file, fingerprint])
+        document = known[0][0] if known else self._read(path, file, fingerprint)
+        if not known and _state(path) != state:
+            # What was read need not be what was hashed. It stands for now, and is read again by the next run.
+            self._ledger.rows("UPDATE documents SET fingerprint = '' WHERE id = ?", [document])
+        self._target(document, file)
+        if versions.get(document) == 2:
+            return "unchanged"
+        return "changed" if any(versions.values()) else "added"
+
+    def keep(self, path: Path) -> None:
+        """Let what is indexed of the document at *path* stay as it is."""
+        file = encoded(str(absolute(path)))
+        self._own(file)
+        for (document,) in self._ledger.rows(_KEPT, [file]):
+            self._target(document, file)
+
+    def _fingerprint(self, path: Path) -> str:
+        try:
+            with open_document(path, follow_link=self._root.is_file) as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
+        return hashlib.sha256(json.dumps([content, *self._kind]).encode()).hexdigest()
+
+    def _own(self, file: str) -> None:
+        """A file that another data path found before belongs to this one from now on; it is not indexed twice."""
+        values = [self._root.key, file, self._root.key]
+        self._ledger.rows("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
+
+    def _target(self, document: int, file: str) -> None:
+        self._ledger.rows("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
+
+    def _read(self, path: Path, file: str, fingerprint: str) -> int:
+        """A new version of the document, all of it or nothing."""
+        ledger, settings = self._ledger, self._settings
+        ledger.rows("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
+        source = readable(self._root.source(path))
+        name = self._name(file, self._root.source(path))
+        document = ledger.insert(
+            "INSERT INTO documents (root, file, name, source, fingerprint, contextual) VALUES (?, ?, ?, ?, ?, ?)",
+            [self._root.key, file, name, source, fingerprint, bool(self._flavour)],
+        )
+        found = document_chunks(
+            path,
+            size=settings.chunk_size,
+            overlap=settings.chunk_overlap,
+            boundary=settings.chunk_boundary,
+            follow_link=self._root.is_file,
+        )
+        rows = _rows(found, document, source, path)
+        while batch := list(islice(rows, BATCH)):
+            ledger.many(_CHUNK, batch)
+        ledger.rows("UPDATE documents SET complete = 1 WHERE id = ?", [document])
+        return document
+
+    def _name(self, file: str, source: str) -> str:
+        """What the ids of the document begin with: as before, else the path, marked where another file has that."""
+        ledger = self._ledger
+        held = ledger.value("SELECT name FROM documents WHERE file = ?", [file])
+        if held is not None:
+            return str(held)
+        name = document_name(source)
+        taken = ledger.value("SELECT 1 FROM documents WHERE name = ?", [name])
+        return f"{name}~{hashlib.sha256(file.encode()).hexdigest()[:6]}" if taken else name
+
+
+def hash_of(text: str) -> bytes:
+    """What tells the texts that are embedded from one another."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes whenever the file at *path* does; raises `UnreadableDocument` where it is none."""
+    try:
+        # Looked at before it is opened: opening a pipe would wait for somebody to write to it.
+        seen = path.stat()
+    except OSError as error:
+        raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
+    if not stat.S_ISREG(seen.st_mode):
+        raise UnreadableDocument(path, "cannot be opened", "it is not a file")
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+def _rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path) -> Iterator[tuple[Any, ...]]:
+    title = ""
+    for one in found:
+        chunk = one.chunk
+        text = readable(chunk.text)
+        title = title or _title(path, text)
+        if not text.strip():
+            continue
+        metadata: dict[str, Any] = {"source": source, "title": title, "chunk": chunk.index}
+        metadata |= {"start": chunk.start, "end": chunk.end}
+        if one.page is not None:
+            metadata["page"] = one.page
+        if one.last_page != one.page:
+            metadata["last_page"] = one.last_page
+        written = json.dumps(metadata, ensure_ascii=False)
+        yield document, chunk.index, chunk.start, chunk.end, text, written, hash_of(text)
+
+
+def _title(path: Path, opening: str) -> str:
+    """The first heading in the *opening* of a Markdown document, else the file's name."""
+    is_markdown = path.suffix.lower() in (".md", ".markdown")
+    heading = _HEADING.search(_NO_PROSE.sub("", opening)) if is_markdown else None
+    if heading is None:
+        return readable(path.stem)
+    # Marks may stand behind it too.
+    return (heading.group(1).rstrip(" \t#") or "#")[:_TITLE_CHARS]

@@ -1,0 +1,102 @@
+"""A retrieval function for those who have none: a store, an embedder and the search over them, as the config says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from qtmiddleware.catalogue import STORES
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError, StoreError, WrapError
+from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
+from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder, embedder_named
+from qtmiddleware.rag.hybrid import HybridSearch
+from qtmiddleware.runtime.functions import is_async
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """An open *store* with what embeds for it (``None`` where it does so itself) and the *search* over both.
+
+    *search* takes ``(query, top_k, filter)``. Its query is a vector where there is a *query_embedder*, else a text.
+    """
+
+    store: Store
+    embedder: Embedder | None
+    search: Callable[..., list[Record]] = field(repr=False)
+    query_embedder: Embedder | None
+    owns_store: bool
+    owns_embedder: bool = False
+
+    def close(self) -> None:
+        """Close the store and the embedder's connections, of those that were not given."""
+        if self.owns_store:
+            self.store.close()
+        if self.owns_embedder and isinstance(self.embedder, OpenAIEmbedder):
+            self.embedder.close()
+
+
+def open_kit(
+    settings: Settings,
+    *,
+    store: Store | None = None,
+    embedder: Any = None,
+    must_exist: bool = False,
+) -> Kit:
+    """The kit *settings* ask for; *store* and *embedder*, whatever embeds, stand in for those they name.
+
+    With *must_exist* a store that keeps files is not made where there is none. Raises `StoreError` where the store
+    cannot be opened or holds vectors of another model, `ConfigError` for impossible settings, `MissingExtra`.
+    """
+    embeds_itself = (
+        store.embeds if store is not None else settings.store.kind == "pinecone" and settings.store.integrated
+    )
+    chosen = None if embeds_itself else _embedder(embedder, settings)
+    opened = store if store is not None else _open_store(settings, chosen, must_exist=must_exist)
+    search, query_embedder = _search(opened, chosen, settings)
+    return Kit(opened, chosen, search, query_embedder, owns_store=store is None, owns_embedder=embedder is None)
+
+
+def with_search(kit: Kit, settings: Settings) -> Kit:
+    """*kit* with the search *settings* ask for, over the same store; raises as `open_kit` does."""
+    search, query_embedder = _search(kit.store, kit.embedder, settings)
+    return replace(kit, search=search, query_embedder=query_embedder)
+
+
+def _embedder(given: Any, settings: Settings) -> Embedder:
+    if given is None:
+        return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
+    if is_embedder(given) and not is_async(given.embed):
+        return given
+    try:
+        return CallableEmbedder(given)
+    except WrapError as error:
+        raise ConfigError(f"embedder: {error}", path="embedder", allowed="a function or object that embeds") from None
+
+
+def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
+    name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
+    row, path = STORES[settings.store.kind], settings.index_path
+    if row.keeps_files and must_exist and not Path(path).expanduser().exists():
+        raise StoreError(f"there is no index at {path} yet; make one with qtm ingest, and the same config")
+    module = import_module(f"qtmiddleware.providers.stores.{row.name}")
+    opened: Store = module.open_store(settings, embedding_model=name, dimension=dimension)
+    return opened
+
+
+def _search(
+    store: Store, embedder: Embedder | None, settings: Settings
+) -> tuple[Callable[..., list[Record]], Embedder | None]:
+    """The search over *store*, and what embeds its queries where it takes vectors."""
+    if isinstance(embedder, CallableEmbedder):
+        embedder = embedder.queries
+    if settings.hybrid.enabled:
+        return HybridSearch(store, embedder, options=settings.hybrid, preprocess=settings.preprocess), None
+
+    def search(query: Any, top_k: int = settings.top_k, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+        return store.search(query, top_k, filter=filter)
+
+    return search, embedder

@@ -1,0 +1,151 @@
+"""What the model is asked about one question, and what is made of its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from qtmiddleware.catalogue import NOTHING
+from qtmiddleware.config.settings import Settings, key_of
+from qtmiddleware.errors import ModelError
+from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.runtime.steps import Ask, Outcome
+from qtmiddleware.transforms import guard, is_within_limits, merge, parse, prompts_for, standalone_prompt
+from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
+
+
+class Question:
+    """One question on its way through the model, in one round of prompts or two.
+
+    Two are needed only where several prompts depend on the standalone form of a follow-up.
+    """
+
+    __slots__ = ("_history", "_made", "_settings", "prompts", "query", "trouble")
+
+    def __init__(self, query: str, history: tuple[Message, ...], settings: Settings) -> None:
+        self.query = query
+        self.trouble: list[Degradation] = []
+        self._history = history
+        self._settings = settings
+        self._made = NOTHING
+        self.prompts = self._first_round()
+
+    def _first_round(self) -> tuple[Prompt, ...]:
+        if not self.is_last_round:
+            return (standalone_prompt(self._settings, self.query, self._history),)
+        return self._within_budget(prompts_for(self._settings, self.query, self._history))
+
+    def _within_budget(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
+        return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - spent)]
+
+    def cache_key(self, model: str) -> Hashable:
+        """What two questions must share to share a transformation."""
+        return (
+            model,
+            key_of(self._settings, "reply"),
+            tuple((prompt.mode, prompt.version) for prompt in self.prompts),
+            self.query,
+            tuple((message.role, message.content) for message in self._history),
+        )
+
+    @property
+    def is_last_round(self) -> bool:
+        """Whether nothing is asked after these prompts."""
+        return not (self._history and self._settings.transformation_type == "all")
+
+    def could_be_answered_by(self, made: Transformation) -> bool:
+        """Whether *made*, which somebody else remembered, is what replies to the prompts of all rounds could give."""
+        prompts = prompts_for(self._settings, self.query, self._history)
+        return is_within_limits(made, [field for prompt in prompts for field in prompt.fields])
+
+    def asks(self, deadline: Deadline) -> list[Ask]:
+        """The steps of this round; each has its own deadline, since each may be cancelled alone."""
+        return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
+
+    def answered(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
+        """Take in the replies of this round; whether another round is to be asked."""
+        parts = [
+            part
+            for prompt, outcome in zip(self.prompts, outcomes, strict=True)
+            if (part := self._part(prompt, outcome, trace)) is not None
+        ]
+        replies = [outcome.value for outcome in outcomes if outcome.value is not None]
+        # They were asked side by side.
+        trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
+        # What parse returns is free of repetition already.
+        alone = len(parts) == 1 and self._made is NOTHING
+        self._made = parts[0] if alone else merge([self._made, *parts])
+        if self.is_last_round:
+            return False
+        self._history = ()
+        self.query = self._made.standalone or self.query
+        self.prompts = self._within_budget(prompts_for(self._settings, self.query), spent=1)
+        return bool(self.prompts)
+
+    def _part(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
+        reason, detail = "", ""
+        if outcome.late:
+            reason = "timeout"
+        elif isinstance(outcome.error, ModelError):
+            reason, detail = outcome.error.reason, str(outcome.error)
+        elif outcome.error is not None:
+            reason, detail = "failed", type(outcome.error).__name__
+        else:
+            reply = outcome.value
+            trace.spent(
+                calls=reply.calls,
+                input_tokens=reply.input_tokens,
+                output_tokens=reply.output_tokens,
+                cost_usd=reply.cost_usd,
+            )
+            try:
+                part = parse(prompt, reply)
+            except ModelError as error:
+                reason, detail = error.reason, str(error)
+            else:
+                trace.stage(f"transform.{prompt.mode}", outcome.seconds)
+                return part
+        if outcome.value is None and not (isinstance(outcome.error, ModelError) and not outcome.error.was_asked):
+            # A model that was at work has cost something, and nobody says how much.
+            is_free = isinstance(outcome.error, ModelError) and outcome.error.is_free
+            trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if is_free else None)
+        trace.stage(f"transform.{prompt.mode}", outcome.seconds, "degraded", reason)
+        self.trouble.append(Degradation(f"transform.{prompt.mode}", reason, detail))
+        return None
+
+    def understood(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
+        """Everything usable that was answered, guarded against what it may not have lost.
+
+        In a conversation the standalone form is held against the user's words, and all else against it.
+        """
+        made = self._made
+        if made.is_empty or not self._settings.llm.guard:
+            return made
+        reference = original
+        if made.standalone:
+            alone = _guarded(Transformation(standalone=made.standalone), original, spans, language)
+            made = replace(made, standalone=alone.standalone, notes=made.notes + alone.notes)
+            if made.standalone:
+                reference, spans = made.standalone, protected_spans(made.standalone, language=language)
+        kept = _guarded(made, reference, spans, language)
+        if kept.is_empty:
+            # The model did answer, and nothing of it may be searched.
+            other_script = any(what == "language_mismatch" for _, what in kept.notes)
+            self.trouble.append(Degradation("transform", "language_mismatch" if other_script else "dropped"))
+        return kept
+
+
+def _guarded(made: Transformation, query: str, spans: Sequence[Span], language: str) -> Transformation:
+    return guard(
+        made,
+        query=query,
+        must_keep=[(span.kind, span.text) for span in spans],
+        script_of=dominant_script,
+        # Models fall into English. Between other languages of one script the difference is less sure.
+        same_language=None if language in ("auto", "en") else _is_not_english,
+    )
+
+
+def _is_not_english(_query: str, text: str) -> bool:
+    return detect_language(text) != "en"

@@ -1,0 +1,144 @@
+"""One long-lived event loop in a daemon thread, for coroutines whose caller has no loop or one that soon ends.
+
+An asynchronous client keeps its connections only as long as the loop they were opened in. Coroutines that are started
+here share one loop for the life of the process, so that blocking callers, and callers with a loop a call, reuse them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import aclosing, contextmanager
+from typing import Any, TypeVar
+
+from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.types import NEVER
+
+T = TypeVar("T")
+
+
+class _BackgroundLoop:
+    """The loop with its thread; started by the first coroutine, and anew in a forked process."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def is_current(self) -> bool:
+        """Whether the calling thread is the one that runs this loop."""
+        return self._thread is not None and self._thread.ident == threading.get_ident()
+
+    def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Start the coroutine that *call* makes, in a copy of the caller's context; returns its future."""
+        with self._lock.free:
+            if self._loop is None or self._thread is None or not self._thread.is_alive():
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="qtmiddleware-loop", daemon=True
+                )
+                self._thread.start()
+            loop = self._loop
+        return asyncio.run_coroutine_threadsafe(call(), loop)
+
+    def stop(self) -> None:
+        """End the loop, if it was started."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        # What was opened in the loop is closed in it.
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+_background = _BackgroundLoop()
+
+
+def _forget_loop() -> None:
+    global _background
+    _background = _BackgroundLoop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_loop)
+
+
+def is_in_background_loop() -> bool:
+    """Whether the calling code runs in the thread of the shared loop."""
+    return _background.is_current()
+
+
+def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
+    """What the coroutine that *call* makes returns, waiting at most *timeout* seconds in this thread.
+
+    Raises what the coroutine raises, and `TimeoutError` after *timeout*; the coroutine is cancelled then, and where the
+    caller is interrupted. Thread-safe. Context variables of the caller are visible inside. Called from the loop's own
+    thread, which must not wait for itself, the coroutine runs in a loop of its own in another thread.
+    """
+    with _loop_to_wait_for() as loop:
+        return _wait(loop.submit(call), timeout)
+
+
+def iterate_in_background_loop(call: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
+    """What the asynchronous generator that *call* makes yields; it is read on while the caller does something else.
+
+    Raises what the generator raises. Closing this cancels it. All of it runs in one task, as `run_in_background_loop`
+    would run it.
+    """
+    came: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
+
+    async def read() -> None:
+        async with aclosing(call()) as pieces:
+            async for piece in pieces:
+                came.put(piece)
+
+    with _loop_to_wait_for() as loop:
+        future = loop.submit(read)
+        future.add_done_callback(came.put)
+        try:
+            while not isinstance(piece := came.get(), Future):
+                yield piece
+            future.result()
+        finally:
+            future.cancel()
+
+
+async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """`run_in_background_loop` for a caller that awaits; cancelling the caller cancels the coroutine."""
+    if _background.is_current():
+        return await call()
+    return await asyncio.wrap_future(_background.submit(call))
+
+
+@contextmanager
+def _loop_to_wait_for() -> Iterator[_BackgroundLoop]:
+    if not _background.is_current():
+        yield _background
+        return
+    other = _BackgroundLoop()
+    try:
+        yield other
+    finally:
+        other.stop()
+
+
+def _wait(future: Future[T], timeout: float) -> T:
+    try:
+        return future.result(None if timeout == NEVER else timeout)
+    except FutureTimeout:
+        if future.done():  # The coroutine's own.
+            raise
+        raise TimeoutError("the coroutine did not end in time") from None
+    finally:
+        future.cancel()

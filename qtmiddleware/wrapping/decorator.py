@@ -1,0 +1,62 @@
+"""The decorator: a middleware made and a function wrapped with it, in one word."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from qtmiddleware.wrapping.options import WrapOptions
+from qtmiddleware.wrapping.query_log import Redact
+from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware
+from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorator(Protocol):
+    """What `middleware(...)` with options returns: it wraps a function and keeps its signature."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Wrapped[P, R]: ...
+
+
+@overload
+def middleware(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
+@overload
+def middleware(fn: Callable[P, R], /) -> Wrapped[P, R]: ...
+@overload
+def middleware(
+    fn: None = None,
+    /,
+    *,
+    config: ConfigSource = ...,
+    client: Any = ...,
+    reranker: Any = ...,
+    redact: Redact | None = ...,
+    **options: Unpack[WrapOptions],
+) -> Decorator: ...
+
+
+def middleware(
+    fn: Any = None,
+    /,
+    *,
+    config: ConfigSource = None,
+    client: Any = None,
+    reranker: Any = None,
+    redact: Redact | None = None,
+    **options: Unpack[WrapOptions],
+) -> Any:
+    """Decorate a retrieval function, with or without parentheses.
+
+    *config* is a file's path, a mapping, a `Config` or nothing, *client*, *reranker* and *redact* are as in
+    `QueryMiddleware`, and the options are those of `WrapOptions`.
+    """
+    if fn is None:
+        given = {"config": config, "client": client, "reranker": reranker, "redact": redact}
+        return functools.partial(middleware, **given, **options)
+    return QueryMiddleware(config, client=client, reranker=reranker, redact=redact).wrap(fn, **options)

@@ -1,0 +1,402 @@
+"""The middleware itself: a configuration, a language model, and the functions wrapped with them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from threading import Thread, current_thread
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+
+from qtmiddleware.config import Config
+from qtmiddleware.config.overrides import current_overrides
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import WrapError
+from qtmiddleware.preprocessing import preprocess
+from qtmiddleware.protocols import LanguageModel, Prompt, Record, Reply, Store
+from qtmiddleware.retrieval.pipeline import transform
+from qtmiddleware.retrieval.request import Memory, Request
+from qtmiddleware.retrieval.responses import custom_shape
+from qtmiddleware.runtime.cache import TransformationCache
+from qtmiddleware.runtime.drivers import ModelOnly, arun, run
+from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
+from qtmiddleware.types import Answer, Deadline, Transformation
+from qtmiddleware.wrapping.bound import WrappedClassMethod
+from qtmiddleware.wrapping.calls import CallShape
+from qtmiddleware.wrapping.equipment import Equipment
+from qtmiddleware.wrapping.invocation import Outfits
+from qtmiddleware.wrapping.options import AskOptions, WrapOptions, awaits
+from qtmiddleware.wrapping.own_search import OwnSearch
+from qtmiddleware.wrapping.pickling import check_picklable, modules_by_value
+from qtmiddleware.wrapping.query_log import Redact
+from qtmiddleware.wrapping.transforming import Transforming
+from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
+
+if TYPE_CHECKING:
+    from qtmiddleware.rag.answering import AnswerStream, AsyncAnswerStream
+    from qtmiddleware.rag.retriever import Kit
+    from qtmiddleware.wrapping.health import Health, Readiness
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
+
+logger: Final = get_logger("qtmiddleware")
+
+_REHEARSED: Final = "What does Nike sell in Europe since 2020?"
+_NO_HURRY_MS: Final = 600_000
+
+
+class _Rehearsal:
+    """A model that replies at once, in whatever fields it is asked for."""
+
+    name = "rehearsal"
+
+    def complete(self, prompt: Prompt, _: Deadline) -> Reply:
+        """The same for every prompt."""
+        return Reply(json.dumps({it.name: [_REHEARSED] if it.shape == "list" else _REHEARSED for it in prompt.fields}))
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """`complete`."""
+        return self.complete(prompt, deadline)
+
+
+class QueryMiddleware:
+    """Makes the results of retrieval functions better, as its configuration says.
+
+    *client* is the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of both, a chat model of
+    LangChain or LlamaIndex, any function of messages, plain or async, or an object with ``name``, ``complete`` and
+    ``acomplete``; each serves blocking and awaiting calls. Without one a client is made when it is first needed, with
+    the key and address from the environment. *reranker* judges candidates where the configuration asks for that: an
+    object with ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and texts;
+    without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names, for
+    questions to the own store; *embedder* is whatever `CallableEmbedder` takes. *redact* makes of every text of a query
+    what may be written of it, to the query log and to the records of `logging` at DEBUG; where it fails, a hash is
+    written. Safe with many threads and event loops.
+    """
+
+    def __init__(
+        self,
+        config: ConfigSource = None,
+        *,
+        client: Any = None,
+        reranker: Any = None,
+        store: Store | None = None,
+        embedder: Any = None,
+        redact: Redact | None = None,
+    ) -> None:
+        self._given = {
+            "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
+        }  # fmt: skip
+        # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
+        self._equipment = Equipment(Config.load(config), client, reranker, redact)
+        # What is no model or reranker is refused here, not at the first question.
+        self._equipment.parts(self.settings)
+        self._memory = Memory(TransformationCache(self.settings))
+        self._own = OwnSearch(self.settings, store=store, embedder=embedder)
+        self._reloading = ForkLock()
+        self._is_closed = False
+        self._warming: list[Thread] = []
+        if self._equipment.asks(self.settings) and self._equipment.has_model:
+            load_in_background(self._load, self._rehearse)
+
+    @property
+    def config(self) -> Config:
+        """What is set, and where each value came from."""
+        return self._equipment.config
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.config.settings
+
+    @property
+    def model(self) -> LanguageModel:
+        """The language model of this middleware's own settings."""
+        return self._equipment.model(self.settings)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **given: Any) -> QueryMiddleware:
+        """A middleware configured by the file at *path*; raises `ConfigError` that names what is wrong in it.
+
+        *given* is what else `QueryMiddleware` takes.
+        """
+        return cls(Config.from_file(path), **given)
+
+    @overload
+    def wrap(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[WrapOptions]
+    ) -> AsyncWrapped[P, R]: ...
+    @overload
+    def wrap(self, fn: Callable[P, R], /, **options: Unpack[WrapOptions]) -> Wrapped[P, R]: ...
+
+    def wrap(self, fn: Any, /, **options: Unpack[WrapOptions]) -> Any:
+        """*fn* with the middleware around it: the same signature, the same return type and shape.
+
+        *fn* may be a function, method, partial or callable object, synchronous or not; the options are those of
+        `WrapOptions`. Raises `WrapError` where the query cannot be found in *fn*'s signature.
+        """
+        if isinstance(fn, classmethod | staticmethod):
+            kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
+            return kind(self.wrap(fn.__func__, **options))
+        is_awaited = awaits(fn, options.get("kind"))
+        embed = options.get("embed")
+        call_shape = CallShape.of(
+            fn,
+            query_arg=options.get("query_arg"),
+            top_k_arg=options.get("top_k_arg"),
+            takes_vector=embed is not None,
+        )
+        outfits = self._outfits(embed=embed, read=options.get("read"), write=options.get("write"), options=options)
+        return (AsyncWrapped if is_awaited else Wrapped)(fn, call_shape, outfits)
+
+    def reload(self, config: ConfigSource) -> None:
+        """Go on under another *config*, given as to `QueryMiddleware`; raises `ConfigError` and changes nothing then.
+
+        Calls that began before end under the settings they began with, all later ones, also of functions that are
+        wrapped already, have the new ones. What the new settings need is loaded first, so this may take a while, and
+        where that is a store's search, `StoreError` and `MissingExtra` may be raised. What is remembered and spent
+        stays, and so do a circuit breaker where model and service are the same, and clients where address and key are;
+        others are closed after the last call in them. The key is read from the environment anew. A function taken from
+        `retriever` keeps the store it was opened with; take it again where the config names another.
+
+        Thread-safe, but not for signal handlers: let those wake a thread that reloads.
+        """
+        loaded = Config.load(config)
+        settings = loaded.settings
+        with self._reloading.free:
+            former, equipment = self._equipment, self._equipment.under(loaded)
+            if equipment is not former:
+                # What is wrong with the shared cache is told before anything has changed.
+                TransformationCache(settings).close()
+                own = self._own.under(settings)
+                self._load(equipment)
+                equipment.prepare(settings)
+            self._memory.cache.change(settings)
+            if equipment is former:
+                return
+            left, self._own = self._own, own
+            self._equipment = equipment
+            equipment.succeed()
+            left.retire(own)
+        if self._is_closed:
+            equipment.close()
+        before = {name: value for name, value, _ in former.config.rows()}
+        changed = [name for name, value, _ in loaded.rows() if value != before[name]]
+        logger.info("the configuration was reloaded; changed: %s", ", ".join(changed) or "no setting")
+
+    def health(self) -> Health:
+        """How this middleware is, as far as it knows without asking anybody; instant, and raises nothing."""
+        # Those who never ask do not wait for its modules.
+        from qtmiddleware.wrapping.health import health_of
+
+        return health_of(self._equipment, self._memory.cache)
+
+    def ready(self) -> Readiness:
+        """Whether questions should come here, as a readiness probe asks it; instant, and raises nothing.
+
+        Ready is who answers within the deadline: not while something is being loaded, at most ten seconds where that
+        began by itself, and not after `close`, until `warm_up` or a ``with`` block. A model, Redis or reranker that is
+        down never counts: the results are then those of the rules.
+        """
+        from qtmiddleware.wrapping.health import NotReady, Readiness
+
+        is_loading = is_warming() or any(thread.is_alive() for thread in tuple(self._warming))
+        found = {NotReady.CLOSED: self._is_closed, NotReady.LOADING: is_loading}
+        return Readiness(tuple(reason for reason, holds in found.items() if holds))
+
+    def warm_up(self) -> None:
+        """Load now what the first question needs, and return when that is done.
+
+        Packages are imported, word lists and prompts read, the model's client made, and the reranker's model read where
+        one is configured. Nothing is sent and nothing costs money. Where the configuration asks a model, most of this
+        happens in the background as soon as the middleware is made, and is waited for here. Raises nothing: what cannot
+        be loaded, as for want of a key, is told by the first question.
+        """
+        # A thread that is gone, as in a forked process, warms nothing up any more.
+        self._warming.append(thread := current_thread())
+        self._is_closed = False
+        try:
+            finish_loading()
+            self._load()
+            self._rehearse()
+            self._equipment.prepare(self.settings)
+        finally:
+            self._warming.remove(thread)
+
+    def _load(self, equipment: Equipment | None = None) -> None:
+        """Load the model's packages and make its client; a question that is asked meanwhile waits for that."""
+        equipment = equipment or self._equipment
+        settings = equipment.config.settings
+        if equipment.asks(settings):
+            model: Any = equipment.model(settings).inner
+            with suppress(Exception):
+                model.warm_up()
+
+    def _rehearse(self) -> None:
+        """Ask one question of nobody, so that rules, prompts and checks are read."""
+        settings = replace(
+            self.settings,
+            escalation=replace(self.settings.escalation, mode="always"),
+            limits=replace(self.settings.limits, llm_timeout_ms=_NO_HURRY_MS, deadline_ms=_NO_HURRY_MS),
+            cache=replace(self.settings.cache, enabled=False, redis_url=None),
+        )
+        request = Request(_REHEARSED, (), settings, Memory(TransformationCache(settings)))
+        run(transform(request), ModelOnly(_Rehearsal()))
+
+    def _outfits(self, *, embed: Any, read: Any, write: Any, options: Mapping[str, Any] | None = None) -> Outfits:
+        if (read is None) != (write is None):
+            raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
+        embedder = None
+        if embed is not None:
+            # Those who wrap functions of texts do not wait for its modules.
+            from qtmiddleware.providers.embedders import query_embedder
+
+            embedder = query_embedder(embed)
+        return Outfits(
+            self,
+            lambda: self._equipment,
+            Memory(self._memory.cache, self._memory.sampler),
+            shape=custom_shape(read, write) if read is not None else None,
+            embedder=embedder,
+            options=None if options is None else dict(options),
+        )
+
+    @property
+    def retriever(self) -> Wrapped[..., list[Record]]:
+        """The search of the own store, ``(query, top_k, filter)``, with the middleware around it; opened on first use.
+
+        Raises `StoreError` where there is no index yet or it was made with another embedding model.
+        """
+        return self._own.wrapped(self._around)
+
+    def _around(self, kit: Kit) -> Wrapped[..., list[Record]]:
+        call_shape = CallShape.of(
+            kit.search, query_arg="query", top_k_arg="top_k", takes_vector=kit.query_embedder is not None
+        )
+        outfits = self._outfits(embed=kit.query_embedder, read=None, write=None)
+        self._equipment.prepare(self.settings)
+        return Wrapped(kit.search, call_shape, outfits)
+
+    def answer(self, question: str, **options: Any) -> Answer:
+        """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.
+
+        They are *top_k*, *filter*, *history* and *config*. Raises `ModelError` where the model gives no answer; what
+        was retrieved for it is the error's ``retrieval`` then.
+        """
+        return self.retriever.answer(question, **options)
+
+    async def aanswer(self, question: str, **options: Any) -> Answer:
+        """`answer` without blocking the running loop."""
+        return await self.retriever.aanswer(question, **options)
+
+    def stream_answer(self, question: str, **options: Any) -> AnswerStream:
+        """`answer` piece by piece: iterate over the pieces, then take the whole from ``.answer``."""
+        return self.retriever.stream_answer(question, **options)
+
+    def astream_answer(self, question: str, **options: Any) -> AsyncAnswerStream:
+        """`stream_answer` without blocking the running loop."""
+        return self.retriever.astream_answer(question, **options)
+
+    def preprocess(self, query: str) -> str:
+        """The keywords of *query* under this configuration."""
+        options = self._equipment.settings(current_overrides()).preprocess
+        return preprocess(
+            query, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words
+        )
+
+    # A str is itself a Sequence[str], so the overloads overlap; the first one wins, as it should.
+    @overload
+    def transform(self, query: str, **options: Unpack[AskOptions]) -> Transformation: ...  # type: ignore[overload-overlap]
+    @overload
+    def transform(self, query: Sequence[str], **options: Unpack[AskOptions]) -> list[Transformation]: ...
+
+    def transform(
+        self, query: str | Sequence[str], **options: Unpack[AskOptions]
+    ) -> Transformation | list[Transformation]:
+        """What the model makes of *query*, or of each of a list of queries, in their number and order.
+
+        What could not be had is empty, and ``notes`` says why; nothing is raised for it.
+        """
+        transforming, world = self._transforming(options)
+        if isinstance(query, str):
+            return run(transforming.one(query), world)
+        return run(transforming.many(query), world)
+
+    @overload
+    async def atransform(  # type: ignore[overload-overlap]
+        self, query: str, **options: Unpack[AskOptions]
+    ) -> Transformation: ...
+    @overload
+    async def atransform(self, query: Sequence[str], **options: Unpack[AskOptions]) -> list[Transformation]: ...
+
+    async def atransform(
+        self, query: str | Sequence[str], **options: Unpack[AskOptions]
+    ) -> Transformation | list[Transformation]:
+        """`transform` without blocking the running loop."""
+        transforming, world = self._transforming(options)
+        if isinstance(query, str):
+            return await arun(transforming.one(query), world)
+        return await arun(transforming.many(query), world)
+
+    def _transforming(self, options: AskOptions) -> tuple[Transforming, ModelOnly]:
+        equipment, config = self._equipment, options.get("config")
+        settings = equipment.settings((*current_overrides(), config) if config else current_overrides())
+        model = equipment.model(settings)
+        bulkhead = equipment.bulkhead
+        return Transforming(settings, model, self._memory, options, bulkhead), ModelOnly(model, bulkhead)
+
+    def close(self) -> None:
+        """Close the clients and the store this middleware opened; those it was given stay open."""
+        self._is_closed = True
+        self._memory.sampler.flush(logger)
+        finish_loading()
+        self._own.close()
+        self._memory.cache.close()
+        self._equipment.close()
+
+    async def aclose(self) -> None:
+        """`close` for the clients of the running loop too."""
+        self._is_closed = True
+        self._memory.sampler.flush(logger)
+        finish_loading()
+        self._own.close()
+        self._memory.cache.close()
+        await self._equipment.aclose()
+
+    def __copy__(self) -> QueryMiddleware:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> QueryMiddleware:
+        return self
+
+    def __getstate__(self) -> tuple[Config, dict[str, Any]]:
+        """What it is made of, which is all that is pickled: no client, key, cache or lock.
+
+        Raises `PicklingError` where it was given an object, which may hold one of these.
+        """
+        for name, given in self._given.items():
+            check_picklable(f"{name}=", given, by_value=modules_by_value() is not None)
+        return self.config, self._given
+
+    def __setstate__(self, made_of: tuple[Config, dict[str, Any]]) -> None:
+        config, given = made_of
+        QueryMiddleware.__init__(self, config, **given)
+
+    def __enter__(self) -> QueryMiddleware:
+        self._is_closed = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> QueryMiddleware:
+        self._is_closed = False
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

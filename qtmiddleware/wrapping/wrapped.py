@@ -1,0 +1,303 @@
+"""A wrapped retrieval function: the same signature, the same return type, better results."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from pickle import PicklingError
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, SupportsIndex, TypeVar, overload
+
+from qtmiddleware.config.overrides import Layers, current_overrides
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import WrapError
+from qtmiddleware.retrieval.history import read_history
+from qtmiddleware.retrieval.pipeline import retrieve
+from qtmiddleware.retrieval.request import Request, invalid_query, unsearchable
+from qtmiddleware.runtime.drivers import arun, run
+from qtmiddleware.types import Answer, Degradation, Retrieval
+from qtmiddleware.wrapping.bound import Bound, binds, mark_as_coroutine_function
+from qtmiddleware.wrapping.calls import CallShape
+from qtmiddleware.wrapping.invocation import Invocation, Outfit, Outfits, awaitable, is_within
+from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, is_in, modules_by_value, name_of
+
+if TYPE_CHECKING:
+    from qtmiddleware.rag.answering import Answering, AnswerStream, AsyncAnswerStream
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class Wrapped(Generic[P, R]):
+    """A synchronous retrieval function with the middleware around it.
+
+    Called, it takes and returns what the function does. `retrieve` and `aretrieve` return a `Retrieval` instead,
+    `answer`, `stream_answer` and their asynchronous twins what the language model answers from it. All arguments are
+    the function's own but these, the reserved words of those methods:
+
+    *history*: the conversation so far, oldest first; a function with a parameter of that name gets it too.
+    *config*: settings for this call; a function with a parameter of that name gets it in our place.
+    *qtm_config*: settings for this call, whatever parameters the function has.
+
+    A function that searches through itself gets, within its own search, what the plain function returns: the searches
+    stay as many as it makes itself. A context variable says so, which threads and tasks of ours carry along.
+    """
+
+    is_async = False
+    _is_qtmiddleware = True
+
+    def __init__(self, fn: Callable[P, R], call_shape: CallShape, outfits: Outfits) -> None:
+        self._fn = fn
+        self._call_shape = call_shape
+        self._outfits = outfits
+        self._takes_history = _has_parameter(fn, "history")
+        self._takes_config = _has_parameter(fn, "config")
+        # Not the function's own attributes: they are found through `__getattr__` and must not hide ours.
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the function returns for these arguments, with better matches in it."""
+        if self._passes_through():
+            return self._fn(*args, **kwargs)
+        request, call = self._request(args, kwargs, brief=True)
+        return call.finished(run(retrieve(request), call)).response  # type: ignore[no-any-return]
+
+    def retrieve(
+        self,
+        *args: Any,
+        history: Iterable[Any] | None = None,
+        config: Any = None,
+        qtm_config: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Retrieval:
+        """What the function finds for these arguments, with the account of how it was found.
+
+        *history* is the conversation so far, oldest first; *config* overrides settings for this call, as *qtm_config*
+        does where the function has a ``config`` of its own. What cannot be worked with (a blank, overlong or non-text
+        query, a vector or an id in its place) is passed on as it is, and ``degradations`` says why. Raises what the
+        function itself raises, and `ConfigError` for bad settings.
+        """
+        request, call = self._request(args, kwargs, history, config, qtm_config)
+        return call.finished(run(retrieve(request), call))
+
+    async def aretrieve(
+        self,
+        *args: Any,
+        history: Iterable[Any] | None = None,
+        config: Any = None,
+        qtm_config: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Retrieval:
+        """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
+        request, call = self._request(args, kwargs, history, config, qtm_config)
+        return call.finished(await arun(retrieve(request), call))
+
+    def answer(self, *args: Any, **kwargs: Any) -> Answer:
+        """The answer to the query of these arguments from what the function finds for them, with citations.
+
+        *history* and *config* may be among them, as for `retrieve`. Raises what `retrieve` raises, `InvalidQuery`
+        for a query that cannot be answered (blank, overlong or no text), and `ModelError` where the language model
+        gives no answer; what was found is the error's ``retrieval`` then.
+        """
+        answering, call = self._answering(args, kwargs)
+        return run(answering.flow(), call)
+
+    async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
+        """`answer` without blocking the running loop."""
+        answering, call = self._answering(args, kwargs)
+        return await arun(answering.flow(), call)
+
+    def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
+        """`answer` piece by piece: what the function finds is there at once, the text comes as the model writes it."""
+        from qtmiddleware.rag.answering import AnswerStream
+
+        return AnswerStream(*self._answering(args, kwargs))
+
+    def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
+        """`stream_answer` without blocking the running loop; nothing is called before it is iterated or entered."""
+        from qtmiddleware.rag.answering import AsyncAnswerStream
+
+        return AsyncAnswerStream(*self._answering(args, kwargs))
+
+    @property
+    def middleware(self) -> Any:
+        """The `QueryMiddleware` around this function, with its `health`, `ready`, `reload` and `close`."""
+        return self._outfits.middleware
+
+    @property
+    def _outfit(self) -> Outfit:
+        """What a call that begins now works with."""
+        return self._outfits.current()
+
+    @property
+    def top_k_argument(self) -> str | None:
+        """The name of the parameter that says how many passages are wanted, where the signature shows it."""
+        return self._call_shape.top_k_argument
+
+    def configured(self, config: Mapping[str, Any]) -> Self:
+        """The same function under the settings of *config*, laid over its own, with a memory of its own.
+
+        Raises `ConfigError` for what is impossible or cannot change once a function is wrapped, as the store.
+        """
+        return type(self)(self._fn, self._call_shape, self._outfits.under(config))
+
+    def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Answering, Invocation]:
+        # Those who only retrieve do not wait for what answers.
+        from qtmiddleware.rag.answering import Answering
+
+        ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
+        request, call = self._request(args, kwargs, *ours)
+        if request.problem is not None and request.problem.reason != "nested":
+            raise invalid_query(request.problem, self._call_shape.argument)
+        return Answering(request, call.chat, call.finished), call
+
+    def _request(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        history: Any = None,
+        config: Any = None,
+        qtm_config: Mapping[str, Any] | None = None,
+        *,
+        brief: bool = False,
+    ) -> tuple[Request, Invocation]:
+        if isinstance(history, Iterator):
+            history = tuple(history)
+        if history and self._takes_history:
+            kwargs = {**kwargs, "history": history}
+        if config is not None and self._takes_config:
+            kwargs, config = {**kwargs, "config": config}, None
+        layers = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
+        outfit = self._outfits.current(layers)
+        call_shape = self._call_shape
+        original, problem = self._query(args, kwargs, outfit.settings)
+        # Without a query nothing shows where the number of passages would be either, and nothing is cut.
+        top_k = call_shape.top_k(args, kwargs) if problem is None else None
+        conversation = read_history(history)
+        request = Request(
+            original=original,
+            history=conversation.messages,
+            settings=outfit.settings,
+            memory=outfit.memory,
+            # What is no number of passages is the function's own affair.
+            top_k=top_k if top_k is None or top_k > 0 else None,
+            problem=problem,
+            unread=conversation.problem,
+            shape=outfit.shape,
+            model=outfit.model.name,
+            reason_to_wait=outfit.model.reason_to_wait,
+            bulkhead=outfit.bulkhead,
+            embeds=outfit.embedder is not None,
+            brief=brief and outfit.log is None,
+            awaits_model=getattr(outfit.reranker, "is_unread", False) is True,
+        )
+        call = Invocation(self._fn, call_shape, args, kwargs, original, outfit, native_async=self.is_async)
+        return request, call
+
+    def _passes_through(self) -> bool:
+        """Whether a call is the function's own: nothing is to be done, or the function searches through itself."""
+        return (self._outfit.is_off and not current_overrides()) or is_within(self._fn)
+
+    def _query(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
+    ) -> tuple[Any, Degradation | None]:
+        """The query as it was passed, ``""`` where there is none, and why it cannot be worked with."""
+        try:
+            query = self._call_shape.query(args, kwargs)
+        except WrapError as error:
+            return "", Degradation("query", "missing", str(error))
+        problem = unsearchable(query, settings)
+        if problem is None and is_within(self._fn):
+            problem = Degradation("query", "nested", "the function searches through itself; nothing was added")
+        return query, problem
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self: Wrapped[Concatenate[S, Q], R], instance: S, owner: type | None = None) -> Bound[Q, R]: ...
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """What a plain function would be as a class attribute: itself on the class, a method on an instance."""
+        return Bound(self, instance) if instance is not None and binds(self._fn) else self
+
+    def __getattr__(self, name: str) -> Any:
+        # Whatever else the function has is reachable through us; special names and what is not set yet are not.
+        if (name.startswith("__") and name != "__isabstractmethod__") or name == "_fn":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._fn, name)
+
+    def __copy__(self) -> Wrapped[P, R]:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Wrapped[P, R]:
+        return self
+
+    def __reduce_ex__(self, _: SupportsIndex) -> Any:
+        """Like a function, pickled by its name where that is ours, else as how it is made.
+
+        Nothing made along the way is taken along: clients, caches, locks and keys are those of the other process.
+        Raises `PicklingError`, which says what to do.
+        """
+        modules, name = modules_by_value(), name_of(self._fn, self)
+        if name is not None and (modules is None or not is_in(self._fn.__module__, modules)):
+            return name
+        middleware, options, below = self._outfits.middleware, self._outfits.options, self._outfits.below
+        if options is None:
+            raise PicklingError(f"{self!r} cannot be pickled; {ADVICE}")
+        given = {f"the function of {self!r}": self._fn, **{f"{it}=": options[it] for it in options}}
+        for what, it in given.items():
+            check_picklable(what, it, by_value=modules is not None)
+        # Empty at first: a function that searches through itself holds what is being made here.
+        return _empty, (type(self),), (self._fn, middleware, options, below)
+
+    def __setstate__(self, made_of: tuple[Callable[P, R], Any, Mapping[str, Any], Layers]) -> None:
+        fn, middleware, options, below = made_of
+        made: Wrapped[P, R] = middleware.wrap(fn, **options)
+        for layer in below:
+            made = made.configured(layer)
+        vars(self).update(vars(made))
+
+    def __repr__(self) -> str:
+        return f"<qtmiddleware around {getattr(self._fn, '__qualname__', type(self._fn).__name__)}>"
+
+
+class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
+    """An asynchronous retrieval function with the middleware around it; `retrieve` is `aretrieve` here."""
+
+    is_async = True
+
+    def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], call_shape: CallShape, outfits: Outfits) -> None:
+        super().__init__(fn, call_shape, outfits)
+        mark_as_coroutine_function(self)
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the function returns for these arguments, with better matches in it."""
+        if self._passes_through():
+            return await awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
+        request, call = self._request(args, kwargs, brief=True)
+        return call.finished(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
+
+    def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:
+        """Refused: an asynchronous function cannot be waited for here."""
+        raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve(...)`")
+
+    def answer(self, *_args: Any, **_kwargs: Any) -> Answer:
+        """Refused: an asynchronous function cannot be waited for here."""
+        raise WrapError(f"{self!r} is asynchronous: use `await ....aanswer(...)`")
+
+    def stream_answer(self, *_args: Any, **_kwargs: Any) -> AnswerStream:
+        """Refused: an asynchronous function cannot be waited for here."""
+        raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
+
+
+def _empty(kind: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
+    return kind.__new__(kind)
+
+
+def _has_parameter(fn: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return False
