@@ -84,10 +84,10 @@ def _used(it: Used) -> Timed:
 
 # Patterns that are given the end or the beginning of a text alone, with how many characters that is.
 _GIVEN: Final = {
-    "testsets.sampling._ENTRY": 20,
+    "evaluation.testsets.sampling._ENTRY": 20,
     "transforms.parsing._ASIDE": 200,
     "transforms.labels._GENERIC": 80,
-    "answering.citing._INDEXED": 200,
+    "rag.answering.citing._INDEXED": 200,
     "transforms.noise._noise": 300,
     "transforms.refusals._refusal": 300,
 }
