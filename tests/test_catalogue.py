@@ -20,7 +20,7 @@ from qtmiddleware.config.settings import Settings, key_of, marked
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.llms import as_language_model
 from qtmiddleware.retrieval.question import Question
-from qtmiddleware.transforms import PROMPTS, prompts_for
+from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
 
 PACKAGE = Path(qtmiddleware.__file__).parent
@@ -29,7 +29,7 @@ PROMPT_FILE = '''
 """What the answer would be called in another field."""
 
 from qtmiddleware.protocols import ReplyField
-from qtmiddleware.transforms.base import Transform
+from qtmiddleware.transforms.prompt import Transform
 
 TRANSFORM = Transform(
     mode="jargon",
@@ -234,7 +234,7 @@ def test_a_provider_of_models_is_a_row_and_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", [row for row in TRANSFORMS.values() if row.fields], ids=lambda row: row.name)
 def test_a_prompt_asks_for_the_texts_of_its_row(row: Any) -> None:
-    (prompt,) = prompts_for(Settings(transformation_type=row.name), "q")
+    (prompt,) = build_prompts(Settings(transformation_type=row.name), "q")
     assert tuple(field.name for field in prompt.fields) == row.fields
     assert all(field.shape == TEXT_FIELDS[field.name].shape for field in prompt.fields)
 
@@ -297,7 +297,7 @@ def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
         else:
             other = changed(key, base)
         before, after = (
-            [(prompt, request_of(settings, prompt)) for prompt in prompts_for(settings, "And when?", HISTORY)]
+            [(prompt, request_of(settings, prompt)) for prompt in build_prompts(settings, "And when?", HISTORY)]
             for settings in (base, other)
         )
         keys = [Question("And when?", HISTORY, it).cache_key(it.transformation_model) for it in (base, other)]

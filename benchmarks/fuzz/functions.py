@@ -16,16 +16,16 @@ from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.evaluation.testsets.filtering import Written, fault_of, fault_of_check
 from qtmiddleware.evaluation.testsets.sampling import is_prose
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
+from qtmiddleware.preprocessing.text import clean, normalise, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.streaming import StreamReader
 from qtmiddleware.providers.stores.words import index_text, query_words
 from qtmiddleware.rag.answering.reading import Reading
 from qtmiddleware.rag.chunking import chunks
 from qtmiddleware.retrieval.keyword_evidence import keyword_scores
-from qtmiddleware.transforms import PROMPTS, distinct, guard, parse
-from qtmiddleware.transforms.salvage import json_values
-from qtmiddleware.transforms.thoughts import without_thoughts
-from qtmiddleware.transforms.wording import clean, normal, tokens
+from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
+from qtmiddleware.transforms.json_reading import find_json
+from qtmiddleware.transforms.parsing import strip_thoughts
 from qtmiddleware.types import Match, Transformation
 from qtmiddleware.wrapping.inquiring import members
 
@@ -57,7 +57,7 @@ def _quietly(function: Callable[[str], Any]) -> Callable[[str], None]:
 
 @cache
 def _prompt(mode: str) -> Prompt:
-    return PROMPTS[mode].prompt(Settings(), QUESTION)
+    return PROMPTS[mode].build_prompt(Settings(), QUESTION)
 
 
 def _parsed(mode: str) -> Callable[[str], None]:
@@ -79,14 +79,14 @@ def _read(text: str) -> None:
 def _guarded(text: str) -> None:
     spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
     made = Transformation(rewrite=text, sub_queries=(text, "a"), hyde=text, keywords=(text,))
-    guard(made, query=QUESTION, must_keep=spans, script_of=dominant_script)
+    guard(made, query=QUESTION, must_keep=spans)
 
 
 def _guarded_query(text: str) -> None:
     # Longer queries are refused.
     query = text[:8_000]
     spans = [(span.kind, span.text) for span in protected_spans(query)]
-    guard(Transformation(rewrite=query[:1_000]), query=query, must_keep=spans, script_of=dominant_script)
+    guard(Transformation(rewrite=query[:1_000]), query=query, must_keep=spans)
 
 
 def _streamed(text: str) -> None:
@@ -111,14 +111,14 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "dominant_script": _quietly(dominant_script),
     "protected_spans": _quietly(protected_spans),
     **{f"parse, {mode}": _parsed(mode) for mode in ("rewrite", "combined", "hyde", "keywords")},
-    "json_values": _quietly(json_values),
-    "without_thoughts": _quietly(without_thoughts),
+    "find_json": _quietly(find_json),
+    "strip_thoughts": _quietly(strip_thoughts),
     "clean": _quietly(clean),
-    "normal": _quietly(normal),
-    "tokens": _quietly(tokens),
+    "normalise": _quietly(normalise),
+    "split_tokens": _quietly(split_tokens),
     "guard, the text": _quietly(_guarded),
     "guard, the query": _quietly(_guarded_query),
-    "distinct": _quietly(lambda text: distinct([text, text + "b"], original=text)),
+    "find_repeats": _quietly(lambda text: find_repeats([text, text + "b"], original=text)),
     "an answer with citations": _quietly(_read),
     "a streamed body": _quietly(_streamed),
     "opinion of a judge": _quietly(lambda text: opinion(Reply(text))),

@@ -85,11 +85,11 @@ def _used(it: Used) -> Timed:
 # Patterns that are given the end or the beginning of a text alone, with how many characters that is.
 _GIVEN: Final = {
     "evaluation.testsets.sampling._ENTRY": 20,
-    "transforms.parsing._ASIDE": 200,
-    "transforms.labels._GENERIC": 80,
+    "transforms.rules._ASIDE": 200,
+    "transforms.plain_text._GENERIC": 80,
     "rag.answering.citing._INDEXED": 200,
-    "transforms.noise._noise": 300,
-    "transforms.refusals._refusal": 300,
+    "transforms.chatter._noise": 300,
+    "transforms.chatter._refusal": 300,
 }
 
 

@@ -17,8 +17,8 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.body import read_reply
 from qtmiddleware.providers.llms.openai.streaming import StreamReader
 from qtmiddleware.rag.answering.reading import Reading
-from qtmiddleware.transforms import PROMPTS, distinct, guard, is_within_limits, parse
-from qtmiddleware.transforms.salvage import Members, json_values
+from qtmiddleware.transforms import PROMPTS, find_repeats, guard, is_within_limits, parse
+from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Match, Transformation
 
 QUESTION: Final = "Does Jaco have any health concerns in May 2024?"
@@ -39,7 +39,7 @@ def parsing(data: bytes) -> None:
     except ModelError:
         return
     spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
-    kept = guard(made, query=QUESTION, must_keep=spans, script_of=lambda it: "latin" if it.isascii() else "")
+    kept = guard(made, query=QUESTION, must_keep=spans)
     check(_is_bounded(made) and _is_bounded(kept), "texts are bounded")
     check(all(is_within_limits(it, prompt.fields) for it in (made, kept)), "what a reply gives can be remembered")
     for cut in (0, len(text) // 2):
@@ -57,16 +57,16 @@ def guarding(data: bytes) -> None:
     query, _, said = text_of(data).partition("\n")
     spans = [(span.kind, span.text) for span in protected_spans(query)]
     given = Transformation(rewrite=said[:1_000] or None, sub_queries=(said[:500], query[:500]), hyde=said[:4_000])
-    made = guard(given, query=query, must_keep=spans, script_of=lambda it: "latin" if it.isascii() else "other")
+    made = guard(given, query=query, must_keep=spans)
     check(made.rewrite is None or len(made.rewrite) <= 1_000, "texts are bounded")
-    kept = distinct([said, query, said], original=query)
-    check(2 not in kept and 1 not in kept, "a text that was there is searched once")
+    repeats = find_repeats([said, query, said], original=query)
+    check(None not in repeats[1:], "a text that was there is searched once")
 
 
 def salvaging(data: bytes) -> None:
     """JSON out of anything; what the standard reads is read as the standard reads it."""
     text = text_of(data)
-    found = json_values(text)
+    found = find_json(text)
     check(all(it.start < it.end <= len(text) for it in found), "what is found stands in the text")
     check(all(one.end <= other.start for one, other in pairwise(found)), "no two overlap")
     try:

@@ -7,16 +7,16 @@ rewrite of it must not lose. Word lists are read from their files once, when the
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.preprocessing import language as languages
-from qtmiddleware.preprocessing import lexicon as lexicons
-from qtmiddleware.preprocessing import quotes, reading, spans, stripping
-from qtmiddleware.preprocessing.base import Lexicon, Markers, Prepared, Span, Token
-from qtmiddleware.preprocessing.script import dominant_script
+from qtmiddleware.preprocessing.language import DEFAULT, Markers, collect_markers, dominant_script, guess_language
+from qtmiddleware.preprocessing.lexicon import Lexicon, adjust, check_words, load
+from qtmiddleware.preprocessing.spans import Span, find_spans
+from qtmiddleware.preprocessing.stripping import fold_tokens, is_all_caps, strip
+from qtmiddleware.preprocessing.tokeniser import tokenise
 
 __all__ = [
     "LANGUAGES",
@@ -35,6 +35,14 @@ PASSES = 4
 """How often the rules may be run over their own result before the query is left as it was."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A query's *keywords*, and the code of the word list they were found with (``""`` where none was used)."""
+
+    keywords: str = field(repr=False)
+    language: str
+
+
 def prepare(
     text: str, *, language: str = AUTO, keep_words: Collection[str] = (), extra_words: Collection[str] = ()
 ) -> Prepared:
@@ -46,7 +54,18 @@ def prepare(
 
     Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word lists that are none.
     """
-    return Prepared(*_prepared(text, language, keep_words, extra_words))
+    _check_text(text)
+    lists = _word_lists(check_words(keep_words, "keepWords"), check_words(extra_words, "extraWords"))
+    code = _check_language(language)
+    result, used = _run_pass(text, code, lists)
+    # What the rules leave may itself begin like a question. They run until nothing changes, or not at all: either way
+    # preparing the result again gives the result.
+    for _ in range(PASSES):
+        before = result
+        result, _used = _run_pass(before, code, lists)
+        if result == before:
+            return Prepared(result, used)
+    return Prepared(text, used)
 
 
 def preprocess(
@@ -57,7 +76,7 @@ def preprocess(
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'
     """
-    return _prepared(text, language, keep_words, extra_words)[0]
+    return prepare(text, language=language, keep_words=keep_words, extra_words=extra_words).keywords
 
 
 def detect_language(text: str) -> str:
@@ -65,12 +84,12 @@ def detect_language(text: str) -> str:
 
     Raises `InvalidQuery` if *text* is no string.
     """
-    if not isinstance(text, str):
-        raise _not_text(text)
+    _check_text(text)
     if not _is_latin(text):
         return ""
-    shelf = _shelf()
-    return shelf.guess(_read(text, shelf)[1], text)
+    lists = _word_lists()
+    tokens = tokenise(text)
+    return lists.guess(text, fold_tokens(tokens, is_all_caps(tokens, lists.small)))
 
 
 def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
@@ -80,91 +99,64 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     told by their capitals, so a query in lower case or in capitals throughout has none; in German, where every noun
     has a capital, only acronyms and names of several words are. Errors are those of `prepare`.
     """
-    if not isinstance(text, str):
-        raise _not_text(text)
-    shelf = _shelf()
-    code = _code(language)
-    tokens, keys, loud = _read(text, shelf)
-    chosen = (code or shelf.guess(keys, text)) if _is_latin(text) else ""
-    return spans.spans(text, tokens, shelf.lexicons[chosen or languages.DEFAULT], loud)
+    _check_text(text)
+    lists = _word_lists()
+    code = _check_language(language)
+    tokens = tokenise(text)
+    all_caps = is_all_caps(tokens, lists.small)
+    used = (code or lists.guess(text, fold_tokens(tokens, all_caps))) if _is_latin(text) else ""
+    return find_spans(text, tokens, lists.lexicons[used or DEFAULT], all_caps)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
-    """All word lists, ready for use; ``""`` names the empty one."""
+class _WordLists:
+    """All word lists, ready for use; ``""`` names the empty one. *small* are all stop words but acronyms."""
 
     lexicons: dict[str, Lexicon]
     markers: Markers
     small: frozenset[str]
     is_extended: bool
 
-    def guess(self, keys: list[str], text: str = "") -> str:
-        """The language of the folded words *keys*, and of the marks only one language has in *text*, or ``""``."""
-        return languages.guess([*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text)
+    def guess(self, text: str, keys: list[str]) -> str:
+        """The language of *text* with the folded words *keys*, and of the marks only one language has, or ``""``."""
+        return guess_language([*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text)
 
 
 @lru_cache(16)
-def _shelf(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()) -> _Shelf:
-    """The word lists, changed by what a user wants kept and removed."""
-    own = [lexicons.load(code) for code in LANGUAGES]
+def _word_lists(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()) -> _WordLists:
+    """The word lists, changed by what a user wants kept and removed; those of the last few users are remembered."""
+    own = [load(code) for code in LANGUAGES]
     ready = [Lexicon(""), *own]
     if keep_words or extra_words:
-        ready = [lexicons.adjusted(lexicon, keep_words, extra_words) for lexicon in ready]
-    return _Shelf(
+        ready = [adjust(lexicon, keep_words, extra_words) for lexicon in ready]
+    return _WordLists(
         lexicons={lexicon.language: lexicon for lexicon in ready},
-        markers=languages.markers(own),
+        markers=collect_markers(own),
         small=frozenset(word for lexicon in own for word in lexicon.stop - lexicon.acronyms),
         is_extended=bool(extra_words),
     )
 
 
-def _prepared(
-    text: object, language: str, keep_words: Collection[str], extra_words: Collection[str]
-) -> tuple[str, str]:
-    """The keywords of *text* and the language they were found with."""
-    if not isinstance(text, str):
-        raise _not_text(text)
-    shelf = _own_shelf(keep_words, extra_words) if keep_words or extra_words else _shelf()
-    code = "" if language == AUTO else _code(language)
-    result, used = _once(text, code, shelf)
-    # What the rules leave may itself begin like a question. They run until nothing changes, or not at all: either way
-    # preparing the result again gives the result.
-    for _ in range(PASSES):
-        before = result
-        result, _used = _once(before, code, shelf)
-        if result == before:
-            return result, used
-    return text, used
-
-
-def _once(text: str, code: str, shelf: _Shelf) -> tuple[str, str]:
-    """One pass of the rules: its result and the language."""
-    if not (_is_latin(text) or shelf.is_extended):
+def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[str, str]:
+    """One pass of the rules: its result and the language whose words were removed."""
+    if not (_is_latin(text) or lists.is_extended):
         return text, ""
-    tokens, keys, _ = _read(text, shelf)
-    used = code or shelf.guess(keys, text)
-    return stripping.strip(text, tokens, keys, shelf.lexicons[used]) or text, used
-
-
-def _read(text: str, shelf: _Shelf) -> tuple[list[Token], list[str], bool]:
-    """The pieces of *text*, each as word lists hold it, and whether it is in capitals throughout."""
-    tokens = reading.read(text, quotes.find_quotes(text))
-    loud = stripping.is_loud(tokens, shelf.small)
-    return tokens, stripping.keys_of(tokens, loud), loud
+    tokens = tokenise(text)
+    keys = fold_tokens(tokens, is_all_caps(tokens, lists.small))
+    used = code or lists.guess(text, keys)
+    return strip(text, tokens, keys, lists.lexicons[used]) or text, used
 
 
 def _is_latin(text: str) -> bool:
     """Whether the word lists can speak to *text* at all; a text without letters has no script to object."""
-    return text.isascii() or dominant_script(text) in ("latin", "")
+    return dominant_script(text) in ("latin", "")
 
 
-def _own_shelf(keep_words: Collection[str], extra_words: Collection[str]) -> _Shelf:
-    """The word lists with a user's own words; those of the last few users are remembered."""
-    return _shelf(lexicons.checked(keep_words, "keepWords"), lexicons.checked(extra_words, "extraWords"))
+def _check_language(language: str) -> str:
+    """The code of a known *language*, ``""`` for ``auto``; a region is of no matter.
 
-
-def _code(language: str) -> str:
-    """The code of a known *language*, ``""`` for ``auto``; a region is of no matter."""
+    Raises `ConfigError` for a language without a word list.
+    """
     code = str(language).replace("_", "-").partition("-")[0].casefold()
     if code == AUTO:
         return ""
@@ -179,6 +171,7 @@ def _code(language: str) -> str:
     return code
 
 
-def _not_text(value: object) -> InvalidQuery:
-    """The error for a query that is no string."""
-    return InvalidQuery(f"the query must be a string, not {type(value).__name__}", argument="text")
+def _check_text(text: object) -> None:
+    """Raises `InvalidQuery` if *text* is no string."""
+    if not isinstance(text, str):
+        raise InvalidQuery(f"the query must be a string, not {type(text).__name__}", argument="text")

@@ -1,58 +1,111 @@
-"""Reads the word lists, one JSON file a language, and changes them by what a user wants kept or removed."""
+"""The word lists: what one holds, how it is read, and how it is changed by what a user wants kept or removed.
+
+A language is one JSON file in `lexicons`; README.md there says what each of its keys holds.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.preprocessing.base import Lexicon, Phrase, Phrases, fold
+from qtmiddleware.preprocessing.text import fold
+
+Phrase = tuple[tuple[frozenset[str], bool], ...]
+"""A phrase, place by place: the words that may stand there, and whether the place may be left out."""
+
+Phrases = Mapping[str, tuple[Phrase, ...]]
+"""Phrases by the word they begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """The word list of one language, every word casefolded and with straight apostrophes.
+
+    *homographs* are stop words that are names too, *pronouns* what follows one where it is none. A language is told by
+    the words *strong* and *weak*, by *starters*, first words that are enough alone, and by *openers*, which weigh more
+    in that place. *lead_ins* and *kept* are phrases: what goes as a whole at the start, and what stays anywhere.
+    *titles* stand before names. *chatter* and *fillers* are patterns for the replies of a model: how a sentence opens
+    that talks about the task, and what may stand before it; *talk* are words by which it speaks of itself and the task.
+    *refusals* and *preambles* are regular expressions for how a reply opens that is none. *denials* are all words that
+    deny, without accents, *denial_patterns* what denies inside of a word, and *exclusions* the words for "without".
+    *abbreviations* end with a full stop that ends no sentence, and *no_answer* says that the passages hold none.
+    """
+
+    language: str
+    stop: frozenset[str] = frozenset()
+    articles: frozenset[str] = frozenset()
+    verbs: frozenset[str] = frozenset()
+    elisions: frozenset[str] = frozenset()
+    negations: frozenset[str] = frozenset()
+    homographs: frozenset[str] = frozenset()
+    acronyms: frozenset[str] = frozenset()
+    pronouns: frozenset[str] = frozenset()
+    closings: frozenset[str] = frozenset()
+    strong: frozenset[str] = frozenset()
+    weak: frozenset[str] = frozenset()
+    starters: frozenset[str] = frozenset()
+    openers: frozenset[str] = frozenset()
+    lead_ins: Phrases = field(default_factory=dict)
+    kept: Phrases = field(default_factory=dict)
+    nouns_are_capitalised: bool = False
+    titles: frozenset[str] = frozenset()
+    chatter: tuple[str, ...] = ()
+    fillers: tuple[str, ...] = ()
+    talk: frozenset[str] = frozenset()
+    denials: frozenset[str] = frozenset()
+    denial_patterns: tuple[str, ...] = ()
+    exclusions: frozenset[str] = frozenset()
+    refusals: tuple[str, ...] = ()
+    preambles: tuple[str, ...] = ()
+    abbreviations: tuple[str, ...] = ()
+    no_answer: str = ""
 
 
 @cache
 def load(language: str) -> Lexicon:
     """The word list of *language*, read from its file once."""
-    data = _read(language)
+    data = _read_file(language)
     classes: dict[str, list[str]] = data["stop_words"]
     hints: dict[str, list[str]] = data["hints"]
     return Lexicon(
         language=data["language"],
-        stop=_words(word for words in classes.values() for word in words),
-        articles=_words(classes["articles"]),
-        verbs=_words(classes["auxiliaries"] + classes["modals"]),
-        elisions=_words(data["elisions"]),
-        negations=_words(data["negations"]),
-        homographs=_words(data["homographs"]),
-        acronyms=_words(data["acronyms"]),
-        pronouns=_words(data["pronouns"]),
-        closings=_words(data["closings"]),
-        strong=_words(hints["strong"]),
-        weak=_words(hints["weak"]),
-        starters=_words(hints["starters"]),
-        openers=_words(hints.get("openers", [])),
-        lead_ins=phrases(data["lead_ins"]),
-        kept=phrases(data["kept_phrases"]),
+        stop=_fold_words(word for words in classes.values() for word in words),
+        articles=_fold_words(classes["articles"]),
+        verbs=_fold_words(classes["auxiliaries"] + classes["modals"]),
+        elisions=_fold_words(data["elisions"]),
+        negations=_fold_words(data["negations"]),
+        homographs=_fold_words(data["homographs"]),
+        acronyms=_fold_words(data["acronyms"]),
+        pronouns=_fold_words(data["pronouns"]),
+        closings=_fold_words(data["closings"]),
+        strong=_fold_words(hints["strong"]),
+        weak=_fold_words(hints["weak"]),
+        starters=_fold_words(hints["starters"]),
+        openers=_fold_words(hints.get("openers", [])),
+        lead_ins=compile_phrases(data["lead_ins"]),
+        kept=compile_phrases(data["kept_phrases"]),
         nouns_are_capitalised=bool(data.get("nouns_are_capitalised", False)),
-        titles=_words(data["titles"]),
+        titles=_fold_words(data["titles"]),
         chatter=tuple(data["chatter"]),
         fillers=tuple(data["fillers"]),
-        talk=_words(data["talk"]),
-        **_of_replies(data),
+        talk=_fold_words(data["talk"]),
+        **_read_reply_parts(data),
     )
 
 
 @cache
 def load_all() -> tuple[Lexicon, ...]:
     """Every word list, and what is known of the languages that have none: how they deny, refuse and announce."""
-    others = (Lexicon(code, **_of_replies(data)) for code, data in _read("others").items())
+    others = (Lexicon(code, **_read_reply_parts(data)) for code, data in _read_file("others").items())
     return (*map(load, LANGUAGES), *others)
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read_file(name: str) -> dict[str, Any]:
     from importlib.resources import files
 
     source = files("qtmiddleware.preprocessing").joinpath("lexicons", f"{name}.json")
@@ -60,12 +113,12 @@ def _read(name: str) -> dict[str, Any]:
     return data
 
 
-def _of_replies(data: Mapping[str, Any]) -> dict[str, Any]:
+def _read_reply_parts(data: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of a word list that texts of models and documents are read with; each may be missing."""
     return {
-        "denials": _words(data.get("denials", ())),
+        "denials": _fold_words(data.get("denials", ())),
         "denial_patterns": tuple(data.get("denial_patterns", ())),
-        "exclusions": _words(data.get("exclusions", ())),
+        "exclusions": _fold_words(data.get("exclusions", ())),
         "refusals": tuple(data.get("refusals", ())),
         "preambles": tuple(data.get("preambles", ())),
         "abbreviations": tuple(data.get("abbreviations", ())),
@@ -73,7 +126,7 @@ def _of_replies(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def adjusted(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lexicon:
+def adjust(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lexicon:
     """*lexicon* with the words *extra* removed too and those of *keep* never removed; a word in both is kept.
 
     Both are folded. A kept entry may be a phrase; a phrase in *extra* raises `ConfigError`.
@@ -82,7 +135,7 @@ def adjusted(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> L
         raise ConfigError("extraWords holds single words; write a phrase as its words", path="preprocess.extraWords")
     singles = {word for word in keep if " " not in word}
     kept = dict(lexicon.kept)
-    for first, found in phrases(word for word in keep if " " in word).items():
+    for first, found in compile_phrases(word for word in keep if " " in word).items():
         kept[first] = kept.get(first, ()) + found
     return replace(
         lexicon,
@@ -92,36 +145,33 @@ def adjusted(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> L
         # In capitals, such a word is an acronym: IT and US stay where "it" and "us" go.
         acronyms=lexicon.acronyms | extra,
         closings=lexicon.closings - singles,
-        lead_ins={first: _without(found, singles) for first, found in lexicon.lead_ins.items()},
+        lead_ins={first: _drop_words(found, singles) for first, found in lexicon.lead_ins.items()},
         kept=kept,
     )
 
 
-def _words(words: Iterable[str]) -> frozenset[str]:
-    """*words*, folded."""
+def _fold_words(words: Iterable[str]) -> frozenset[str]:
+    """Returns *words*, folded."""
     return frozenset(map(fold, words))
 
 
-def checked(words: Collection[str], key: str) -> frozenset[str]:
+def check_words(words: Collection[str], key: str) -> frozenset[str]:
     """The user's *words*, folded, each with single spaces.
 
     Raises `ConfigError`, naming *key*, for a plain string in place of a list and for an entry that is no text.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
         raise ConfigError(f"{key} must be a list of words", path=f"preprocess.{key}", allowed="a list of words")
-    import unicodedata
-
-    folded = (fold(unicodedata.normalize("NFC", word)) for word in words)
-    return frozenset(text for word in folded if (text := " ".join(word.split())))
+    return frozenset(text for word in words if (text := " ".join(fold(word).split())))
 
 
-def phrases(patterns: Iterable[str]) -> Phrases:
+def compile_phrases(patterns: Iterable[str]) -> Phrases:
     """Patterns such as ``can|could you [please] tell me`` by the words they may begin with.
 
     A place ``a|b`` takes one of these words, ``[a|b]`` one or none.
     """
     table: dict[str, tuple[Phrase, ...]] = {}
-    for phrase in map(_phrase, patterns):
+    for phrase in map(_compile, patterns):
         for words, optional in phrase:
             for word in words:
                 table[word] = (*table.get(word, ()), phrase)
@@ -130,7 +180,7 @@ def phrases(patterns: Iterable[str]) -> Phrases:
     return table
 
 
-def _phrase(pattern: str) -> Phrase:
+def _compile(pattern: str) -> Phrase:
     """One pattern, place by place: ``a|b`` is either word, ``[a|b]`` either or none."""
     places = []
     for place in fold(pattern).split():
@@ -139,8 +189,25 @@ def _phrase(pattern: str) -> Phrase:
     return cast("Phrase", tuple(places))
 
 
-def _without(phrases: tuple[Phrase, ...], words: set[str]) -> tuple[Phrase, ...]:
+def _drop_words(phrases: tuple[Phrase, ...], words: set[str]) -> tuple[Phrase, ...]:
     """*phrases* as they are matched where *words* must stay."""
     if not words:
         return phrases
     return tuple(tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in phrases)
+
+
+def match_phrase(phrases: Phrases, keys: Sequence[str], start: int) -> int:
+    """How many of *keys* from *start* on are a phrase; the longest counts, 0 where none is."""
+    found = phrases.get(keys[start])
+    return max(_match_length(phrase, keys, start) for phrase in found) if found else 0
+
+
+def _match_length(phrase: Phrase, keys: Sequence[str], start: int) -> int:
+    """How many keys *phrase* covers from *start* on; a place that may be left out takes its word wherever it can."""
+    at = start
+    for words, optional in phrase:
+        if at < len(keys) and keys[at] in words:
+            at += 1
+        elif not optional:
+            return 0
+    return at - start

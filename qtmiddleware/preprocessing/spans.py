@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final
+from typing import Final, Literal
 
-from qtmiddleware.preprocessing.base import Lexicon, Span, Token, fold
+from qtmiddleware.preprocessing.lexicon import Lexicon
+from qtmiddleware.preprocessing.stripping import is_title
+from qtmiddleware.preprocessing.text import fold
+from qtmiddleware.preprocessing.tokeniser import Token
 
+SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
+"""What a protected span is."""
 SHORT = 4
 """A text of at most so many words, all of them capitalised, is a name as a whole."""
 
 _UNIT: Final = re.compile(r"\s(?:kg|mg|g|km|cm|mm|m|ml|lbs?|oz|ft|kwh)(?!\w)")
 
 
-def spans(text: str, tokens: Sequence[Token], lexicon: Lexicon, loud: bool) -> tuple[Span, ...]:
-    """The protected parts of *text*, from left to right; where it is *loud*, in capitals throughout, no names."""
-    found = [span for token in tokens if (span := _span(text, token, lexicon))]
-    if not (loud or _is_title(tokens, lexicon)):
-        found += _names(text, tokens, lexicon)
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a query that a rewrite must not lose; ``query[start:end] == text``."""
+
+    kind: SpanKind
+    text: str = field(repr=False)
+    start: int
+    end: int
+
+
+def find_spans(text: str, tokens: Sequence[Token], lexicon: Lexicon, all_caps: bool) -> tuple[Span, ...]:
+    """The protected parts of *text*, from left to right; no names where it is typed in capitals (*all_caps*)."""
+    found = [span for token in tokens if (span := _find_span(text, token, lexicon))]
+    words = [(token.text, fold(token.text)) for token in tokens if token.kind == "word"]
+    if not (all_caps or is_title(words, lexicon)):
+        found += _find_names(text, tokens, lexicon)
     return tuple(sorted(found, key=lambda span: span.start))
 
 
-def _span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
+def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
     """What *token* is protected as by itself."""
     if token.kind == "quote":
         inner = token.text[1:-1]
@@ -47,17 +64,17 @@ def is_negation(key: str, lexicon: Lexicon) -> bool:
     return key.startswith("n'") and "ne" in lexicon.negations
 
 
-def _names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterator[Span]:
+def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterator[Span]:
     """The names among the words of *tokens*: acronyms, and runs of capitalised words inside a sentence."""
     whole = 1 < len(tokens) <= SHORT and all(_is_capitalised(token) for token in tokens)
-    for is_name, group in groupby(_runs(tokens, lexicon, whole, text), key=lambda pair: pair[0] > 0):
+    for is_name, group in groupby(_number_runs(tokens, lexicon, whole, text), key=lambda pair: pair[0] > 0):
         if not is_name:
             continue
         for _, run in groupby(group, key=lambda pair: pair[0]):
-            yield from _name(text, [token for _, token in run], lexicon)
+            yield from _trim_name(text, [token for _, token in run], lexicon)
 
 
-def _runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool, text: str) -> Iterator[tuple[int, Token]]:
+def _number_runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool, text: str) -> Iterator[tuple[int, Token]]:
     """Every token with the number of the run of capitalised words it stands in, 0 for none."""
     number, inside = 0, False
     for at, token in enumerate(tokens):
@@ -103,7 +120,7 @@ def _is_capitalised(token: Token) -> bool:
     return token.kind in ("word", "acronym") and token.text[0].isupper()
 
 
-def _name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
+def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
     """The span of *run* without a leading article and a trailing 's; nothing where the capitals prove no name."""
     while len(run) > 1 and fold(run[0].text) in lexicon.articles and not _all_small(run, lexicon):
         run = run[1:]
@@ -121,11 +138,3 @@ def _name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
 def _all_small(run: Sequence[Token], lexicon: Lexicon) -> bool:
     """Whether all of *run* are stop words, so that the article is part of the name: The Who."""
     return all(fold(token.text) in lexicon.stop for token in run)
-
-
-def _is_title(tokens: Sequence[Token], lexicon: Lexicon) -> bool:
-    """Whether The Words Are Capitalised Like This, so that a capital tells nothing."""
-    words = [token.text for token in tokens if token.kind == "word"]
-    if len(words) < 3 or any(word[0].islower() and (len(word) > 3 or fold(word) in lexicon.verbs) for word in words):
-        return False
-    return any(word[0].isupper() and fold(word) in lexicon.verbs - lexicon.homographs for word in words[1:])

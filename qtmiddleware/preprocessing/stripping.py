@@ -1,25 +1,26 @@
-"""Strips a query that was read into tokens: what pays for capitals, quotes, codes, elisions and other alphabets."""
+"""Strips the tokens of a query of the words that only make it a question."""
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Container, Sequence
 
-from qtmiddleware.preprocessing.base import APOSTROPHES, Lexicon, Token, longest
+from qtmiddleware.preprocessing.lexicon import Lexicon, match_phrase
+from qtmiddleware.preprocessing.text import compose, fold
+from qtmiddleware.preprocessing.tokeniser import Token
 
 LONGEST_ACRONYM = 5
 
 
-def keys_of(tokens: Sequence[Token], loud: bool) -> list[str]:
+def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
     """Every token as word lists hold it; ``""`` for those that are kept as they are written.
 
-    Where the query is *loud*, in capitals throughout, acronyms are words.
+    Where the query is typed in capitals throughout (*all_caps*), acronyms are words.
     """
-    other = "acronym" if loud else "word"
-    return [_key(text) if kind == "word" or kind == other else "" for kind, text, *_ in tokens]
+    other = "acronym" if all_caps else "word"
+    return [fold(text) if kind == "word" or kind == other else "" for kind, text, *_ in tokens]
 
 
-def is_loud(tokens: Sequence[Token], small: Container[str]) -> bool:
+def is_all_caps(tokens: Sequence[Token], small: Container[str]) -> bool:
     """Whether capitals tell nothing, for the query is typed in them; *small* are all stop words.
 
     A few short words in capitals are acronyms as long as no stop word is among them.
@@ -30,86 +31,77 @@ def is_loud(tokens: Sequence[Token], small: Container[str]) -> bool:
         return False
     if any(len(word) > LONGEST_ACRONYM for word in capitals):
         return True
-    return len(capitals) > 1 and any(_key(word) in small for word in capitals)
+    return len(capitals) > 1 and any(fold(word) in small for word in capitals)
 
 
 def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> str:
-    """The keywords of *text*, or ``""`` where nothing is left; *keys* are those of `keys_of`."""
-    loud = any(key and token.kind == "acronym" for token, key in zip(tokens, keys, strict=True))
-    keys = [key or _emphasised(token, lexicon) for token, key in zip(tokens, keys, strict=True)]
-    start = _lead_in(keys, lexicon)
+    """The keywords of *text*, or ``""`` where nothing is left; *keys* are those of `fold_tokens`."""
+    all_caps = any(key and token.kind == "acronym" for token, key in zip(tokens, keys, strict=True))
+    keys = [key or _fold_emphasised(token, lexicon) for token, key in zip(tokens, keys, strict=True)]
+    start = _count_lead_in(keys, lexicon)
     end = len(keys)
     while end > start and keys[end - 1] in lexicon.closings:
         end -= 1
-    kept = _kept(text, tokens, keys, lexicon, loud)
+    kept = _find_kept(text, tokens, keys, lexicon, all_caps)
     parts = []
     for index in range(start, end):
         token, key = tokens[index], keys[index]
         if index in kept or not key:
             parts.append(token.text)
-        elif not _goes(key, lexicon):
-            parts.append(_without_elision(token.text, key, lexicon, loud))
+        elif not _is_removed(key, lexicon):
+            parts.append(_strip_elision(token.text, key, lexicon, all_caps))
     return " ".join(filter(None, parts))
 
 
-def _emphasised(token: Token, lexicon: Lexicon) -> str:
+def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
     """A stop word in capitals that is no acronym ("what IS the ..."), as word lists hold it, else ``""``."""
     if token.kind != "acronym":
         return ""
-    key = _key(token.text)
-    return key if _goes(key, lexicon) and key not in lexicon.acronyms else ""
+    key = fold(token.text)
+    return key if _is_removed(key, lexicon) and key not in lexicon.acronyms else ""
 
 
-def _lead_in(keys: Sequence[str], lexicon: Lexicon) -> int:
+def _count_lead_in(keys: Sequence[str], lexicon: Lexicon) -> int:
     """How many tokens at the start are lead-ins, one after the other."""
     start = 0
-    while start < len(keys) and (length := longest(lexicon.lead_ins, keys, start)):
+    while start < len(keys) and (length := match_phrase(lexicon.lead_ins, keys, start)):
         start += length
     return start
 
 
-def _goes(key: str, lexicon: Lexicon) -> bool:
+def _is_removed(key: str, lexicon: Lexicon) -> bool:
     """Whether the word *key* is removed."""
     return bool(key) and key in lexicon.stop and key not in lexicon.negations
 
 
-def _without_elision(word: str, key: str, lexicon: Lexicon, loud: bool) -> str:
+def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str:
     """*word* in the form it is searched in, without an elided article (l'homme: homme); ``""`` if nothing is left."""
-    shown = word if word.isascii() else _normal(word)
+    shown = compose(word)
     if not lexicon.elisions or "'" not in key:
         return shown.lower()
     elided, _, rest = key.partition("'")
     while rest and elided in lexicon.elisions and key not in lexicon.negations:
         key, shown = rest, shown.partition("'")[2]
-        if _goes(key, lexicon):
+        if _is_removed(key, lexicon):
             return ""
-        if shown.isupper() and len(shown) > 1 and not loud:
+        if shown.isupper() and len(shown) > 1 and not all_caps:
             return shown
         elided, _, rest = key.partition("'")
     return shown.lower()
 
 
-def _normal(word: str) -> str:
-    """*word* in composed form with straight apostrophes, its case untouched."""
-    return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
-
-
-def _key(word: str) -> str:
-    """*word* as word lists hold it."""
-    return word.lower() if word.isascii() else _normal(word).casefold()
-
-
-def _kept(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, loud: bool) -> set[int]:
+def _find_kept(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, all_caps: bool) -> set[int]:
     """Which tokens are kept as they are written although word lists would take or change them."""
     kept: set[int] = set()
     for index, key in enumerate(keys):
-        if key in lexicon.kept and (length := longest(lexicon.kept, keys, index)):
+        if key in lexicon.kept and (length := match_phrase(lexicon.kept, keys, index)):
             kept.update(range(index, index + length))
         elif key == "may" and _is_month(tokens, index) and "may" in lexicon.homographs:
             kept.add(index)
-    if not (loud or text.islower() or _is_title(tokens, keys, lexicon)):
-        kept.update(_names(tokens, keys, lexicon))
-        kept.update(_first_name(text, tokens, keys, lexicon, kept))
+    words = [(token.text, key) for token, key in zip(tokens, keys, strict=True) if key]
+    if not (all_caps or text.islower() or is_title(words, lexicon)):
+        kept.update(_find_names(tokens, keys, lexicon))
+        kept.update(_find_first_name(text, tokens, keys, lexicon, kept))
     return kept
 
 
@@ -119,19 +111,18 @@ def _is_month(tokens: Sequence[Token], index: int) -> bool:
     return any(token.kind == "number" for token in beside)
 
 
-def _is_title(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> bool:
-    """Whether The Words Are Capitalised Like This, so that a capital tells nothing."""
-    words = [(token.text, key) for token, key in zip(tokens, keys, strict=True) if key]
+def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
+    """Whether The Words Are Capitalised Like This, so that a capital tells nothing; *words* with their folded forms."""
     if len(words) < 3 or any(word[0].islower() and (len(word) > 3 or key in lexicon.verbs) for word, key in words):
         return False
     return any(word[0].isupper() and key in lexicon.verbs - lexicon.homographs for word, key in words[1:])
 
 
-def _names(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> set[int]:
+def _find_names(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> set[int]:
     """Stop words with a capital inside a sentence, each with the capitalised article right before it: The Who."""
     found: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
-        if token.opens or not token.text[0].isupper() or not _goes(key, lexicon):
+        if token.opens or not token.text[0].isupper() or not _is_removed(key, lexicon):
             continue
         if key in lexicon.articles:
             # An article opens many a title and says nothing there, but vitamin A and plan A are called by that letter.
@@ -143,7 +134,7 @@ def _names(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> se
     return found
 
 
-def _first_name(
+def _find_first_name(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, kept: set[int]
 ) -> tuple[int, ...]:
     """The first token where it is a name (Will said ...) and not a modal (Will it rain?), else nothing.
@@ -155,5 +146,5 @@ def _first_name(
         return ()
     if not tokens[0].text[0].isupper():
         return ()
-    others = (index for index, key in enumerate(keys) if index and index not in kept and _goes(key, lexicon))
+    others = (index for index, key in enumerate(keys) if index and index not in kept and _is_removed(key, lexicon))
     return () if any(True for _ in others) else (0,)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.settings import Settings, key_of
 from qtmiddleware.errors import ModelError
-from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
+from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.runtime.steps import Ask, Outcome
-from qtmiddleware.transforms import guard, is_within_limits, merge, parse, prompts_for, standalone_prompt
+from qtmiddleware.transforms import build_prompts, build_standalone_prompt, guard, is_within_limits, merge, parse
 from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
 
 
@@ -33,8 +33,8 @@ class Question:
 
     def _first_round(self) -> tuple[Prompt, ...]:
         if not self.is_last_round:
-            return (standalone_prompt(self._settings, self.query, self._history),)
-        return self._within_budget(prompts_for(self._settings, self.query, self._history))
+            return (build_standalone_prompt(self._settings, self.query, self._history),)
+        return self._within_budget(build_prompts(self._settings, self.query, self._history))
 
     def _within_budget(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
         return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - spent)]
@@ -56,7 +56,7 @@ class Question:
 
     def could_be_answered_by(self, made: Transformation) -> bool:
         """Whether *made*, which somebody else remembered, is what replies to the prompts of all rounds could give."""
-        prompts = prompts_for(self._settings, self.query, self._history)
+        prompts = build_prompts(self._settings, self.query, self._history)
         return is_within_limits(made, [field for prompt in prompts for field in prompt.fields])
 
     def asks(self, deadline: Deadline) -> list[Ask]:
@@ -80,7 +80,7 @@ class Question:
             return False
         self._history = ()
         self.query = self._made.standalone or self.query
-        self.prompts = self._within_budget(prompts_for(self._settings, self.query), spent=1)
+        self.prompts = self._within_budget(build_prompts(self._settings, self.query), spent=1)
         return bool(self.prompts)
 
     def _part(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
@@ -141,11 +141,6 @@ def _guarded(made: Transformation, query: str, spans: Sequence[Span], language: 
         made,
         query=query,
         must_keep=[(span.kind, span.text) for span in spans],
-        script_of=dominant_script,
         # Models fall into English. Between other languages of one script the difference is less sure.
-        same_language=None if language in ("auto", "en") else _is_not_english,
+        may_be_english=language in ("auto", "en"),
     )
-
-
-def _is_not_english(_query: str, text: str) -> bool:
-    return detect_language(text) != "en"

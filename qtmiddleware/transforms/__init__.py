@@ -13,27 +13,26 @@ from typing import Final
 
 from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, TRANSFORMS, prompt_names
 from qtmiddleware.config.settings import Settings
+from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms.base import Transform
-from qtmiddleware.transforms.distinct import ORIGINAL, distinct, find_repeats
+from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard
-from qtmiddleware.transforms.limits import is_within_limits
-from qtmiddleware.transforms.parsing import SAME, filled, parse
-from qtmiddleware.transforms.wording import normal
+from qtmiddleware.transforms.parsing import fill, parse
+from qtmiddleware.transforms.prompt import Transform
+from qtmiddleware.transforms.rules import SAME, is_within_limits
 from qtmiddleware.types import Message, Transformation
 
 __all__ = [
     "ORIGINAL",
     "PROMPTS",
     "SAME",
-    "distinct",
+    "build_prompts",
+    "build_standalone_prompt",
     "find_repeats",
     "guard",
     "is_within_limits",
     "merge",
     "parse",
-    "prompts_for",
-    "standalone_prompt",
 ]
 
 PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
@@ -42,30 +41,30 @@ PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
 """The prompt of every transform, by its name in the catalogue."""
 
 
-def prompts_for(settings: Settings, query: str, history: Sequence[Message] = ()) -> tuple[Prompt, ...]:
+def build_prompts(settings: Settings, query: str, history: Sequence[Message] = ()) -> tuple[Prompt, ...]:
     """The prompts that the settings ask for: none for ``none``, three for ``all``, else one.
 
     With a *history* each of them asks for the standalone form of the query too.
     """
     row = TRANSFORMS[settings.transformation_type]
     names = row.parts or ((row.name,) if row.fields else ())
-    return tuple(PROMPTS[name].prompt(settings, query, history) for name in names)
+    return tuple(PROMPTS[name].build_prompt(settings, query, history) for name in names)
 
 
-def standalone_prompt(settings: Settings, query: str, history: Sequence[Message]) -> Prompt:
+def build_standalone_prompt(settings: Settings, query: str, history: Sequence[Message]) -> Prompt:
     """The prompt that asks for the standalone form of *query* and nothing else."""
-    return PROMPTS[STANDALONE].prompt(settings, query, history)
+    return PROMPTS[STANDALONE].build_prompt(settings, query, history)
 
 
 def merge(parts: Iterable[Transformation]) -> Transformation:
     """What several replies to one query hold together: the first of each single text, all of each list, once each."""
     parts = tuple(parts)
-    texts = {name: _once(text for part in parts for text in part.texts(name)) for name in TEXT_FIELDS}
-    return filled(texts, dict.fromkeys(note for part in parts for note in part.notes))
+    texts = {name: _drop_repeats(text for part in parts for text in part.texts(name)) for name in TEXT_FIELDS}
+    return fill(texts, dict.fromkeys(note for part in parts for note in part.notes))
 
 
-def _once(texts: Iterable[str]) -> tuple[str, ...]:
+def _drop_repeats(texts: Iterable[str]) -> tuple[str, ...]:
     first: dict[str, str] = {}
     for text in texts:
-        first.setdefault(normal(text), text)
+        first.setdefault(normalise(text), text)
     return tuple(first.values())

@@ -1,42 +1,94 @@
-"""A model's reply, turned into the transformation that was asked for, or into the reason why there is none."""
+"""A model's reply, turned into the transformation that was asked for, or into the reason why there is none.
+
+One way: take the answer out of the reply, find the texts for each field in its JSON or its plain text, judge each text
+by the rules, and make the transformation of those that pass.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, Transformation
 from qtmiddleware.errors import ModelError
+from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
-from qtmiddleware.transforms.limits import MAX_CHARS, MAX_KEYWORD_CHARS, MOST_TEXTS, READ_CHARS
-from qtmiddleware.transforms.lines import bare, items, texts_by_field, unquoted
-from qtmiddleware.transforms.noise import is_beside_the_point, is_error_page, is_noise, without_lead_in
-from qtmiddleware.transforms.picking import Picked, pick
-from qtmiddleware.transforms.references import points_elsewhere
-from qtmiddleware.transforms.refusals import is_refusal
-from qtmiddleware.transforms.salvage import Cut, json_string, json_values
-from qtmiddleware.transforms.thoughts import without_thoughts
-from qtmiddleware.transforms.wording import clean, normal, shorten
-
-SAME: Final = "dropped: same as the query"
-"""The note on a field that only repeated the question."""
-
-_SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
-_JSON_OPENING: Final = re.compile(
-    r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
+from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal
+from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut, JsonValue, Members, find_json, read_json_string
+from qtmiddleware.transforms.plain_text import ASIDE, GENERIC, find_field, read_plain_text, split_items, strip_marks
+from qtmiddleware.transforms.rules import (
+    MAX_CHARS,
+    SAME,
+    SENTENCE_END,
+    Accepted,
+    holds_parts,
+    holds_terms,
+    is_talk,
+    judge,
+    whole_sentences,
 )
-# The inside of an object whose braces are missing.
-_JSON_MEMBER: Final = re.compile(r"\s*\"\w{3,40}\"\s*:\s*[\"\[]")
-# White space is looked through from its beginning alone: each of its line ends would read it again.
-_ITEM_BELOW: Final = re.compile(r"(?<!\s)[^\S\n]*+\n\s*+(?:\d|[-*•])")
-_ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
+
+READ_CHARS: Final = 65_536
+"""How much of a reply is looked at."""
+MOST_TEXTS: Final = 500
+"""How many texts of one field are looked at."""
+_THOUGHT_CHARS: Final = 1_000_000
+
 _MESSAGES: Final = {
     "refused": "the model refused to transform the query",
     "empty": "the model's reply holds nothing new to search for",
     "truncated": "the model's reply broke off before anything usable; raise llm.maxTokens",
     "unparsable": "the model's reply has none of the fields that were asked for",
 }
+_REFUSAL: Final = "refusal"
+_UNKNOWN: Final = "unknown"
+
+_THOUGHT_START: Final = re.compile(
+    r"\s*(?:<(?:think|thinking|thought|thoughts|reasoning|scratchpad)>|\[THINK\]|◁think▷|<\|channel\|>\s*analysis)",
+    re.IGNORECASE,
+)
+_THOUGHT_END: Final = re.compile(
+    r"</(?:think|thinking|thought|thoughts|reasoning|scratchpad)>|\[/THINK\]|◁/think▷"
+    r"|<\|channel\|>\s*final\s*<\|message\|>",
+    re.IGNORECASE,
+)
+# White space is looked through from its beginning alone, or a run of it would be read from each of its places.
+_EDGE: Final = re.compile(r"^(?:\s|<\|\w+\|>|<s>)+|(?<!\s)\s*+(?:(?:<\|\w+\|>|</s>)\s*+){0,16}$")
+# The inside of an object whose braces are missing.
+_JSON_MEMBER: Final = re.compile(r"\s*\"\w{3,40}\"\s*:\s*[\"\[]")
+# White space is looked through from its beginning alone: each of its line ends would read it again.
+_ITEM_BELOW: Final = re.compile(r"(?<!\s)[^\S\n]*+\n\s*+(?:\d|[-*•])")
+_TEXT_KEY: Final = re.compile(
+    r"^(sub_?|search_?|rewritten_?)?(query|question|text|value|content|keyword|term|paraphrase|passage|rewrite|sentence)$",
+    re.IGNORECASE,
+)
+_SCHEMA_KEYS: Final = {"type", "description", "properties", "items", "required"}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTexts:
+    """The texts a reply gives for each field, the likeliest first, before any of them is judged.
+
+    *named* are the fields that it names at all. It *is_refusal* where it says that it will not do the task, *is_cut*
+    where its end is missing, and *is_empty* where it, or one of the fields it names, holds nothing.
+    """
+
+    texts: Mapping[str, list[str]] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
+    is_refusal: bool = False
+    is_cut: bool = False
+    is_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What one field is given: *texts* to search for, *notes* on the others and the *reasons* that rejected them."""
+
+    texts: tuple[str, ...]
+    notes: tuple[str, ...]
+    reasons: frozenset[str]
 
 
 def parse(prompt: Prompt, reply: Reply) -> Transformation:
@@ -48,208 +100,22 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
 
     Raises `ModelError` with the reason ``refused``, ``empty``, ``truncated`` or ``unparsable``.
     """
-    text, is_cut = _readable(reply)
-    return _Reading(prompt, text, is_cut=is_cut or reply.truncated).transformation()
+    text, is_cut = _find_answer(reply)
+    found = _find_texts(prompt, text, is_cut=is_cut)
+    choices = {it.name: _choose_texts(it, found.texts.get(it.name, []), prompt) for it in prompt.fields}
+    notes = [(name, note) for name, choice in choices.items() for note in choice.notes]
+    silent = [it for it in prompt.fields if not (choices[it.name].texts or choices[it.name].notes)]
+    notes += [(it.name, _note_missing(it, found)) for it in silent]
+    notes += [("reply", "truncated")] if found.is_cut else []
+    result = fill({name: choice.texts for name, choice in choices.items()}, notes)
+    if result.is_empty:
+        reason = _explain_nothing(prompt, found, choices.values(), notes)
+        if reason:
+            raise ModelError(reason, _MESSAGES[reason])
+    return result
 
 
-def _readable(reply: Reply) -> tuple[str, bool]:
-    """The part of a reply that is its answer, and whether its end is missing."""
-    # Clients of other making pass on a missing content as it is, whatever the type says.
-    given: object = reply.text
-    whole = given if isinstance(given, str) else ""
-    text, is_cut = without_thoughts(whole)
-    text = text[: READ_CHARS + 1]
-    if _JSON_MEMBER.match(text):
-        text = f"{{{text}}}"
-    decoded = json_string(text) if len(text) <= READ_CHARS else None
-    return (decoded if decoded is not None else text[:READ_CHARS]), is_cut or len(text) > READ_CHARS
-
-
-class _Reading:
-    """One reply being read for one prompt; keeps what was seen on the way to tell why something is missing."""
-
-    def __init__(self, prompt: Prompt, text: str, *, is_cut: bool) -> None:
-        self.prompt = prompt
-        self.text = text
-        self.is_cut = is_cut
-        self.refused = False
-        self.nothing_new = not text.strip()
-        self.notes: dict[tuple[str, str], None] = {}
-        self.original = normal(prompt.query)
-        self.instructions = normal(prompt.system)
-
-    def transformation(self) -> Transformation:
-        found = json_values(self.text)
-        picked = pick(found, self.text, self.prompt.fields)
-        self.is_cut |= any(one.cut for one in found)
-        self.refused |= picked.refusal
-        is_json = bool(_JSON_OPENING.match(self.text))
-        self.nothing_new |= bool(found) and not any(one.value for one in found)
-        self.nothing_new |= any(not picked.texts.get(name) for name in picked.named)
-        if not picked.named and not picked.texts and not is_json and not is_error_page(self.text):
-            picked = Picked(texts=self._plain_texts())
-        values = {field.name: self._usable(field, picked.texts.get(field.name, [])) for field in self.prompt.fields}
-        self._note_what_lacks(values, picked)
-        return self._result(values)
-
-    def _plain_texts(self) -> dict[str, list[str]]:
-        text = self.text
-        if self.is_cut and not _SENTENCE_END.search(text.rstrip()[-1:]):
-            text = text.rpartition("\n")[0] or self._whole_sentences(text)
-        opening = next((line for line in text.splitlines() if line.strip()), "")
-        self.refused |= is_refusal(opening, self.prompt.query)
-        self.nothing_new |= is_noise(bare(opening, self.prompt.query), self.prompt.query)
-        texts = texts_by_field(text, self.prompt.fields, self.prompt.query)
-        # One line of plain text that is longer than any query is an essay or debris.
-        fits = {field.name: MAX_CHARS[field.shape] for field in self.prompt.fields if field.shape != "passage"}
-        return {name: [one for one in found if len(one) <= fits.get(name, READ_CHARS)] for name, found in texts.items()}
-
-    def _whole_sentences(self, text: str) -> str:
-        return _whole_sentences(text) if any(field.shape == "passage" for field in self.prompt.fields) else ""
-
-    def _usable(self, field: ReplyField, texts: Sequence[str]) -> list[str]:
-        """The texts of one field that can be searched for, without repetition, at most as many as were asked for."""
-        most = field.max_items if field.shape == "list" else 1
-        kept: dict[str, str] = {}
-        # A sentence that was cut at its commas would not be known as a refusal or as talk any more.
-        query = self.prompt.query
-        is_talk = any(is_refusal(text, query) or self._is_talk(field, bare(text, query)) for text in texts[:1])
-        parts = texts if is_talk else _apart(field, texts)
-        for text in parts[:MOST_TEXTS]:
-            value = self._value(field, text)
-            if not value:
-                continue
-            key = normal(value)
-            if key in kept:
-                self._note(field, "dropped: duplicate")
-            elif len(kept) < most:
-                kept[key] = value
-            elif field.shape == "list":
-                self._note(field, "dropped: more than asked for")
-                break
-        if _is_split(field) and list(kept) == [self.original]:
-            self.nothing_new = True
-            self._note(field, SAME)
-            return []
-        return list(kept.values())
-
-    def _value(self, field: ReplyField, text: str) -> str:
-        """*text* as it is searched for, or nothing where it should not be."""
-        query = self.prompt.query
-        if field.shape == "passage":
-            whole = clean(_whole_sentences(text) if isinstance(text, Cut) else text)
-            value = unquoted(without_lead_in(whole, query, is_passage=True), query)
-        else:
-            value = clean(bare(clean(text), query))
-            aside = _ASIDE.search(value[-200:])
-            if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
-                value = value[: -len(aside.group())]
-        fault = self._fault(field, clean(text), value)
-        if fault:
-            self._note(field, fault)
-            return ""
-        limit = MAX_CHARS[field.shape]
-        if len(value) > limit:
-            self._note(field, "cut: too long")
-        return shorten(value, limit).rstrip()
-
-    def _fault(self, field: ReplyField, text: str, value: str) -> str:
-        query = self.prompt.query
-        if is_refusal(text, query) or (value != text and is_refusal(value, query)):
-            self.refused = True
-            return "dropped: refusal"
-        key = normal(value)
-        if key.count(" ") >= 3 and key in self.instructions:
-            return "dropped: copy of the instructions"
-        if not key or self._is_talk(field, value) or (text.endswith((":", "：")) and not query.endswith((":", "："))):
-            self.nothing_new = True
-            return "dropped: no query"
-        # One of several sub-queries may well be the query: it is one side of it then.
-        if key == self.original and not (_is_split(field) or _holds_terms(field)):
-            self.nothing_new = True
-            return SAME
-        if _holds_terms(field):
-            return "dropped: no keyword" if len(value) > MAX_KEYWORD_CHARS else ""
-        if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
-            return "dropped: no query"
-        if _is_split(field) and points_elsewhere(value, query):
-            return "dropped: unresolved reference"
-        return "dropped: no query" if _JSON_OPENING.match(value) and value[:1] != query[:1] else ""
-
-    def _is_talk(self, field: ReplyField, value: str) -> bool:
-        query = self.prompt.query
-        return is_noise(value, query) or is_beside_the_point(value, field.shape, query, f"{query} {self.prompt.user}")
-
-    def _note(self, field: ReplyField, what: str) -> None:
-        self.notes[field.name, what] = None
-
-    def _note_what_lacks(self, values: dict[str, list[str]], picked: Picked) -> None:
-        noted = {name for name, _ in self.notes}
-        for field in self.prompt.fields:
-            if values[field.name] or field.name in noted:
-                continue
-            is_settled = _is_split(field) and field.min_items == 0 and field.name in picked.named
-            self._note(field, "none needed" if is_settled and not picked.texts.get(field.name) else "missing")
-        if self.is_cut:
-            self.notes["reply", "truncated"] = None
-
-    def _result(self, values: dict[str, list[str]]) -> Transformation:
-        result = filled(values, self.notes)
-        if result.is_empty and not self._is_settled():
-            raise self._error()
-        return result
-
-    def _is_settled(self) -> bool:
-        """Whether nothing is the right answer: nothing to split, to resolve or to improve."""
-        if self.refused or self.is_cut:
-            return False
-        if {what for _, what in self.notes} == {SAME}:
-            return True
-        split = [field.name for field in self.prompt.fields if field.name != STANDALONE]
-        return all(_is_split(field) for field in self.prompt.fields if field.name in split) and any(
-            (name, "none needed") in self.notes for name in split
-        )
-
-    def _error(self) -> ModelError:
-        if self.refused:
-            reason = "refused"
-        elif self.is_cut:
-            reason = "truncated"
-        else:
-            reason = "empty" if self.nothing_new else "unparsable"
-        return ModelError(reason, _MESSAGES[reason])
-
-
-def _is_split(field: ReplyField) -> bool:
-    """Whether *field* holds the parts of the question: there may be none, and each must make sense alone."""
-    row = TEXT_FIELDS.get(field.name)
-    return row is not None and row.guard == "together"
-
-
-def _holds_terms(field: ReplyField) -> bool:
-    row = TEXT_FIELDS.get(field.name)
-    return row is not None and row.guard == "terms"
-
-
-def _apart(field: ReplyField, texts: Sequence[str]) -> list[str]:
-    """*texts* with a list that came as one text, or several lines that came for one, taken apart."""
-    if field.shape == "passage":
-        return list(texts)
-    if _holds_terms(field) and len(texts) == 1:
-        lines = items(texts[0])
-        return [part for line in lines for part in re.split(r"[,;|、，；\n]", line)]
-    if field.shape == "list" and len(texts) == 1:
-        return items(texts[0])
-    return [part for text in texts for part in (items(text) if _ITEM_BELOW.search(text) else [text])]
-
-
-def _whole_sentences(text: str) -> str:
-    """*text* up to the end of its last complete sentence."""
-    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
-    return text[: ends[-1]] if ends else ""
-
-
-def filled(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]) -> Transformation:
+def fill(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]) -> Transformation:
     """The transformation that holds *texts*, by field; of those for a single text, the first."""
     given: dict[str, Any] = {
         name: tuple(found) if row.shape == "list" else found[0]
@@ -257,3 +123,231 @@ def filled(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]])
         if (found := texts.get(name))
     }
     return Transformation(**given, notes=tuple(notes))
+
+
+def _find_answer(reply: Reply) -> tuple[str, bool]:
+    """The part of a reply that is its answer, and whether its end is missing."""
+    # Clients of other making pass on a missing content as it is, whatever the type says.
+    given: object = reply.text
+    text, is_cut = strip_thoughts(given if isinstance(given, str) else "")
+    text = text[: READ_CHARS + 1]
+    if _JSON_MEMBER.match(text):
+        text = f"{{{text}}}"
+    is_long = len(text) > READ_CHARS
+    decoded = None if is_long else read_json_string(text)
+    return (text[:READ_CHARS] if decoded is None else decoded), is_cut or is_long or reply.truncated
+
+
+def strip_thoughts(text: str) -> tuple[str, bool]:
+    """The answer in *text* without what a reasoning model says first, and whether *text* ended before that did.
+
+    Some models leave out the opening mark; a reply that begins as JSON is taken as the answer even so, for the mark may
+    stand in one of its texts. Of an enormous reply only the beginning is looked at.
+    """
+    place = 0
+    text = text[:_THOUGHT_CHARS]
+    while _THOUGHT_START.match(text, place):
+        end = _THOUGHT_END.search(text, place)
+        if not end:
+            return "", True
+        place = end.end()
+    text = text[place:]
+    if not text.lstrip().startswith(("{", "[", '"', "```")):
+        end = _THOUGHT_END.search(text)
+        text = text[end.end() :] if end else text
+    if text and text[0] in "{[" and text[-1] in "}]":
+        return text, False
+    return _EDGE.sub("", text), False
+
+
+def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
+    """The texts for each field in the JSON of *text*, or in its plain text where it holds none for them."""
+    values = find_json(text)
+    found = pick_texts(values, text, prompt.fields)
+    found = replace(found, is_cut=is_cut or found.is_cut, is_empty=found.is_empty or not text.strip())
+    if found.named or found.texts or JSON_OPENING.match(text) or is_error_page(text):
+        return found
+    return _find_plain_texts(prompt, text, found)
+
+
+def _find_plain_texts(prompt: Prompt, text: str, found: FieldTexts) -> FieldTexts:
+    if found.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
+        has_passage = any(it.shape == "passage" for it in prompt.fields)
+        text = text.rpartition("\n")[0] or (whole_sentences(text) if has_passage else "")
+    opening = next((line for line in text.splitlines() if line.strip()), "")
+    # One line of plain text that is longer than any query is an essay or debris.
+    longest = {it.name: READ_CHARS if it.shape == "passage" else MAX_CHARS[it.shape] for it in prompt.fields}
+    texts = read_plain_text(text, prompt.fields, prompt.query)
+    return replace(
+        found,
+        texts={name: [one for one in given if len(one) <= longest[name]] for name, given in texts.items()},
+        is_refusal=found.is_refusal or is_refusal(opening, prompt.query),
+        is_empty=found.is_empty or is_noise(strip_marks(opening, prompt.query), prompt.query),
+    )
+
+
+def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]) -> FieldTexts:
+    """What the JSON *values* in *text* give for *fields*, under whatever keys and in whatever shape.
+
+    A field that is given twice has its last value first, lists are joined. Texts under a name that says nothing
+    ("query", a bare list) go to the one field that was asked for, if nothing is there by its own name.
+    """
+    shapes: dict[str, str] = {it.name: it.shape for it in fields}
+    texts: dict[str, list[str]] = {}
+    named: set[str] = set()
+    spare: dict[str, list[str]] = {_REFUSAL: [], GENERIC: [], _UNKNOWN: []}
+    for one in values:
+        for name, value in _walk(one.value, fields, is_alone=_stands_alone(one, text)):
+            if name not in shapes:
+                spare[name] += [value] if isinstance(value, str) else _collect_strings(value, "list")
+                continue
+            before, given = texts.get(name, []), _collect_strings(value, shapes[name])
+            texts[name] = [*before, *given] if shapes[name] == "list" else [*given, *before]
+            # A value that was cut off says nothing about what would have stood there.
+            if not isinstance(value, Cut):
+                named.add(name)
+    main = _main_field(fields)
+    unnamed = spare[GENERIC] or (spare[_UNKNOWN] if len(spare[_UNKNOWN]) == 1 else [])
+    if main and main.name not in named and unnamed:
+        texts[main.name] = unnamed
+        named.add(main.name)
+    is_empty = any(not texts.get(name) for name in named) or (bool(values) and not any(one.value for one in values))
+    is_cut = any(one.is_cut for one in values)
+    return FieldTexts(texts, frozenset(named), is_refusal=bool(spare[_REFUSAL]), is_cut=is_cut, is_empty=is_empty)
+
+
+def _main_field(fields: Sequence[ReplyField]) -> ReplyField | None:
+    """The field that texts without a name belong to."""
+    main = [it for it in fields if it.name != STANDALONE] or list(fields)
+    lists = [it for it in main if it.shape == "list"]
+    return main[0] if len(main) == 1 else next(iter(lists), None)
+
+
+def _walk(value: Any, fields: Sequence[ReplyField], *, is_alone: bool) -> Iterator[tuple[str, Any]]:
+    """What stands in *value* under a name that means something: a field's, `GENERIC`, ``refusal``, or ``unknown``.
+
+    What has no field's name counts only in JSON that *is_alone*, rather than quoted in a sentence.
+    """
+    if isinstance(value, Members):
+        for key, member in value:
+            yield from _walk_member(key, member, fields, is_alone=is_alone)
+    elif isinstance(value, list):
+        if is_alone:
+            yield GENERIC, [item for item in value if isinstance(item, str)]
+        for item in value:
+            if not isinstance(item, str):
+                yield from _walk(item, fields, is_alone=is_alone)
+
+
+def _walk_member(key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool) -> Iterator[tuple[str, Any]]:
+    name = find_field(key, fields)
+    if name in {it.name for it in fields}:
+        yield name, value
+    elif name == ASIDE:
+        if key.casefold() == _REFUSAL and value:
+            yield _REFUSAL, key
+    elif isinstance(value, str) and value.lstrip().startswith("{"):
+        for inner in find_json(value):
+            yield from _walk(inner.value, fields, is_alone=is_alone)
+    elif name == GENERIC and is_alone and not _holds_fields(value):
+        yield GENERIC, _collect_strings(value, "list")
+    elif not isinstance(value, str):
+        yield from _walk(value, fields, is_alone=is_alone)
+    elif is_alone:
+        yield _UNKNOWN, value
+
+
+def _holds_fields(value: Any) -> bool:
+    """Whether *value* holds fields of its own rather than a text or texts."""
+    return isinstance(value, Members) or (isinstance(value, list) and any(isinstance(it, Members) for it in value))
+
+
+def _collect_strings(value: Any, shape: str) -> list[str]:
+    """The texts in *value*, whatever type it has; only a passage may lack its end."""
+    if isinstance(value, Cut):
+        return [value] if shape == "passage" else []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Members):
+        return [text for it in _pick_members(value) for text in _collect_strings(it, shape)]
+    if isinstance(value, list):
+        return [text for item in value for text in _collect_strings(item, shape)]
+    return []
+
+
+def _pick_members(members: Members) -> list[Any]:
+    """The values of an object where a text was asked for: ``{"query": …}``, or ``{"1": …, "2": …}``."""
+    if {key for key, _ in members} <= _SCHEMA_KEYS:
+        return []
+    named = [value for key, value in members if _TEXT_KEY.match(key)]
+    return named[:1] or [value for key, value in members if find_field(key, ()) != ASIDE]
+
+
+def _stands_alone(one: JsonValue, text: str) -> bool:
+    """Whether the JSON is the reply, or has its own place in it, rather than being quoted in a sentence."""
+    before = text[text.rfind("\n", 0, one.start) + 1 : one.start].strip()
+    line_end = text.find("\n", one.end)
+    after = text[one.end : line_end if line_end >= 0 else len(text)].strip()
+    return (not before or before.endswith((":", "：", "```json", "```"))) and after.strip("`., ;") == ""
+
+
+def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _Choice:
+    """The texts of one field that may be searched for, without repetition, at most as many as were asked for."""
+    most = field.max_items if field.shape == "list" else 1
+    chosen: dict[str, str] = {}
+    notes: list[str] = []
+    reasons: set[str] = set()
+    for text in _split_texts(field, texts, prompt)[:MOST_TEXTS]:
+        verdict = judge(text, field, prompt)
+        notes.append(verdict.note)
+        if not isinstance(verdict, Accepted):
+            reasons.add(verdict.reason)
+            continue
+        key = normalise(verdict.text)
+        if key in chosen:
+            notes.append("dropped: duplicate")
+        elif len(chosen) < most:
+            chosen[key] = verdict.text
+        elif field.shape == "list":
+            notes.append("dropped: more than asked for")
+            break
+    if holds_parts(field) and list(chosen) == [normalise(prompt.query)]:
+        return _Choice((), tuple(filter(None, dict.fromkeys([*notes, SAME]))), frozenset(reasons | {"same"}))
+    return _Choice(tuple(chosen.values()), tuple(filter(None, dict.fromkeys(notes))), frozenset(reasons))
+
+
+def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> list[str]:
+    """*texts* with a list that came as one text, or several lines that came for one, taken apart."""
+    first = texts[0] if texts else ""
+    # A sentence that was cut at its commas would not be known as a refusal or as talk any more.
+    is_whole = is_refusal(first, prompt.query) or is_talk(strip_marks(first, prompt.query), field, prompt)
+    if not texts or is_whole or field.shape == "passage":
+        return list(texts)
+    if holds_terms(field) and len(texts) == 1:
+        return [part for line in split_items(first) for part in re.split(r"[,;|、，；\n]", line)]
+    if field.shape == "list" and len(texts) == 1:
+        return split_items(first)
+    return [part for text in texts for part in (split_items(text) if _ITEM_BELOW.search(text) else [text])]
+
+
+def _note_missing(field: ReplyField, found: FieldTexts) -> str:
+    """The note on a *field* that has no text and no note: that there may be none, or that it is missing."""
+    may_be_none = holds_parts(field) and field.min_items == 0
+    is_given_empty = field.name in found.named and not found.texts.get(field.name)
+    return "none needed" if may_be_none and is_given_empty else "missing"
+
+
+def _explain_nothing(
+    prompt: Prompt, found: FieldTexts, choices: Iterable[_Choice], notes: Sequence[tuple[str, str]]
+) -> str:
+    """Why nothing may be searched for; ``""`` where that is the right answer: nothing to split, resolve or improve."""
+    reasons = frozenset[str]().union(*(choice.reasons for choice in choices))
+    if found.is_refusal or "refusal" in reasons:
+        return "refused"
+    if found.is_cut:
+        return "truncated"
+    asked = [it for it in prompt.fields if it.name != STANDALONE]
+    is_none_needed = all(map(holds_parts, asked)) and any((it.name, "none needed") in notes for it in asked)
+    if is_none_needed or {note for _, note in notes} == {SAME}:
+        return ""
+    return "empty" if found.is_empty or not reasons.isdisjoint({"nothing", "same"}) else "unparsable"

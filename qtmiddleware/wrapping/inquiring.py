@@ -9,9 +9,8 @@ from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError, as_m
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
-from qtmiddleware.transforms.limits import READ_CHARS
-from qtmiddleware.transforms.salvage import Cut, Members, json_values
-from qtmiddleware.transforms.thoughts import without_thoughts
+from qtmiddleware.transforms.json_reading import Cut, Members, find_json
+from qtmiddleware.transforms.parsing import READ_CHARS, strip_thoughts
 from qtmiddleware.types import Deadline
 
 
@@ -68,8 +67,8 @@ def members(reply: Reply, names: Sequence[str]) -> dict[str, Any]:
 
     Keys are taken without case, the last of two alike counts, and a value whose end is missing does not.
     """
-    text, _ = without_thoughts(reply.text)
-    for found in json_values(text[:READ_CHARS]):
+    text, _ = strip_thoughts(reply.text)
+    for found in find_json(text[:READ_CHARS]):
         if isinstance(found.value, Members):
             given = {key.strip().casefold(): value for key, value in found.value if not isinstance(value, Cut)}
             if given.keys() >= set(names):

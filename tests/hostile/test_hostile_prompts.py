@@ -56,9 +56,9 @@ def test_an_own_instruction_of_any_words_is_taken_as_it_is_and_changes_nothing_e
         own = hostile.text.strip()
         if not own:
             continue
-        prompt = PROMPTS[mode].prompt(_with(mode, own), "where?")
+        prompt = PROMPTS[mode].build_prompt(_with(mode, own), "where?")
         assert prompt.system.startswith(own)
-        assert prompt.system[len(own) :] == PROMPTS[mode].prompt(_with(mode, "x"), "where?").system[1:]
+        assert prompt.system[len(own) :] == PROMPTS[mode].build_prompt(_with(mode, "x"), "where?").system[1:]
         assert json.loads(prompt.user) == {"query": "where?"}
 
 

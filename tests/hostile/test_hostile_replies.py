@@ -13,10 +13,10 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.evaluation.judging.prompts import opinion
 from qtmiddleware.evaluation.testsets.filtering import Written, fault_of, fault_of_check
-from qtmiddleware.preprocessing import dominant_script, protected_spans
+from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.rag.answering.reading import Reading
-from qtmiddleware.transforms import PROMPTS, distinct, guard, is_within_limits, parse
+from qtmiddleware.transforms import ORIGINAL, PROMPTS, find_repeats, guard, is_within_limits, parse
 from qtmiddleware.types import Match, Transformation
 from qtmiddleware.wrapping.inquiring import members
 
@@ -37,7 +37,7 @@ def is_bounded(made: Transformation) -> bool:
 
 
 def test_a_reply_gives_bounded_texts_for_the_fields_that_were_asked_for_or_a_model_error() -> None:
-    prompts = [transform.prompt(Settings(), QUESTION) for transform in PROMPTS.values()]
+    prompts = [transform.build_prompt(Settings(), QUESTION) for transform in PROMPTS.values()]
     # Each mode reads replies of each kind, with other texts.
     for number, hostile in enumerate(SHORT):
         for kind, text in enumerate(replies(hostile.text)):
@@ -53,7 +53,7 @@ def test_a_reply_gives_bounded_texts_for_the_fields_that_were_asked_for_or_a_mod
 def test_a_reply_of_any_length_is_read_to_its_bounds() -> None:
     modes = list(PROMPTS)
     for number, hostile in enumerate(LONG):
-        prompt = PROMPTS[modes[number % len(modes)]].prompt(Settings(), QUESTION)
+        prompt = PROMPTS[modes[number % len(modes)]].build_prompt(Settings(), QUESTION)
         for said in (hostile.text, f'{{"{prompt.fields[0].name}": ["a", "{hostile.text}"'):
             with suppress(ModelError):
                 assert is_bounded(parse(prompt, Reply(said)))
@@ -64,10 +64,10 @@ def test_what_must_be_kept_of_a_hostile_question_makes_nothing_longer_than_it_ma
         query = hostile.text[: 2_000 if hostile in LONG else 8_000]
         spans = [(span.kind, span.text) for span in protected_spans(query)]
         said = Transformation(rewrite="Is the dog ill?", sub_queries=("Is it?", query[:900]), hyde=query[:4_000])
-        made = guard(said, query=query, must_keep=spans, script_of=dominant_script)
+        made = guard(said, query=query, must_keep=spans)
         assert is_bounded(made)
-        kept = distinct([made.rewrite or "a", query[:1_000], query[:999]], original=query)
-        assert set(kept) <= {0, 1, 2}
+        repeats = find_repeats([made.rewrite or "a", query[:1_000], query[:999]], original=query)
+        assert set(repeats) <= {None, ORIGINAL, 0, 1}
 
 
 def answered(pieces: list[str], passages: list[str]) -> tuple[str, bool, list[int]]:

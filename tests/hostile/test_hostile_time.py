@@ -20,11 +20,11 @@ def test_a_megabyte_is_read_to_its_end(name: str) -> None:
 
 KNOWN = {
     "a label and spaces": ("a", " ", "b:", "parse, rewrite"),
-    "a string and line ends": ('{"rewrite": "a"', "\n", "b", "json_values"),
+    "a string and line ends": ('{"rewrite": "a"', "\n", "b", "find_json"),
     "a text and line ends": ('{"rewrite": "a', "\\n", 'b"}', "parse, rewrite"),
-    "thoughts": ("", "<think></think>", "", "without_thoughts"),
+    "thoughts": ("", "<think></think>", "", "strip_thoughts"),
     "thoughts before an answer": ("", "<think></think>", "", "an answer with citations"),
-    "a word without end": ("A", "a", "", "distinct"),
+    "a word without end": ("A", "a", "", "find_repeats"),
     "white space before a citation that is none": ("a", " ", "\n[9]", "an answer with citations"),
     "many citations": ("", "words before it [1]", "", "an answer with citations"),
 }

@@ -7,7 +7,7 @@ import pytest
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.transforms import parse, prompts_for
+from qtmiddleware.transforms import build_prompts, parse
 from qtmiddleware.types import Transformation
 
 QUERY = "What is Nike's strategy?"
@@ -255,7 +255,7 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
 
 
 def searched(mode: str, text: str) -> dict[str, object] | str:
-    prompt = prompts_for(Settings(transformation_type=mode), QUERY)[0]  # type: ignore[arg-type]
+    prompt = build_prompts(Settings(transformation_type=mode), QUERY)[0]  # type: ignore[arg-type]
     try:
         found = parse(prompt, Reply(text))
     except ModelError as error:

@@ -21,8 +21,8 @@ from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.steps import Outcome
-from qtmiddleware.transforms import parse, prompts_for, standalone_prompt
-from qtmiddleware.transforms.noise import chatter_end, is_noise, without_lead_in
+from qtmiddleware.transforms import build_prompts, build_standalone_prompt, parse
+from qtmiddleware.transforms.chatter import chatter_end, is_noise, strip_lead_in
 from qtmiddleware.types import Message, Trace
 from tests.shared_data import SHARED, needs_shared_data
 
@@ -43,8 +43,8 @@ QUESTIONS = [name for name in MODES if name not in ("hyde", "keywords")]
 
 def prompt(mode: str, query: str) -> Prompt:
     if mode == "standalone":
-        return standalone_prompt(Settings(), query, HISTORY)
-    return prompts_for(Settings(transformation_type=mode), query)[0]  # type: ignore[arg-type]
+        return build_standalone_prompt(Settings(), query, HISTORY)
+    return build_prompts(Settings(transformation_type=mode), query)[0]  # type: ignore[arg-type]
 
 
 def searched(mode: str, query: str, text: str, *, is_plain: bool = False) -> str | None:
@@ -120,7 +120,7 @@ def test_one_chatty_field_leaves_the_others_and_a_note() -> None:
         "step_back": CHATTER["talk"]["en"][0],
         "sub_queries": ["Nike's stores", "Let me see."],
     }
-    found = parse(prompts_for(Settings(transformation_type="combined"), QUERIES["en"])[0], Reply(json.dumps(reply)))
+    found = parse(build_prompts(Settings(transformation_type="combined"), QUERIES["en"])[0], Reply(json.dumps(reply)))
     assert (found.rewrite, found.step_back, found.sub_queries) == ("goals of Nike", None, ("Nike's stores",))
     assert {("step_back", "dropped: no query"), ("sub_queries", "dropped: no query")} <= set(found.notes)
 
@@ -140,7 +140,7 @@ WORDS = sorted({word for code in LANGUAGES for one in load(code).chatter for wor
 def test_the_end_of_chatter_is_within_the_text_and_what_is_left_of_it_is_its_end(parts: list[str], query: str) -> None:
     text = " ".join(parts)
     assert 0 <= chatter_end(text, query) <= len(text)
-    assert text.endswith(without_lead_in(text, query))
+    assert text.endswith(strip_lead_in(text, query))
     assert not chatter_end(text, query) or is_noise(text, query)
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.transforms import distinct
-from qtmiddleware.transforms.distinct import _LIGHT, _MARKED
-from qtmiddleware.transforms.negation import is_negated
-from qtmiddleware.transforms.wording import folded, listed, normal, tokens, words
+from qtmiddleware.preprocessing.text import fold_accents, normalise, split_tokens, split_words
+from qtmiddleware.transforms import find_repeats
+from qtmiddleware.transforms.distinct import _LIGHT, _MARKED, NEAR
+from qtmiddleware.transforms.span_matching import is_negated
 
 LONG = "which documents does a company need to register a new branch office in another member country of the union"
+
+
+def distinct(texts: Sequence[str], *, original: str, near: float = NEAR) -> list[int]:
+    """The indexes of *texts* that repeat no other."""
+    repeats = find_repeats(texts, original=original, near=near)
+    return [index for index, other in enumerate(repeats) if other is None]
 
 
 @pytest.mark.parametrize(
@@ -64,21 +72,21 @@ def test_what_is_kept_is_a_part_of_what_came_and_keeping_it_again_changes_nothin
 
 def is_same(one: str, other: str, near: float) -> bool:
     """What near-duplicates are, from the definition, without any thought of the cost."""
-    if normal(one) == normal(other):
+    if normalise(one) == normalise(other):
         return True
-    said = [set(tokens(text)) - _LIGHT or set(tokens(text)) for text in (one, other)]
-    marked = [{folded(term).strip(".:'()[]") for term in _MARKED.findall(text)} for text in (one, other)]
-    names = {folded(word) for text in (one, other) for word in words(text)[1:] if word[0].isupper()}
+    said = [set(split_tokens(text)) - _LIGHT or set(split_tokens(text)) for text in (one, other)]
+    marked = [{fold_accents(term).strip(".:'()[]") for term in _MARKED.findall(text)} for text in (one, other)]
+    names = {fold_accents(word) for text in (one, other) for word in split_words(text)[1:] if word[0].isupper()}
     common = len(said[0] & said[1])
     if common == 0 or common < near * len(said[0] | said[1]):
         return False
     return marked[0] == marked[1] and is_negated(one) == is_negated(other) and not (said[0] ^ said[1]) & names
 
 
-WORDS = listed(
-    "which the plan plan's Plan covers dental care not don't 2022 E-42 of vision for staff Acme über 退款政策 in "
-    "Berlin today C++ abroad ? it"
-)
+WORDS = """
+    which the plan plan's Plan covers dental care not don't 2022 E-42 of vision for staff Acme über 退款政策 in
+    Berlin today C++ abroad ? it
+""".split()  # noqa: SIM905
 PARTS = st.lists(st.sampled_from(sorted(WORDS)), max_size=14).map(" ".join)
 BASE = st.sampled_from([LONG, "which plan covers dental care for the staff of Acme in Berlin and abroad in 2022"])
 CLOSE = st.tuples(BASE, PARTS).map(" ".join)

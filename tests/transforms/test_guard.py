@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import protected_spans
-from qtmiddleware.preprocessing.script import dominant_script
 from qtmiddleware.protocols import Reply
-from qtmiddleware.transforms import guard, parse, prompts_for
+from qtmiddleware.transforms import build_prompts, guard, parse
 from qtmiddleware.types import Message, Transformation
 from tests.shared_data import SHARED, needs_shared_data
 
@@ -24,7 +23,7 @@ Spans = Sequence[tuple[str, str]]
 
 
 def guarded(query: str, must_keep: Spans, **held: object) -> Transformation:
-    return guard(Transformation(**held), query=query, must_keep=must_keep, script_of=dominant_script)  # type: ignore[arg-type]
+    return guard(Transformation(**held), query=query, must_keep=must_keep)  # type: ignore[arg-type]
 
 
 def rewrite(query: str, must_keep: Spans, text: str) -> str | None:
@@ -234,8 +233,7 @@ def test_a_text_in_another_language_is_dropped_where_that_can_be_told() -> None:
         Transformation(rewrite="what is that", step_back="qu'est-ce"),
         query="c'est quoi",
         must_keep=[],
-        script_of=dominant_script,
-        same_language=lambda one, other: other.startswith("qu"),
+        may_be_english=False,
     )
     assert (found.rewrite, found.step_back) == (None, "qu'est-ce")
     assert found.notes == (("rewrite", "language_mismatch"),)
@@ -327,10 +325,10 @@ def test_good_replies_pass_as_they_are() -> None:
     settings = Settings(transformation_type="combined")
     changed = total = 0
     for query, history, record in recorded():
-        (prompt,) = prompts_for(settings, query, history)
+        (prompt,) = build_prompts(settings, query, history)
         found = parse(prompt, Reply(json.dumps(record, ensure_ascii=False)))
         spans = [(span.kind, span.text) for span in protected_spans(query)]
-        kept = guard(found, query=query, must_keep=spans, script_of=dominant_script)
+        kept = guard(found, query=query, must_keep=spans)
         total += 1
         changed += (kept.rewrite, kept.step_back, kept.hyde) != (record["rewrite"], record["step_back"], record["hyde"])
         assert kept.hyde == record["hyde"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms import PROMPTS, prompts_for, standalone_prompt
+from qtmiddleware.transforms import PROMPTS, build_prompts, build_standalone_prompt
 from qtmiddleware.types import Message
 
 MODES = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
@@ -24,7 +24,7 @@ def settings(mode: str, **llm: object) -> Settings:
 
 
 def prompt(mode: str, query: str = "q", history: tuple[Message, ...] = (), **llm: object) -> Prompt:
-    (only,) = prompts_for(settings(mode, **llm), query, history)
+    (only,) = build_prompts(settings(mode, **llm), query, history)
     return only
 
 
@@ -33,8 +33,8 @@ def names(one: Prompt) -> list[str]:
 
 
 def test_none_asks_nothing_and_all_asks_three_times() -> None:
-    assert prompts_for(settings("none"), "q", HISTORY) == ()
-    assert [one.mode for one in prompts_for(settings("all"), "q")] == ["rewrite", "stepback", "decompose"]
+    assert build_prompts(settings("none"), "q", HISTORY) == ()
+    assert [one.mode for one in build_prompts(settings("all"), "q")] == ["rewrite", "stepback", "decompose"]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_each_mode_asks_for_its_fields_and_with_a_history_for_the_standalone_for
 
 
 def test_the_standalone_prompt_asks_for_that_alone() -> None:
-    one = standalone_prompt(settings("all"), "And now?", HISTORY)
+    one = build_standalone_prompt(settings("all"), "And now?", HISTORY)
     assert (one.mode, names(one)) == ("standalone", ["standalone"])
 
 
 def test_counts_follow_the_settings() -> None:
-    one = prompts_for(Settings(transformation_type="decompose", max_sub_queries=6), "q")[0]
+    one = build_prompts(Settings(transformation_type="decompose", max_sub_queries=6), "q")[0]
     assert (one.fields[0].min_items, one.fields[0].max_items) == (0, 6)
     assert prompt("multi_query", paraphrases=7).fields[0].max_items == 7
 
@@ -188,7 +188,7 @@ def digests() -> dict[str, str]:
             (" research, no passage", (), {"sub_query_style": "research", "hyde_in_combined": False}),
             (" no passage", (), {"hyde_in_combined": False}),
         ):
-            one = PROMPTS[mode].prompt(settings("none", **llm), "q", history)
+            one = PROMPTS[mode].build_prompt(settings("none", **llm), "q", history)
             found[f"{one.version}{' in conversation' * bool(label == ' in conversation')}"] = hashlib.sha256(
                 one.system.encode()
             ).hexdigest()[:12]

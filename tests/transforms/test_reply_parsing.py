@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.transforms import merge, parse, prompts_for, standalone_prompt
+from qtmiddleware.transforms import build_prompts, build_standalone_prompt, merge, parse
 from qtmiddleware.types import Message, Transformation
 
 MODES = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
@@ -75,7 +75,7 @@ SENTENCE = st.lists(
 
 
 def prompt(mode: str, query: str = "What is Acme?", history: tuple[Message, ...] = ()) -> Prompt:
-    return prompts_for(Settings(transformation_type=mode), query, history)[0]  # type: ignore[arg-type]
+    return build_prompts(Settings(transformation_type=mode), query, history)[0]  # type: ignore[arg-type]
 
 
 def read(one: Prompt, reply: Reply) -> Transformation | str:
@@ -213,7 +213,7 @@ def test_long_values_are_cut_at_a_word() -> None:
 def test_a_query_that_needs_no_splitting_or_resolving_is_no_error() -> None:
     assert parse(prompt("decompose"), Reply('{"sub_queries": []}')).is_empty
     assert parse(prompt("decompose"), Reply('{"sub_queries": ["what is acme"]}')).is_empty
-    one = standalone_prompt(Settings(), "What is Acme?", HISTORY)
+    one = build_standalone_prompt(Settings(), "What is Acme?", HISTORY)
     found = parse(one, Reply('{"standalone": "What is Acme?"}'))
     assert found == Transformation(notes=(("standalone", "dropped: same as the query"),))
 

@@ -15,7 +15,7 @@ from qtmiddleware.evaluation import Dataset, Question
 from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.providers.llms.recorded import RecordedModel
 from qtmiddleware.providers.llms.recorded.base import read_lines
-from qtmiddleware.transforms import PROMPTS, prompts_for
+from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 
 _ALONE = "standalone"
@@ -62,15 +62,15 @@ def _of_others(data: Dataset, path: Path) -> ConfigError:
 def fields_of(system: Mapping[str, Any]) -> frozenset[str]:
     """The names of what a system of these settings asks the model for, the standalone form of a question aside."""
     settings = Config.load(system, environ={}).settings
-    return frozenset(field.name for prompt in prompts_for(settings, "?") for field in prompt.fields) - {_ALONE}
+    return frozenset(field.name for prompt in build_prompts(settings, "?") for field in prompt.fields) - {_ALONE}
 
 
 def _whole(question: Question) -> Prompt:
     """A prompt that asks for everything that can be asked about *question*."""
-    prompt = PROMPTS["combined"].prompt(Settings(), question.text, question.history)
+    prompt = PROMPTS["combined"].build_prompt(Settings(), question.text, question.history)
     return replace(prompt, mode="", fields=_every_field())
 
 
 def _every_field() -> tuple[ReplyField, ...]:
-    found = {field.name: field for it in PROMPTS.values() for field in it.prompt(Settings(), "?").fields}
+    found = {field.name: field for it in PROMPTS.values() for field in it.build_prompt(Settings(), "?").fields}
     return tuple(found.values())

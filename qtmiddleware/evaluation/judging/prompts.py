@@ -12,7 +12,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.evaluation import Question
 from qtmiddleware.evaluation.judging.judged import CRITERIA
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
-from qtmiddleware.transforms.base import MAX_TOKENS, as_data
+from qtmiddleware.transforms.prompt import MAX_TOKENS, as_data
 from qtmiddleware.wrapping.inquiring import members
 
 MODE: Final = "judge"

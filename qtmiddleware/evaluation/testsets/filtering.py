@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qtmiddleware.evaluation.testsets.wording import content_words, is_unspaced, plain
-from qtmiddleware.preprocessing import detect_language, dominant_script
-from qtmiddleware.transforms.refusals import is_refusal
-from qtmiddleware.transforms.scripts import is_other_script
-from qtmiddleware.transforms.wording import clean, folded, is_blank, tokens
+from qtmiddleware.preprocessing import detect_language
+from qtmiddleware.preprocessing.text import clean, fold_accents, is_blank, split_tokens
+from qtmiddleware.transforms.chatter import is_refusal
+from qtmiddleware.transforms.guard import is_other_script
 
 MOST_QUESTION_CHARS: Final = 300
 MOST_ANSWER_CHARS: Final = 2_000
@@ -74,7 +74,7 @@ def fault_of(written: Written, text: str) -> str:
         return "nothing_to_ask"
     if len(question) > MOST_QUESTION_CHARS or len(answer) > MOST_ANSWER_CHARS:
         return "too_long"
-    words = tokens(question)
+    words = split_tokens(question)
     if len(words) < 2 or not (_ASKS.search(question) or is_unspaced(words)):
         return "no_question"
     if refers_to_text(question):
@@ -98,7 +98,7 @@ def refers_to_text(question: str) -> bool:
     # A capital makes a name of it, as in "the Text API"; in German all nouns have one.
     if detect_language(question) != "de":
         rest = ["_" if word[0].isupper() else word for word in rest]
-    return bool(_REFERS.search(folded(" ".join([first, *rest]))))
+    return bool(_REFERS.search(fold_accents(" ".join([first, *rest]))))
 
 
 def is_other_language(question: str, text: str) -> bool:
@@ -106,7 +106,7 @@ def is_other_language(question: str, text: str) -> bool:
     there = detect_language(text)
     # A first word alone may be one of another language: "Was Amy Winehouse a fan of it?"
     asked = {detect_language(question), detect_language(question.strip().partition(" ")[2])}
-    return (there != "" and asked.isdisjoint({"", there})) or is_other_script(question, text, dominant_script)
+    return (there != "" and asked.isdisjoint({"", there})) or is_other_script(question, text)
 
 
 def is_copied(question: str, text: str) -> bool:
@@ -114,7 +114,7 @@ def is_copied(question: str, text: str) -> bool:
 
     A search would find the passage by these words alone, which it cannot do for those who have not read it.
     """
-    words, there = tokens(question), plain(text)
+    words, there = split_tokens(question), plain(text)
     # In scripts without spaces words are pairs of characters: two are about a word, three one with its particle.
     gram, run = (2 * GRAM, 3 * MOST_RUN) if is_unspaced(words) else (GRAM, MOST_RUN)
     grams = [f" {' '.join(words[at : at + gram])} " in there for at in range(len(words) - gram + 1)]
@@ -147,6 +147,6 @@ def parts_of(quote: str) -> list[str]:
 
 def essence(question: str) -> frozenset[str]:
     """What two wordings of one question have in common: its content words, all of its words where it has none."""
-    words = tokens(question)
+    words = split_tokens(question)
     counts = content_words(words, question)
     return frozenset(word for word, counted in zip(words, counts, strict=True) if counted) or frozenset(words)

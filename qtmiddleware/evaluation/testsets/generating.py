@@ -21,7 +21,7 @@ from qtmiddleware.evaluation.testsets.relevance import Relevance
 from qtmiddleware.evaluation.testsets.sampling import MIN_WORDS, sampled
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.transforms.refusals import is_refusal
+from qtmiddleware.transforms.chatter import is_refusal
 from qtmiddleware.wrapping.inquiring import Asking, members
 
 ATTEMPTS: Final = 4

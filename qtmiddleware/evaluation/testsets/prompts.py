@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.protocols import Passage, Prompt, ReplyField
-from qtmiddleware.transforms.base import MAX_TOKENS, as_data
+from qtmiddleware.transforms.prompt import MAX_TOKENS, as_data
 
 PASSAGE_CHARS: Final = 8_000
 """Characters of a passage the model is shown."""

@@ -9,8 +9,8 @@ from random import Random
 from typing import Final
 
 from qtmiddleware.evaluation.testsets.wording import plain
+from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.protocols import Passage
-from qtmiddleware.transforms.wording import tokens
 
 MIN_WORDS: Final = 20
 """A passage with fewer words in whole phrases has hardly anything to ask for."""
@@ -58,5 +58,5 @@ def is_prose(text: str) -> bool:
     entries = sum(bool(_ENTRY.search(line[-_ENTRY_CHARS:])) for line in lines)
     if len(lines) > 2 and 2 * entries >= len(lines):
         return False
-    lengths = (len(tokens(phrase)) for phrase in _PHRASE_END.split(text))
+    lengths = (len(split_tokens(phrase)) for phrase in _PHRASE_END.split(text))
     return sum(length for length in lengths if length >= PHRASE_WORDS) >= MIN_WORDS

@@ -8,7 +8,7 @@ from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES, detect_language
 from qtmiddleware.preprocessing.lexicon import load
-from qtmiddleware.transforms.wording import tokens
+from qtmiddleware.preprocessing.text import split_tokens
 
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
@@ -18,7 +18,7 @@ def plain(text: str) -> str:
 
     A text stands in another one, word by word, where its plain form is a part of the other's.
     """
-    return f" {' '.join(tokens(text))} "
+    return f" {' '.join(split_tokens(text))} "
 
 
 def is_unspaced(words: list[str]) -> bool:
@@ -41,4 +41,4 @@ def _small_words(language: str) -> frozenset[str]:
         return frozenset()
     lexicon = load(language)
     listed = lexicon.stop | lexicon.weak | lexicon.strong
-    return frozenset(token for word in listed for token in tokens(word))
+    return frozenset(token for word in listed for token in split_tokens(word))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.rag.answering.opening import MARKER
-from qtmiddleware.transforms.base import as_data, recent
+from qtmiddleware.transforms.prompt import as_data, select_recent
 from qtmiddleware.types import Message, SubAnswer
 
 MAX_TOKENS: Final = 1_000
@@ -68,7 +68,7 @@ class Task:
     ) -> Prompt:
         """The prompt for *question*; *material* and all else that is not ours stands in the user message alone."""
         own = (settings.llm.prompts.get(self.mode) or "").strip()
-        turns = recent(history, question, settings.llm.history_messages)
+        turns = select_recent(history, question, settings.llm.history_messages)
         said = {"history": [{"role": turn.role, "content": turn.content} for turn in turns]} if turns else {}
         data = _DATA.format(material=self.material, history=_HISTORY if turns else "")
         rules = "\n".join(f"- {rule}" for rule in self.rules)

@@ -12,15 +12,13 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
+from qtmiddleware.preprocessing.text import clean
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
-from qtmiddleware.transforms.base import MAX_TOKENS
-from qtmiddleware.transforms.lines import unquoted
-from qtmiddleware.transforms.noise import is_error_page, is_noise, without_lead_in
-from qtmiddleware.transforms.picking import pick
-from qtmiddleware.transforms.refusals import is_refusal
-from qtmiddleware.transforms.salvage import Cut, json_values
-from qtmiddleware.transforms.thoughts import without_thoughts
-from qtmiddleware.transforms.wording import clean
+from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal, strip_lead_in
+from qtmiddleware.transforms.json_reading import Cut, find_json
+from qtmiddleware.transforms.parsing import pick_texts, strip_thoughts
+from qtmiddleware.transforms.plain_text import strip_quotes
+from qtmiddleware.transforms.prompt import MAX_TOKENS
 
 MODE: Final = "context"
 PROMPT_VERSION: Final = "context/1"
@@ -87,17 +85,17 @@ def context_of(asked: Prompt, reply: Reply) -> str:
 
     Raises `ModelError` where there is none: ``refused``, ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
     """
-    text, is_cut = without_thoughts(reply.text)
-    picked = pick(json_values(text), text, asked.fields)
+    text, is_cut = strip_thoughts(reply.text)
+    picked = pick_texts(find_json(text), text, asked.fields)
     found = picked.texts.get(FIELD.name, [])
     given = found[0] if found else text
-    if picked.refusal or is_refusal(given, asked.query):
+    if picked.is_refusal or is_refusal(given, asked.query):
         raise ModelError("refused", "the model refused to write a context")
     if not given.strip() or (found == [] and FIELD.name in picked.named):
         raise ModelError("empty", "the model wrote no context")
     if isinstance(given, Cut) or is_cut or reply.truncated:
         raise ModelError("truncated", "the model's context broke off; raise llm.maxTokens")
-    value = unquoted(clean(without_lead_in(clean(given))), "")
+    value = strip_quotes(clean(strip_lead_in(clean(given))), "")
     if is_error_page(given) or _JSON.match(value):
         raise ModelError("unparsable", "the model's reply holds no context")
     if is_noise(value, asked.query):

@@ -6,7 +6,7 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
-from qtmiddleware.transforms.base import Transform
+from qtmiddleware.transforms.prompt import Transform
 
 PROMPT_VERSION: Final = "combined/1"
 

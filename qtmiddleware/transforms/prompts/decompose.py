@@ -6,7 +6,7 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
-from qtmiddleware.transforms.base import FAITHFUL, Transform
+from qtmiddleware.transforms.prompt import FAITHFUL, Transform
 
 PROMPT_VERSION: Final = "decompose/1"
 

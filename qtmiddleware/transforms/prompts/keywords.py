@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from qtmiddleware.protocols import ReplyField
-from qtmiddleware.transforms.base import Transform
+from qtmiddleware.transforms.prompt import Transform
 
 PROMPT_VERSION: Final = "keywords/1"
 

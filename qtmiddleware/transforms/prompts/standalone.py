@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtmiddleware.transforms.base import FAITHFUL, STANDALONE, Transform
+from qtmiddleware.transforms.prompt import FAITHFUL, STANDALONE, Transform
 
 PROMPT_VERSION: Final = "standalone/1"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.transforms.salvage import Cut, Members, json_string, json_values
+from qtmiddleware.transforms.json_reading import Cut, Members, find_json, read_json_string
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -27,22 +27,22 @@ def plain(value: Any) -> Any:
 
 @given(st.lists(JSON) | st.dictionaries(TEXTS, JSON), st.booleans(), st.sampled_from([None, 2]))
 def test_well_formed_json_is_read_as_the_standard_says(value: Any, ascii_only: bool, indent: int | None) -> None:
-    (found,) = json_values(json.dumps(value, ensure_ascii=ascii_only, indent=indent))
+    (found,) = find_json(json.dumps(value, ensure_ascii=ascii_only, indent=indent))
     assert plain(found.value) == value
-    assert not found.cut
+    assert not found.is_cut
 
 
 @given(st.text())
 def test_no_text_makes_the_reader_fail(text: str) -> None:
-    for found in json_values(text):
+    for found in find_json(text):
         assert text[found.start] in "{["
         assert found.start < found.end <= len(text)
 
 
 @given(st.text(alphabet="{}[]\"\\:,' a1\n“”"))
 def test_no_heap_of_json_marks_makes_the_reader_fail(text: str) -> None:
-    json_values(text)
-    json_string(text)
+    find_json(text)
+    read_json_string(text)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_no_heap_of_json_marks_makes_the_reader_fail(text: str) -> None:
     ],
 )
 def test_broken_json_is_read_as_it_was_meant(text: str, expected: list[Any]) -> None:
-    assert [plain(found.value) for found in json_values(text)] == expected
+    assert [plain(found.value) for found in find_json(text)] == expected
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, '["a",' * 50_000, '{"' * 50_000, "{//" * 50_000])
 def test_no_depth_of_nesting_exhausts_the_stack(text: str) -> None:
-    json_values(text)
+    find_json(text)

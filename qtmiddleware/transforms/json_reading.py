@@ -7,7 +7,6 @@ quote that ends a string from one that stands inside it. Time is linear in the t
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +14,8 @@ from typing import Any, Final
 MAX_DEPTH: Final = 16
 """Deeper nesting is not read."""
 
+JSON_OPENING: Final = re.compile(r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)")
+"""How a text begins that is meant as JSON."""
 _START: Final = re.compile(r"[\[{]")
 _SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _CLOSERS: Final = {'"': '"', "'": "'", "“": "”", "”": "”", "‘": "’"}
@@ -54,155 +55,133 @@ class Cut(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A JSON *value* that stands in a text from *start* to *end*; *cut* says that its end is missing."""
+class JsonValue:
+    """A JSON *value* that stands in a text from *start* to *end*; *is_cut* says that its end is missing."""
 
     value: Any
     start: int
     end: int
-    cut: bool
+    is_cut: bool
 
 
 class _NotJson(Exception):
     """What was taken for JSON is something else."""
 
 
-def json_values(text: str) -> list[Found]:
+def find_json(text: str) -> list[JsonValue]:
     """Every JSON object and list in *text*, outermost only, in their order."""
-    whole = _well_formed(text)
-    if whole is not None:
-        return [whole]
     found = []
     position = 0
     while match := _START.search(text, position):
         reader = _Reader(text, match.start())
         try:
-            value = reader.value("alone", 0)
-            found.append(Found(value, match.start(), reader.position, reader.cut))
+            value = reader.read_value("alone", 0)
+            found.append(JsonValue(value, match.start(), reader.position, reader.is_cut))
         except _NotJson:
             pass
         position = max(reader.position, match.start() + 1)
     return found
 
 
-def _well_formed(text: str) -> Found | None:
-    """The one value *text* consists of, where it is short of all that this reader is for."""
-    if not text.startswith(("{", "[")) or "\\" in text or text.count("{") + text.count("[") > MAX_DEPTH:
-        return None
-    try:
-        value, end = _DECODER.raw_decode(text)
-    except ValueError:
-        return None
-    return Found(value, 0, end, False) if end == len(text) else None
-
-
-def _refused(_: str) -> None:
-    raise ValueError
-
-
-# Numbers stay as they are written.
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=Members, parse_int=str, parse_float=str, parse_constant=_refused)
-
-
-def json_string(text: str) -> str | None:
+def read_json_string(text: str) -> str | None:
     """What *text* says if it is one JSON string and nothing else, else ``None``."""
     stripped = text.strip()
     if not stripped.startswith('"'):
         return None
     reader = _Reader(stripped, 0)
-    value = reader.string("alone")
+    value = reader.read_string("alone")
     return None if isinstance(value, Cut) else value
 
 
 class _Reader:
-    """Reads one value, from *position* on; *cut* tells afterwards whether its end was missing."""
+    """Reads one value, from *position* on; *is_cut* tells afterwards whether its end was missing."""
 
     def __init__(self, text: str, position: int) -> None:
         self.text = text
         self.position = position
-        self.cut = False
+        self.is_cut = False
 
-    def value(self, place: str, depth: int) -> Any:
+    def read_value(self, place: str, depth: int) -> Any:
         here = self.text[self.position : self.position + 1]
         if depth >= MAX_DEPTH:
             raise _NotJson
         if here == "{":
-            return self.members(depth)
+            return self.read_members(depth)
         if here == "[":
-            return self.items(depth)
+            return self.read_items(depth)
         if here and here in _OPENERS:
-            return self.string(place)
-        return self.literal()
+            return self.read_string(place)
+        return self.read_literal()
 
-    def members(self, depth: int) -> Members:
+    def read_members(self, depth: int) -> Members:
         pairs = Members()
         self.position += 1
-        while not self.closed("}"):
+        while not self.reach_end("}"):
             try:
-                key = self.key()
-                if self.cut:
+                key = self.read_key()
+                if self.is_cut:
                     break
-                value = self.value("member", depth + 1)
+                value = self.read_value("member", depth + 1)
             except _NotJson:
                 # What was complete before the mistake is kept; a text that went wrong at once was no JSON.
                 if not pairs:
                     raise
-                self.cut = True
+                self.is_cut = True
                 break
             pairs.append((key, value))
         return pairs
 
-    def items(self, depth: int) -> list[Any]:
+    def read_items(self, depth: int) -> list[Any]:
         found: list[Any] = []
         self.position += 1
-        while not self.closed("]"):
+        while not self.reach_end("]"):
             try:
-                found.append(self.value("item", depth + 1))
+                found.append(self.read_value("item", depth + 1))
             except _NotJson:
                 if not found:
                     raise
-                self.cut = True
+                self.is_cut = True
         return found
 
-    def closed(self, bracket: str) -> bool:
+    def reach_end(self, bracket: str) -> bool:
         """Step over spaces and commas, and over *bracket* if that is next; say whether the container ends here."""
-        self.space()
-        while not self.cut and self.text.startswith(",", self.position):
+        self.skip_space()
+        while not self.is_cut and self.text.startswith(",", self.position):
             self.position += 1
-            self.space()
+            self.skip_space()
         if self.position >= len(self.text):
-            self.cut = True
-        if self.cut:
+            self.is_cut = True
+        if self.is_cut:
             return True
         if self.text[self.position] == bracket:
             self.position += 1
             return True
         return self.text[self.position] in "]}"
 
-    def key(self) -> str:
+    def read_key(self) -> str:
         bare = _BARE_KEY.match(self.text, self.position)
         if bare:
             key = bare.group()
             self.position = bare.end()
         elif self.text[self.position] in _OPENERS:
-            key = self.string("key")
+            key = self.read_string("key")
         else:
             raise _NotJson
-        if not self.cut:
-            self.colon()
+        if not self.is_cut:
+            self.skip_colon()
         return key
 
-    def colon(self) -> None:
-        self.space()
+    def skip_colon(self) -> None:
+        self.skip_space()
         if self.text.startswith(":", self.position):
             self.position += 1
-            self.space()
+            self.skip_space()
         elif self.position < len(self.text):
             raise _NotJson
         if self.position >= len(self.text):
-            self.cut = True
+            self.is_cut = True
 
-    def string(self, place: str) -> str:
+    def read_string(self, place: str) -> str:
         """The string that begins here, of the mark that closes it and what may follow in this *place*."""
         ends = _ENDS[place, _CLOSERS[self.text[self.position]]]
         begin = position = self.position + 1
@@ -210,37 +189,37 @@ class _Reader:
             position = match.end()
             if not match.group().startswith("\\"):
                 self.position = position
-                return _unescaped(self.text[begin : position - 1])
+                return _unescape(self.text[begin : position - 1])
         self.position = len(self.text)
-        self.cut = True
-        return Cut(_unescaped(self.text[begin:]))
+        self.is_cut = True
+        return Cut(_unescape(self.text[begin:]))
 
-    def literal(self) -> Any:
+    def read_literal(self) -> Any:
         match = _LITERAL.match(self.text, self.position)
         if not match:
             raise _NotJson
         self.position = match.end()
         if self.position >= len(self.text):
-            self.cut = True
+            self.is_cut = True
             return None
         word = match.group(1)
         return _LITERALS.get(word, word if word[-1].isdigit() else None)
 
-    def space(self) -> None:
+    def skip_space(self) -> None:
         match = _SPACE.match(self.text, self.position)
         if match:
             self.position = match.end()
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
-    plain = _ESCAPE.sub(_escaped, text)
+    plain = _ESCAPE.sub(_unescape_one, text)
     # Two escapes may be the halves of one character; a half on its own is dropped.
     return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _unescape_one(match: re.Match[str]) -> str:
     code = match.group(1)
     if len(code) == 5:
         return chr(int(code[1:], 16))

@@ -7,14 +7,13 @@ here. Where the user's own question uses the same words, they are no noise.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES
-from qtmiddleware.preprocessing.base import Phrase, Phrases
-from qtmiddleware.preprocessing.lexicon import load, load_all, phrases
-from qtmiddleware.transforms.wording import folded, is_blank, opening_of, opens_with, words
+from qtmiddleware.preprocessing.lexicon import Phrase, Phrases, compile_phrases, load, load_all
+from qtmiddleware.preprocessing.text import clean, fold_accents, is_blank, split_words
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
 _FAILURES: Final = (
@@ -88,21 +87,22 @@ STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
 """The longest statement about the task, by shape; a passage is made of statements that may well have other words."""
 _STATED: Final = (".", "!")
 _QUOTES: Final = "\"'”»* "
+_OPENING_CHARS: Final = 300
 
 
 def is_noise(text: str, query: str) -> bool:
     """Whether *text* holds nothing, or opens as talk about the task does."""
-    return is_blank(text) or opens_with(_noise(), text, query) or chatter_end(text, query) > 0
+    return is_blank(text) or _opens_with(_noise(), text, query) or chatter_end(text, query) > 0
 
 
-def without_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
+def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
     """*text* without a "Sure! Here is the rewritten query:" before it, in any language that has a word list.
 
     Sentences of chatter go too where what follows is surely the text: it stands behind a colon, it asks for something
     of *query*, or it is long enough for a passage.
     """
     match = _LEAD_IN.match(text)
-    if match and words(folded(match.group()))[:2] != words(folded(query[:_SENTENCE_CHARS]))[:2]:
+    if match and split_words(fold_accents(match.group()))[:2] != split_words(fold_accents(query[:_SENTENCE_CHARS]))[:2]:
         text = text[match.end() :]
     end = chatter_end(text, query)
     rest = text[end:].strip()
@@ -110,7 +110,7 @@ def without_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> 
         return text
     is_announced = text[:end].rstrip().endswith((":", "："))
     is_question = rest.endswith(("?", "？")) and not _content(rest).isdisjoint(_content(query))
-    return rest if is_announced or is_question or (is_passage and len(words(rest)) >= _MANY_WORDS) else text
+    return rest if is_announced or is_question or (is_passage and len(split_words(rest)) >= _MANY_WORDS) else text
 
 
 def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool:
@@ -120,8 +120,8 @@ def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
-    said = words(folded(text)) if text.count(" ") < STATEMENT_WORDS[shape] else []
-    if len(said) < _FEW_WORDS or _talk().isdisjoint(set(said) - set(words(folded(query)))):
+    said = split_words(fold_accents(text)) if text.count(" ") < STATEMENT_WORDS[shape] else []
+    if len(said) < _FEW_WORDS or _talk().isdisjoint(set(said) - set(split_words(fold_accents(query)))):
         return False
     return _content(text).isdisjoint(_content(context))
 
@@ -129,14 +129,14 @@ def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool
 def chatter_end(text: str, query: str) -> int:
     """How many characters at the start of *text* are sentences of chatter; 0 where none is or *query* opens so too."""
     chatter, fillers = _openings()
-    first = words(folded(text[:_FIRST_CHARS]))[:1]
+    first = split_words(fold_accents(text[:_FIRST_CHARS]))[:1]
     if not first or (first[0] not in chatter and first[0] not in fillers):
         return 0
     end = place = 0
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)
         after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
-        keys = words(folded(text[place:after]))
+        keys = split_words(fold_accents(text[place:after]))
         start = _length_of_fillers(keys)
         if _is_chatter(keys[start:], query):
             end = after
@@ -150,7 +150,7 @@ def _is_chatter(keys: Sequence[str], query: str) -> bool:
     length = _length_of_chatter(keys)
     if not length:
         return False
-    asked = words(folded(query[:_SENTENCE_CHARS]))
+    asked = split_words(fold_accents(query[:_SENTENCE_CHARS]))
     return not (set(keys[:length]) <= set(asked) or _length_of_chatter(asked))
 
 
@@ -189,31 +189,31 @@ def _length(phrase: Phrase, keys: Sequence[str]) -> int:
 
 @cache
 def _noise() -> re.Pattern[str]:
-    return opening_of([*_TALK, *(pattern for one in load_all() for pattern in one.preambles)])
+    return _compile_openings([*_TALK, *(pattern for one in load_all() for pattern in one.preambles)])
 
 
 @cache
 def _openings() -> tuple[Phrases, Phrases]:
     """How chatter opens, and what may stand before it, in all languages: a model may fall into any of them."""
     lists = [load(code) for code in LANGUAGES]
-    chatter = (folded(pattern) for one in lists for pattern in one.chatter)
-    return phrases(chatter), phrases(folded(pattern) for one in lists for pattern in one.fillers)
+    chatter = (fold_accents(pattern) for one in lists for pattern in one.chatter)
+    return compile_phrases(chatter), compile_phrases(fold_accents(pattern) for one in lists for pattern in one.fillers)
 
 
 @cache
 def _talk() -> frozenset[str]:
-    return frozenset(folded(word) for code in LANGUAGES for word in load(code).talk)
+    return frozenset(fold_accents(word) for code in LANGUAGES for word in load(code).talk)
 
 
 @cache
 def _small() -> frozenset[str]:
     """The beginnings of the words that say nothing about a topic."""
-    return frozenset(folded(word)[:5] for code in LANGUAGES for word in load(code).stop | load(code).talk)
+    return frozenset(fold_accents(word)[:5] for code in LANGUAGES for word in load(code).stop | load(code).talk)
 
 
 def _content(text: str) -> set[str]:
     """The beginnings of the words of *text* that may say what it is about."""
-    return {word[:5] for word in words(folded(text)) if len(word) > 2} - _small()
+    return {word[:5] for word in split_words(fold_accents(text)) if len(word) > 2} - _small()
 
 
 def is_error_page(text: str) -> bool:
@@ -221,4 +221,27 @@ def is_error_page(text: str) -> bool:
     opening = text.lstrip()[:200].lower()
     return (
         opening.startswith(("<!doctype", "<html", "<?xml", "**error**", "error::")) or "</body>" in text[-200:].lower()
+    )
+
+
+def is_refusal(text: str, query: str) -> bool:
+    """Whether *text* opens as a model does that will not do its task, in words that *query* does not hold itself."""
+    return _opens_with(_refusal(), text, query)
+
+
+@cache
+def _refusal() -> re.Pattern[str]:
+    return _compile_openings(pattern for one in load_all() for pattern in one.refusals)
+
+
+def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
+    """One pattern for a folded text that opens as any of *patterns* says."""
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+
+
+def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
+    """Whether *text* opens as *pattern* says, in words that are not all the query's own."""
+    match = pattern.match(fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ "))
+    return match is not None and not (
+        match.group() and set(split_words(match.group())) <= set(split_words(fold_accents(query)))
     )

@@ -7,10 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
-from qtmiddleware.preprocessing.base import APOSTROPHES, Token, TokenKind
+from qtmiddleware.preprocessing.text import APOSTROPHES
+
+TokenKind = Literal["word", "acronym", "identifier", "number", "url", "quote"]
+"""What a piece of a query is; everything but a word is kept as it is written."""
+
+CLOSERS = {
+    '"': '"”', "“": "”\"“", "„": "“”\"", "”": "”", "«": "»", "»": "«", "‹": "›",
+    "'": "'’", "‘": "’'", "‚": "‘’", "`": "`", "「": "」", "『": "』", "《": "》",
+}  # fmt: skip
+"""Every opening mark with the marks that may close it."""
+
+SINGLE = "'’‘"
+"""Marks that are apostrophes too."""
 
 BLANKS = re.compile(r"\S+")
 
@@ -52,11 +64,25 @@ SIGNS = frozenset("0123456789_.:#@+\\=>()~%?$")
 """What makes a piece of letters a code; the hyphen, the slash and the ampersand alone do not."""
 
 
-def read(text: str, quotes: Sequence[tuple[int, int]]) -> list[Token]:
-    """The pieces of *text* from left to right; *quotes* are the start and end of its quoted phrases."""
+class Token(NamedTuple):
+    """One piece of a query: ``query[start:end] == text``.
+
+    *opens* says that a sentence begins with it, *closed* that punctuation stands between it and the next one.
+    """
+
+    kind: TokenKind
+    text: str
+    start: int
+    end: int
+    opens: bool
+    closed: bool
+
+
+def tokenise(text: str) -> list[Token]:
+    """The tokens of *text* from left to right; a quoted phrase is one."""
     tokens: list[Token] = []
     start, opens = 0, True
-    for left, right in quotes:
+    for left, right in find_quotes(text):
         opens = _read_between(text, start, left, opens, tokens)
         tokens.append(Token("quote", text[left:right], left, right, opens, True))
         start, opens = right, False
@@ -65,14 +91,9 @@ def read(text: str, quotes: Sequence[tuple[int, int]]) -> list[Token]:
 
 
 def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
-    """Read ``text[start:end]`` into *tokens*; whether a sentence begins after it."""
+    """Add the tokens of ``text[start:end]`` to *tokens*; return whether a sentence begins after them."""
     for match in BLANKS.finditer(text, start, end):
         chunk = match.group()
-        if chunk.isalpha():
-            kind: TokenKind = "word" if chunk.islower() else _letters(chunk)
-            tokens.append(Token(kind, chunk, match.start(), match.end(), opens, False))
-            opens = False
-            continue
         sign = SIGN.match(chunk)
         if sign and tokens and tokens[-1].text[-1].isdigit() and _is_amount(tokens[-1], match.start()):
             last = tokens.pop()
@@ -81,7 +102,7 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
         else:
             found = list(_read_chunk(chunk, match.start(), opens))
             if found and start <= found[0].start - 2:
-                found[0] = _with_sign_before(text, found[0], tokens)
+                found[0] = _add_sign_before(text, found[0], tokens)
         tokens += found
         if ENDS & set(chunk[-3:]) and (not found or found[-1].end < match.end()):
             opens = True
@@ -95,7 +116,7 @@ def _is_amount(token: Token, place: int) -> bool:
     return token.kind == "number" and token.end + 1 == place
 
 
-def _with_sign_before(text: str, token: Token, before: Sequence[Token]) -> Token:
+def _add_sign_before(text: str, token: Token, before: Sequence[Token]) -> Token:
     """*token* with the sign of a currency that stands alone before it, if it is a number: € 100."""
     start = token.start - 2
     is_sign = (
@@ -107,25 +128,28 @@ def _with_sign_before(text: str, token: Token, before: Sequence[Token]) -> Token
 
 
 def _read_chunk(chunk: str, offset: int, opens: bool) -> Iterator[Token]:
-    """The pieces of *chunk*, which stands at *offset* and holds more than letters."""
+    """The tokens of *chunk*, which stands at *offset*."""
+    if chunk.isalpha():
+        yield Token(_kind_of_letters(chunk), chunk, offset, offset + len(chunk), opens, False)
+        return
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         yield Token("identifier", chunk, offset, offset + len(chunk), opens, False)
         return
-    left, right = _core(chunk)
+    left, right = _trim(chunk)
     core = chunk[left:right]
     closed = right < len(chunk)
-    kind = kind_of(core)
+    kind = find_kind(core)
     if kind is not None:
         yield Token(kind, core, offset + left, offset + right, opens, closed)
         return
-    for match in _pieces(core.isascii()).finditer(core):
-        kind = kind_of(match.group()) or "word"
+    for match in _piece_pattern(core.isascii()).finditer(core):
+        kind = find_kind(match.group()) or "word"
         start = offset + left
         yield Token(kind, match.group(), start + match.start(), start + match.end(), opens, True)
         opens = False
 
 
-def _core(chunk: str) -> tuple[int, int]:
+def _trim(chunk: str) -> tuple[int, int]:
     """Where *chunk* starts and ends without the punctuation around it."""
     left = len(chunk) - len(chunk.lstrip(LEADING))
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
@@ -136,10 +160,10 @@ def _core(chunk: str) -> tuple[int, int]:
     if chunk[left : left + 1] in "<>" and not chunk[left + 1 : left + 2].isdigit():
         left += 1
     right = max(left, len(chunk.rstrip(TRAILING)))
-    return left, right + _closing(chunk, left, right)
+    return left, right + _count_closing(chunk, left, right)
 
 
-def _closing(chunk: str, left: int, right: int) -> int:
+def _count_closing(chunk: str, left: int, right: int) -> int:
     """How many of the marks at *right* belong to ``chunk[left:right]`` after all: f(), f(x), U.S., /etc/."""
     tail = chunk[right : right + 2]
     if tail == "()":
@@ -155,13 +179,13 @@ def _closing(chunk: str, left: int, right: int) -> int:
     return 0
 
 
-def kind_of(core: str) -> TokenKind | None:
+def find_kind(core: str) -> TokenKind | None:
     """What *core*, a piece without punctuation around it, is; ``None`` where it is several things or nothing."""
     if core.isalpha():
-        return _letters(core)
+        return _kind_of_letters(core)
     plain = core.translate(APOSTROPHES)
     if WORD.fullmatch(plain):
-        return "acronym" if PLURAL.fullmatch(plain) else _compound(plain)
+        return "acronym" if PLURAL.fullmatch(plain) else _kind_of_compound(plain)
     if ADDRESS.fullmatch(core) or EMAIL.fullmatch(core):
         return "url"
     if NUMBER.fullmatch(core) or AMOUNT.fullmatch(core):
@@ -183,7 +207,7 @@ def _is_code(core: str) -> bool:
     return ("/" in core or "&" in core) and letters.isupper()
 
 
-def _letters(core: str) -> TokenKind:
+def _kind_of_letters(core: str) -> TokenKind:
     """What a run of letters is by its capitals."""
     if core.islower():
         return "word"
@@ -198,7 +222,7 @@ def _letters(core: str) -> TokenKind:
     return "word" if core[:2].isupper() and core[2:].islower() and len(core) < SHIFTED else "identifier"
 
 
-def _compound(plain: str) -> TokenKind:
+def _kind_of_compound(plain: str) -> TokenKind:
     """What words joined by hyphens or apostrophes are: a code where a part has capitals inside, else a word."""
     if not any(map(_is_marked, re.split("['-]", plain))):
         return "word"
@@ -209,11 +233,11 @@ def _compound(plain: str) -> TokenKind:
 
 def _is_marked(part: str) -> bool:
     """Whether *part* has two capitals at its start or one inside."""
-    return _letters(part) != "word"
+    return _kind_of_letters(part) != "word"
 
 
-@lru_cache(2)
-def _pieces(ascii_only: bool) -> Any:
+@cache
+def _piece_pattern(ascii_only: bool) -> Any:
     """A pattern for the words and symbols of a piece that is several things."""
     if ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
@@ -222,3 +246,61 @@ def _pieces(ascii_only: bool) -> Any:
     # A mark belongs to its letter, joiners belong to their word, and a pictograph is a word of its own.
     word = r"[\p{L}\p{M}\p{N}_\u200c\u200d\u00ad]++"
     return regex.compile(rf"(?=[\p{{L}}\p{{N}}_]){word}(?:['’.\-]{word})*+|\p{{So}}[\p{{So}}\p{{Sk}}\p{{M}}\u200d]*+")
+
+
+def find_quotes(text: str) -> list[tuple[int, int]]:
+    """Start and end of every quoted phrase of *text*, marks included, from left to right, none inside another.
+
+    A mark without its partner is no quote. An apostrophe is none either: a single mark opens only before and closes
+    only after a word.
+    """
+    found: list[tuple[int, int]] = []
+    hopeless: set[str] = set()
+    places = [match.start() for match in _mark_pattern().finditer(text)]
+    index = 0
+    while index < len(places):
+        mark = text[places[index]]
+        may_open = mark not in hopeless and _can_open(text, places[index])
+        partner = _find_partner(text, places, index) if may_open else index
+        if partner is None:
+            # Nothing further on closes this mark, so the search need not be made again: that keeps it linear.
+            hopeless.add(mark)
+        elif partner > index:
+            found.append((places[index], places[partner] + 1))
+            index = partner
+        index += 1
+    return found
+
+
+def _find_partner(text: str, places: list[int], index: int) -> int | None:
+    """Which of *places* closes the quote that opens at ``places[index]``; the same *index* for an empty one."""
+    start = places[index]
+    closers = CLOSERS[text[start]]
+    for later in range(index + 1, len(places)):
+        place = places[later]
+        if text[place] in closers and _can_close(text, place):
+            return later if text[start + 1 : place].strip() else index
+    return None
+
+
+def _can_open(text: str, place: int) -> bool:
+    """Whether the mark at *place* can open a quote."""
+    mark, after = text[place], text[place + 1 : place + 2]
+    if mark not in CLOSERS or (place and text[place - 1].isalnum()):
+        return False
+    # '90s and 'tis: a year without its century is no quote.
+    return not (mark in SINGLE and (after.isspace() or after.isdigit()))
+
+
+def _can_close(text: str, place: int) -> bool:
+    """Whether the mark at *place* can close a quote."""
+    if text[place + 1 : place + 2].isalnum():
+        return False
+    return text[place] not in SINGLE or not text[place - 1].isspace()
+
+
+@cache
+def _mark_pattern() -> re.Pattern[str]:
+    """A pattern for one quotation mark."""
+    marks = set("".join(CLOSERS.values())) | set(CLOSERS)
+    return re.compile("[" + re.escape("".join(sorted(marks))) + "]")

@@ -1,4 +1,4 @@
-"""The texts in a reply that is no JSON: numbered, bulleted, labelled, quoted, or just lines."""
+"""The texts in a reply that is no JSON: numbered, bulleted, labelled, quoted, or just lines; and what labels mean."""
 
 from __future__ import annotations
 
@@ -6,11 +6,37 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.protocols import ReplyField
-from qtmiddleware.transforms.labels import ASIDE, field_of, is_label, split_label
-from qtmiddleware.transforms.noise import is_noise, without_lead_in
-from qtmiddleware.transforms.refusals import is_refusal
+from qtmiddleware.transforms.chatter import is_noise, is_refusal, strip_lead_in
 
+# Searched in the key without case, spaces and marks, in this order.
+_NAMES: Final = {name: re.compile(row.spelled) for name, row in TEXT_FIELDS.items()}
+_GENERIC: Final = re.compile(
+    "^(the|my|your|final|new|search|output|result|response|answer|text|content|value|query|queries|question|item|list|"
+    "data|json|string|sentence|line|prompt|statement|suggestion|option|s|q)+$"
+)
+_ASIDE: Final = re.compile(
+    "^(original|user|input|initial|reason|explan|rational|justif|thought|think|analysis|note|comment|remark|confidence|"
+    "lang|type|description|role|id$|title|status|error|refus|warning|history|intent|strategy|score|name$|version$|model|"
+    "purpose|aspect|topic|category|difference|why|focus|原|推理|说明|解释|erkl|begr)"
+)
+_ONLY_LABEL_WORDS: Final = re.compile(
+    r"(?:the|my|a|an|your|and|of|for|is|final|new|search|output|result|response|answer|query|queries|question|questions|q|"
+    r"sub|sub-?quer(?:y|ies)|sub-?questions?|subq|step|back|step-?back|stand-?alone|rewrit\w*|reformulat\w*|rephras\w*|"
+    r"reword\w*|improved|refined|optimi[sz]ed|enhanced|expanded|revised|clarified|broader|more|general|abstract|"
+    r"hyde|hypothetical|passage|document|key|keywords?|terms?|keyterms|synonyms?|paraphras\w*|variants?|variations?|"
+    r"alternatives?|versions?|options?|original|input|user'?s?|reasoning|explanation|rationale|note|notes|analysis|"
+    r"thought|thoughts|contextuali[sz]ed|self-contained|reecrite?|requete|consulta|reescrita|umformulierte|anfrage|frage|"
+    r"umformulierung|pregunta|domanda|riscritta|pergunta|reformulee?|\d{1,2})"
+)
+# Possessive, for there is one way alone to share out the spaces, and trying others takes minutes.
+_LABEL: Final = re.compile(r"^([^\W\d_][^:：?？!.\n]{0,50}?)\s*+(?:#\s*+)?(\d{0,2})\s*+[:：]\s*+(.*)$", re.DOTALL)
+_OTHER_LABEL: Final = re.compile(
+    "改写|重写|改寫|重寫|查询|查詢|问题|問題|子问题|子查询|クエリ|質問|書き換え|重述|释义|段落|关键词|キーワード|질문|쿼리|запрос|вопрос|السؤال|الاستعلام"
+)
+ASIDE: Final = "aside"
+GENERIC: Final = "generic"
 _MARK: Final = re.compile(
     r"^(?:[-*+•‣▪◦·–—]\s+|\(?\d{1,2}[.)]\)?\s+|\(?\d{1,2}[.)](?=[\"“A-ZÀ-Þ])|\d{1,2}\s*[、．）]\s*|\d{1,2}:\s+|"
     r"\(?[a-h]\)\s+|[①-⑳]\s*|Q\d{1,2}[.:)]\s+)"
@@ -22,34 +48,34 @@ _NUMBERED: Final = re.compile(r"(?:(?<=\s)|^)\(?(\d{1,2})[.)]\s+")
 _QUOTES: Final = {'"': '"', "“": "”", "'": "'", "«": "»", "„": "“", "`": "`", "*": "*", "「": "」", "‘": "’"}
 
 
-def texts_by_field(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
+def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
     """What the lines of *text* give for each field, the likeliest first.
 
     Lines under a label that names a field are that field's. The others are for the one field that was asked for (the
     standalone form aside), if nothing has its label.
     """
-    labelled, loose = _sections(text, fields, query)
+    labelled, loose = _split_sections(text, fields, query)
     main = [field for field in fields if field.name != "standalone"] or list(fields)
-    found = {field.name: _arranged(labelled[field.name], field) for field in fields if field.name in labelled}
+    found = {field.name: _arrange(labelled[field.name], field) for field in fields if field.name in labelled}
     if main[0].name in found or not loose or is_refusal(loose[0], query):
         return found
     if len(main) == 1:
-        found[main[0].name] = _arranged(loose, main[0])
+        found[main[0].name] = _arrange(loose, main[0])
     elif not found:
-        found |= _shared(loose, main)
+        found |= _share_lines(loose, main)
     return found
 
 
-def items(text: str) -> list[str]:
+def split_items(text: str) -> list[str]:
     """*text* as the list it is: its marked lines, its numbered parts, or its lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line for line in lines if _MARK.match(line)]
     if len(lines) == 1:
-        return _numbered_parts(lines[0])
+        return _split_numbers(lines[0])
     return marked or lines
 
 
-def bare(text: str, query: str) -> str:
+def strip_marks(text: str, query: str) -> str:
     """*text* without its list mark, bold, label, lead-in and outer quotes, as far as these are not the query's own."""
     text = text.strip().lstrip("#> ") if text.lstrip().startswith(("#", ">")) else text.strip()
     mark = _MARK.match(text)
@@ -59,10 +85,10 @@ def bare(text: str, query: str) -> str:
     label, rest = split_label(text, query)
     if label:
         text = rest.lstrip("* ")
-    return unquoted(without_lead_in(_BOLD.sub(r"\1", text), query).strip(), query)
+    return strip_quotes(strip_lead_in(_BOLD.sub(r"\1", text), query).strip(), query)
 
 
-def unquoted(text: str, query: str) -> str:
+def strip_quotes(text: str, query: str) -> str:
     """*text* without quotes around the whole of it, unless *query* is quoted too."""
     closer = _QUOTES.get(text[:1])
     inner = text[1:-1]
@@ -71,13 +97,13 @@ def unquoted(text: str, query: str) -> str:
     return inner.strip()
 
 
-def _sections(text: str, fields: Sequence[ReplyField], query: str) -> tuple[dict[str, list[str]], list[str]]:
+def _split_sections(text: str, fields: Sequence[ReplyField], query: str) -> tuple[dict[str, list[str]], list[str]]:
     labelled: dict[str, list[str]] = {}
     loose: list[str] = []
     here = loose
-    for line in map(str.strip, _untagged(text, fields).splitlines()):
-        label, rest = _label(line, query)
-        name = field_of(label, fields) if label else ""
+    for line in map(str.strip, _replace_tags(text, fields).splitlines()):
+        label, rest = _read_label(line, query)
+        name = find_field(label, fields) if label else ""
         if name == ASIDE:
             # A remark with its label alone on a line goes on below; what is said behind the label ends there.
             here = here if rest else []
@@ -91,7 +117,7 @@ def _sections(text: str, fields: Sequence[ReplyField], query: str) -> tuple[dict
     return labelled, loose
 
 
-def _label(line: str, query: str) -> tuple[str, str]:
+def _read_label(line: str, query: str) -> tuple[str, str]:
     """The label of *line* and what follows it: behind a colon, or nothing where the line is a heading."""
     heading = line.startswith(("#", "**"))
     plain = line.replace("**", "") if heading or "**" in line[:60] else line
@@ -106,12 +132,12 @@ def _label(line: str, query: str) -> tuple[str, str]:
     return "", line
 
 
-def _untagged(text: str, fields: Sequence[ReplyField]) -> str:
+def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
     """*text* with ``<rewrite>…</rewrite>`` as a labelled line, and other tags as they are."""
     names = {field.name for field in fields}
 
     def labelled(match: re.Match[str]) -> str:
-        name = field_of(match.group(2), fields)
+        name = find_field(match.group(2), fields)
         if name not in names:
             return match.group()
         return "\n" if match.group(1) else f"\n{name.replace('_', ' ')}: "
@@ -119,9 +145,9 @@ def _untagged(text: str, fields: Sequence[ReplyField]) -> str:
     return _TAG.sub(labelled, text)
 
 
-def _arranged(lines: list[str], field: ReplyField) -> list[str]:
+def _arrange(lines: list[str], field: ReplyField) -> list[str]:
     if field.shape == "list":
-        return [part for part in items("\n".join(lines)) if part]
+        return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":
         return [" ".join(_BOLD.sub(r"\1", line.lstrip("#> ")) for line in lines)]
     # Where a model says more than the one line asked for, the line itself is the quoted one or the question.
@@ -133,7 +159,7 @@ def _is_set_off(line: str) -> bool:
     return bool(bold and bold.end() == len(line)) or (len(line) > 2 and _QUOTES.get(line[0]) == line[-1])
 
 
-def _shared(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[str]]:
+def _share_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[str]]:
     """Lines without any label where several fields were asked for: a list is the list, one question is the line."""
     listed = next((field for field in fields if field.shape == "list"), None)
     first = next((field for field in fields if field.shape == "line"), None)
@@ -145,10 +171,47 @@ def _shared(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[st
     return {}
 
 
-def _numbered_parts(line: str) -> list[str]:
+def _split_numbers(line: str) -> list[str]:
     """*line* cut at "1. … 2. … 3. …", if it counts so from its beginning."""
     starts = [match for count, match in enumerate(_NUMBERED.finditer(line), 1) if int(match.group(1)) == count]
     if len(starts) < 2 or starts[0].start() != 0:
         return [line]
     ends = [match.start() for match in starts[1:]] + [len(line)]
     return [line[match.end() : end].strip() for match, end in zip(starts, ends, strict=True)]
+
+
+def find_field(key: str, fields: Sequence[ReplyField]) -> str:
+    """The name of the one of *fields* that *key* means, `GENERIC`, `ASIDE`, or ``""`` where it means nothing known."""
+    plain = re.sub(r"[\W\d_]+", "", key[:80].casefold())
+    if not plain:
+        return ""
+    asked = {field.name for field in fields}
+    if key in asked:
+        return key
+    if _ASIDE.search(plain):
+        return ASIDE
+    for name, pattern in _NAMES.items():
+        if name in asked and pattern.search(plain):
+            return name
+    if _GENERIC.match(plain):
+        return GENERIC
+    return ""
+
+
+def split_label(line: str, query: str) -> tuple[str, str]:
+    """The label that *line* begins with and the rest of it; no label where those words could be part of a query."""
+    if ":" not in line and "：" not in line:
+        return "", line
+    match = _LABEL.match(line)
+    if match and is_label(match.group(1)) and match.group(1).casefold() not in query.casefold():
+        return match.group(1), match.group(3)
+    return "", line
+
+
+def is_label(text: str) -> bool:
+    """Whether *text* has only words that name fields of a reply."""
+    plain = text.casefold().replace("é", "e").replace("ê", "e").replace("_", " ")
+    if _OTHER_LABEL.search(plain) and len(plain) <= 30:
+        return True
+    parts = [part for word in plain.split() for part in word.strip("*#()-,'\"").split("/") if part]
+    return bool(parts) and all(_ONLY_LABEL_WORDS.fullmatch(part) for part in parts)

@@ -1,0 +1,92 @@
+"""Plain facts about a text: its clean form, its folded form, its words and tokens."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
+"""Every mark that is written for an apostrophe, and the straight one all of them become."""
+
+# Control, zero-width, bidi, soft-hyphen, tag and surrogate characters: nothing a reader sees, much that can hide.
+_UNSEEN: Final = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# Joiners are part of the spelling between letters of Arabic and Indic scripts, and invisible everywhere else.
+_JOINER: Final = re.compile("(?<![\u0600-\u0dff])[\u200c\u200d]|[\u200c\u200d](?![\u0600-\u0dff])")
+_ACCENT: Final = re.compile("[\u0300-\u036f]")
+_OPENING: Final = "\"'“”‘’«»„`¿¡ "
+_FINAL: Final = "\"'“”‘’«»„`.?!。？！…,;:、 "
+_WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W\d_]+)*")
+_CJK: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+
+
+def compose(word: str) -> str:
+    """*word* in composed form with straight apostrophes, its case untouched."""
+    return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
+
+
+def fold(word: str) -> str:
+    """*word* as word lists hold it: composed, with straight apostrophes and without case."""
+    return compose(word).casefold()
+
+
+def fold_accents(text: str) -> str:
+    """*text* without case and accents, with one kind of apostrophe and hyphen."""
+    if text.isascii():
+        return text.lower()
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    composed = unicodedata.normalize("NFC", _ACCENT.sub("", decomposed))
+    return re.sub("[‐‑‒–—−]", "-", composed.translate(APOSTROPHES))
+
+
+def clean(text: str) -> str:
+    """*text* on one line, with single spaces and no character that cannot be seen."""
+    spaced = " ".join(text.split())
+    if spaced.isascii() and spaced.isprintable():
+        return spaced
+    previous = ""
+    # Taking a character out may leave a joiner that stands at an edge now.
+    while previous != text:
+        previous, text = text, _JOINER.sub("", _UNSEEN.sub("", text))
+    return " ".join(text.split())
+
+
+def normalise(text: str) -> str:
+    """What two spellings of one question have in common: no case, no spacing, no outer quotes, no final punctuation."""
+    folded = unicodedata.normalize("NFKC", clean(text)).casefold()
+    return " ".join(folded.split()).lstrip(_OPENING).rstrip(_FINAL)
+
+
+def shorten(text: str, limit: int) -> str:
+    """*text* if it has at most *limit* characters, else as many whole words of it as fit."""
+    if len(text) <= limit:
+        return text
+    head = text[: limit + 1]
+    at_word = head.rpartition(" ")[0]
+    return at_word if len(at_word) > limit // 2 else text[:limit]
+
+
+def split_words(text: str) -> list[str]:
+    """The words of *text* in their order, as they are written."""
+    return _WORD.findall(text)
+
+
+def split_tokens(text: str) -> list[str]:
+    """The folded words of *text*; in scripts without spaces, the pairs of neighbouring characters."""
+    tokens = []
+    for word in split_words(fold_accents(text)):
+        if not _CJK.search(word):
+            tokens.append(word.removesuffix("'s"))
+        elif len(word) == 1:
+            tokens.append(word)
+        else:
+            tokens.extend(word[i : i + 2] for i in range(len(word) - 1))
+    return tokens
+
+
+def is_blank(text: str) -> bool:
+    """Whether *text* holds no letter and no digit."""
+    return not any(map(str.isalnum, text))
