@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import qtmiddleware
-from qtmiddleware.catalogue import FUSION_METHODS, MODEL_PROVIDERS, TEXT_FIELDS, TRANSFORMS, prompt_names
+from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, MODEL_PROVIDERS, TEXT_FIELDS, TRANSFORMS, prompt_names
 from qtmiddleware.config.keys import Key, all_keys
 from qtmiddleware.config.settings import Settings, key_of, marked
 from qtmiddleware.protocols import Prompt
@@ -230,6 +231,84 @@ def test_a_provider_of_models_is_a_row_and_a_file(tmp_path: Path) -> None:
     found = run_with(tmp_path, PROVIDED, edits, {"providers/llms/parrot.py": PARROT})
     assert found["texts"] == ["why?", "who says so?"]
     assert "a ParrotClient" in found["refused"]
+
+
+LANGUAGE = {
+    "stop_words": {"interrogatives": ["zwat"], "auxiliaries": ["zist"], "articles": ["zder"]},
+    "negations": ["znie"],
+    "lead_ins": ["zsag zmir"],
+    "closings": ["zbitte"],
+    "hints": {"starters": ["zwat"], "strong": ["zist", "zder"]},
+    "chatter": ["zich zwerde zsuchen"],
+    "denials": ["znie"],
+    "refusals": ["zich zkann znicht"],
+    "preambles": ["zhier zkommt\\b.*[.:]$"],
+    "abbreviations": ["Zbsp"],
+    "no_answer": "Zda zist znichts.",
+}
+SPOKEN = """
+import json
+import qtmiddleware as qtm
+from qtmiddleware.config import json_schema, markdown_table
+from qtmiddleware.preprocessing import detect_language, prepare, protected_spans
+from qtmiddleware.protocols import Reply
+from qtmiddleware.rag.answering.sentences import not_there
+from qtmiddleware.rag.chunking import chunks
+from qtmiddleware.transforms import build_prompts, guard, parse
+from qtmiddleware.types import Transformation
+
+question = "Zsag zmir zwat zist zder Umsatz von Acme, zbitte?"
+settings = qtm.Config.load({"transformationType": "rewrite", "preprocess": {"language": "zz"}}).settings
+(prompt,) = build_prompts(settings, question)
+
+def reason(text):
+    try:
+        return parse(prompt, Reply(text)).rewrite
+    except qtm.ModelError as error:
+        return error.reason
+
+denied = "zwat zist znie zder Umsatz?"
+kept = guard(Transformation(rewrite="zwat zist zder Umsatz?"), query=denied, must_keep=[("negation", "znie")])
+said = guard(Transformation(rewrite="zder Umsatz zist znie"), query=denied, must_keep=[("negation", "znie")])
+text = "Zum Umsatz, Zbsp. Acme und Nike, zist viel bekannt. " * 3
+print(json.dumps({
+    "choices": json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
+    "docs": "zz" in next(line for line in markdown_table().splitlines() if "preprocess.language" in line),
+    "set": settings.preprocess.language,
+    "detected": [detect_language("zist zder Umsatz hoch"), prepare(question).language],
+    "stripped": prepare(question).keywords,
+    "negation": [[span.kind, span.text] for span in protected_spans(denied)],
+    "replies": [reason("Zich zkann znicht zhelfen."), reason("Zhier zkommt es:"), reason("Zich zwerde zsuchen nach mehr."),
+                reason("Zich zwerde zsuchen: Umsatz von Acme 2024?")],
+    "guarded": [kept.rewrite, said.rewrite],
+    "ends": [any(it.text.rstrip().endswith("sp.") for it in chunks([said], size=40, overlap=0))
+             for said in (text, text.replace("Zbsp", "Zzsp"))],
+    "nothing": not_there(question),
+}))
+"""
+
+
+def test_a_language_is_one_file(tmp_path: Path) -> None:
+    found = run_with(tmp_path, SPOKEN, {}, {"preprocessing/lexicons/zz.json": json.dumps(LANGUAGE)})
+    assert found == {
+        "choices": ["auto", *LANGUAGES, "zz"],
+        "docs": True,
+        "set": "zz",
+        "detected": ["zz", "zz"],
+        "stripped": "umsatz von acme",
+        "negation": [["negation", "znie"], ["name", "Umsatz"]],
+        "replies": ["refused", "empty", "empty", "Umsatz von Acme 2024?"],
+        "guarded": [None, "zder Umsatz zist znie"],
+        "ends": [False, True],
+        "nothing": "Zda zist znichts.",
+    }
+
+
+def test_the_keys_of_a_language_are_described() -> None:
+    folder = PACKAGE / "preprocessing" / "lexicons"
+    described = set(re.findall(r"^\| `(\w+)`", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    used = {key for code in LANGUAGES for key in json.loads((folder / f"{code}.json").read_text(encoding="utf-8"))}
+    assert used == described
 
 
 @pytest.mark.parametrize("row", [row for row in TRANSFORMS.values() if row.fields], ids=lambda row: row.name)

@@ -26,7 +26,7 @@ QUESTION: Final = "Does Jaco have any health concerns in May 2024?"
 
 @cache
 def _prompts() -> tuple[Prompt, ...]:
-    return tuple(transform.prompt(Settings(), QUESTION) for transform in PROMPTS.values())
+    return tuple(transform.build_prompt(Settings(), QUESTION) for transform in PROMPTS.values())
 
 
 def parsing(data: bytes) -> None:

@@ -24,16 +24,9 @@ Phrases = Mapping[str, tuple[Phrase, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """The word list of one language, every word casefolded and with straight apostrophes.
+    """The word list of one language, every word folded; README.md in `lexicons` says what each of its parts means.
 
-    *homographs* are stop words that are names too, *pronouns* what follows one where it is none. A language is told by
-    the words *strong* and *weak*, by *starters*, first words that are enough alone, and by *openers*, which weigh more
-    in that place. *lead_ins* and *kept* are phrases: what goes as a whole at the start, and what stays anywhere.
-    *titles* stand before names. *chatter* and *fillers* are patterns for the replies of a model: how a sentence opens
-    that talks about the task, and what may stand before it; *talk* are words by which it speaks of itself and the task.
-    *refusals* and *preambles* are regular expressions for how a reply opens that is none. *denials* are all words that
-    deny, without accents, *denial_patterns* what denies inside of a word, and *exclusions* the words for "without".
-    *abbreviations* end with a full stop that ends no sentence, and *no_answer* says that the passages hold none.
+    *stop* are the words of all its classes, *verbs* its auxiliaries and modals, *kept* the kept phrases.
     """
 
     language: str
@@ -66,42 +59,24 @@ class Lexicon:
     no_answer: str = ""
 
 
+_WORDS = (
+    "elisions", "negations", "homographs", "acronyms", "pronouns", "closings", "titles", "talk", "denials", "exclusions",
+)  # fmt: skip
+"""The keys of a file that hold words."""
+_PATTERNS = ("chatter", "fillers", "denial_patterns", "refusals", "preambles", "abbreviations")
+"""The keys of a file that hold patterns and what else is taken as it is written."""
+
+
 @cache
 def load(language: str) -> Lexicon:
     """The word list of *language*, read from its file once."""
-    data = _read_file(language)
-    classes: dict[str, list[str]] = data["stop_words"]
-    hints: dict[str, list[str]] = data["hints"]
-    return Lexicon(
-        language=data["language"],
-        stop=_fold_words(word for words in classes.values() for word in words),
-        articles=_fold_words(classes["articles"]),
-        verbs=_fold_words(classes["auxiliaries"] + classes["modals"]),
-        elisions=_fold_words(data["elisions"]),
-        negations=_fold_words(data["negations"]),
-        homographs=_fold_words(data["homographs"]),
-        acronyms=_fold_words(data["acronyms"]),
-        pronouns=_fold_words(data["pronouns"]),
-        closings=_fold_words(data["closings"]),
-        strong=_fold_words(hints["strong"]),
-        weak=_fold_words(hints["weak"]),
-        starters=_fold_words(hints["starters"]),
-        openers=_fold_words(hints.get("openers", [])),
-        lead_ins=compile_phrases(data["lead_ins"]),
-        kept=compile_phrases(data["kept_phrases"]),
-        nouns_are_capitalised=bool(data.get("nouns_are_capitalised", False)),
-        titles=_fold_words(data["titles"]),
-        chatter=tuple(data["chatter"]),
-        fillers=tuple(data["fillers"]),
-        talk=_fold_words(data["talk"]),
-        **_read_reply_parts(data),
-    )
+    return _read_lexicon(language, _read_file(language))
 
 
 @cache
 def load_all() -> tuple[Lexicon, ...]:
     """Every word list, and what is known of the languages that have none: how they deny, refuse and announce."""
-    others = (Lexicon(code, **_read_reply_parts(data)) for code, data in _read_file("others").items())
+    others = (_read_lexicon(code, data) for code, data in _read_file("others").items())
     return (*map(load, LANGUAGES), *others)
 
 
@@ -113,17 +88,25 @@ def _read_file(name: str) -> dict[str, Any]:
     return data
 
 
-def _read_reply_parts(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a word list that texts of models and documents are read with; each may be missing."""
-    return {
-        "denials": _fold_words(data.get("denials", ())),
-        "denial_patterns": tuple(data.get("denial_patterns", ())),
-        "exclusions": _fold_words(data.get("exclusions", ())),
-        "refusals": tuple(data.get("refusals", ())),
-        "preambles": tuple(data.get("preambles", ())),
-        "abbreviations": tuple(data.get("abbreviations", ())),
-        "no_answer": data.get("no_answer", ""),
-    }
+def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
+    """The word list that *data* holds; every key may be missing."""
+    classes: dict[str, list[str]] = data.get("stop_words", {})
+    hints: dict[str, list[str]] = data.get("hints", {})
+    words = {name: _fold_words(data.get(name, ())) for name in _WORDS}
+    words |= {name: _fold_words(hints.get(name, ())) for name in ("strong", "weak", "starters", "openers")}
+    patterns = {name: tuple(data.get(name, ())) for name in _PATTERNS}
+    return Lexicon(
+        language=language,
+        stop=_fold_words(word for words in classes.values() for word in words),
+        articles=_fold_words(classes.get("articles", ())),
+        verbs=_fold_words([*classes.get("auxiliaries", ()), *classes.get("modals", ())]),
+        lead_ins=compile_phrases(data.get("lead_ins", ())),
+        kept=compile_phrases(data.get("kept_phrases", ())),
+        nouns_are_capitalised=data.get("nouns_are_capitalised", False),
+        no_answer=data.get("no_answer", ""),
+        **words,
+        **patterns,  # type: ignore[arg-type]
+    )
 
 
 def adjust(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lexicon:

@@ -30,7 +30,7 @@ def prompts(text: str, *, with_history: bool) -> list[Prompt]:
     entries = {"passages": [{"passage": 1, "title": text, "source": text, "text": text}]}
     asked = Question("q", text, tuple(said))
     return [
-        *(transform.prompt(settings, text, said) for transform in PROMPTS.values()),
+        *(transform.build_prompt(settings, text, said) for transform in PROMPTS.values()),
         *(task.prompt(settings, text, said, entries) for task in (ANSWER, SUB_ANSWER)),
         SYNTHESIS.prompt(settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}),
         judge_prompt(asked, text, text, text),
