@@ -278,8 +278,8 @@ print(json.dumps({
     "detected": [detect_language("zist zder Umsatz hoch"), prepare(question).language],
     "stripped": prepare(question).keywords,
     "negation": [[span.kind, span.text] for span in protected_spans(denied)],
-    "replies": [reason("Zich zkann znicht zhelfen."), reason("Zhier zkommt es:"), reason("Zich zwerde zsuchen nach mehr."),
-                reason("Zich zwerde zsuchen: Umsatz von Acme 2024?")],
+    "replies": [reason(text) for text in ("Zich zkann znicht zhelfen.", "Zhier zkommt es:",
+                "Zich zwerde zsuchen nach mehr.", "Zich zwerde zsuchen: Umsatz von Acme 2024?")],
     "guarded": [kept.rewrite, said.rewrite],
     "ends": [any(it.text.rstrip().endswith("sp.") for it in chunks([said], size=40, overlap=0))
              for said in (text, text.replace("Zbsp", "Zzsp"))],

@@ -88,8 +88,8 @@ _GIVEN: Final = {
     "transforms.rules._ASIDE": 200,
     "transforms.plain_text._GENERIC": 80,
     "rag.answering.citing._INDEXED": 200,
-    "transforms.chatter._noise": 300,
-    "transforms.chatter._refusal": 300,
+    "transforms.chatter._opening_pattern": 300,
+    "transforms.chatter._refusal_pattern": 300,
 }
 
 

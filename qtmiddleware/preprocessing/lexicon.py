@@ -60,7 +60,8 @@ class Lexicon:
 
 
 _WORDS = (
-    "elisions", "negations", "homographs", "acronyms", "pronouns", "closings", "titles", "talk", "denials", "exclusions",
+    "elisions", "negations", "homographs", "acronyms", "pronouns", "closings", "titles", "talk", "denials",
+    "exclusions",
 )  # fmt: skip
 """The keys of a file that hold words."""
 _PATTERNS = ("chatter", "fillers", "denial_patterns", "refusals", "preambles", "abbreviations")
@@ -92,9 +93,9 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
     """The word list that *data* holds; every key may be missing."""
     classes: dict[str, list[str]] = data.get("stop_words", {})
     hints: dict[str, list[str]] = data.get("hints", {})
-    words = {name: _fold_words(data.get(name, ())) for name in _WORDS}
+    words: dict[str, Any] = {name: _fold_words(data.get(name, ())) for name in _WORDS}
     words |= {name: _fold_words(hints.get(name, ())) for name in ("strong", "weak", "starters", "openers")}
-    patterns = {name: tuple(data.get(name, ())) for name in _PATTERNS}
+    patterns: dict[str, Any] = {name: tuple(data.get(name, ())) for name in _PATTERNS}
     return Lexicon(
         language=language,
         stop=_fold_words(word for words in classes.values() for word in words),
@@ -105,7 +106,7 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
         nouns_are_capitalised=data.get("nouns_are_capitalised", False),
         no_answer=data.get("no_answer", ""),
         **words,
-        **patterns,  # type: ignore[arg-type]
+        **patterns,
     )
 
 

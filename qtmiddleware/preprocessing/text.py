@@ -74,10 +74,15 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
+def fold_words(text: str) -> list[str]:
+    """The words of *text* in their order, without case and accents."""
+    return split_words(fold_accents(text))
+
+
 def split_tokens(text: str) -> list[str]:
     """The folded words of *text*; in scripts without spaces, the pairs of neighbouring characters."""
     tokens = []
-    for word in split_words(fold_accents(text)):
+    for word in fold_words(text):
         if not _CJK.search(word):
             tokens.append(word.removesuffix("'s"))
         elif len(word) == 1:

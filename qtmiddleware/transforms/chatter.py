@@ -1,7 +1,7 @@
 """Sentences that are about the task instead of doing it: preambles, remarks, error messages and empty forms.
 
-Only openings that nobody would search for are named: those of chatter in the word list of each language, all others
-here. Where the user's own question uses the same words, they are no noise.
+Only openings that nobody would search for are named, in the word list of each language; what programs write in any
+language is named here. Where the user's own question uses the same words, they are no noise.
 """
 
 from __future__ import annotations
@@ -13,52 +13,9 @@ from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import Phrase, Phrases, compile_phrases, load, load_all
-from qtmiddleware.preprocessing.text import clean, fold_accents, is_blank, split_words
+from qtmiddleware.preprocessing.text import clean, fold_accents, fold_words, is_blank, split_words
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
-_FAILURES: Final = (
-    r"(?:\d{3} )?(?:internal server error|bad gateway|service unavailable|gateway time-?out|too many requests|"
-    r"rate limit exceeded)[.!]?$"
-)
-_PREAMBLES: Final = (
-    r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it|understood)(?: thing)?[!.,]? ?$",
-    r"here(?:'s| is| are| you go)\b",
-    r"(?:the following|below) (?:is|are)\b",
-    r"these are\b.*:$",
-    r"i(?:'ve| have) (?:rewritten|rephrased|decomposed|broken|created|generated|made)\b",
-    r"i (?:will|'ll|would|can) (?:rewrite|rephrase|decompose|break|generate|provide|help)\b",
-    r"let me (?:rewrite|rephrase|break|think|know|help|try)\b",
-    r"let's (?:break|think|rewrite)\b",
-    rf"(?:to )?break(?:ing)? (?:this|it|the {_QUERY}) down\b",
-)
-_REMARKS: Final = (
-    (
-        rf"(?:the|your|this|user'?s?) (?:(?:user'?s?|original|given|input|provided|current) )*{_QUERY} "
-        r"(?:is|was|seems|appears|looks|does not|doesn't|already|needs no|can be|asks)\b"
-        r"(?=.*\b(?:clear|specific|self-contained|stands?[- ]?alone|simple|concise|good|complete|unambiguous|detailed|"
-        r"need|require|rewrit|decompos|change|about)\b)"
-    ),
-    rf"(?:this|it) is (?:already )?an? (?:very )?(?:simple|clear|specific|single)\b.{{0,30}}\b{_QUERY}\b",
-    (
-        rf"no (?:changes?|rewrit\w*|rephrasing|decomposition|modifications?|{_QUERY}|transformation|further) "
-        r"(?:\w+ )?(?:is |are |was |were )?(?:needed|required|necessary|made|applicable)"
-    ),
-    (
-        rf"(?:this|these|the) (?:(?:rewritten|rephrased|revised) )?(?:rewrite|paraphrases?|versions?|{_QUERY}) "
-        r"(?:adds?|makes?|covers?|is more|are more|helps?|should|will|aims?|expands?|maintains?|keeps?|preserves?|"
-        r"captures?|uses?|includes?|provides?)\b"
-    ),
-    r"i hope (?:this|that|these)|hope (?:this|that) helps|feel free to|(?:please )?let me know|would you like me to",
-    r"if you (?:have|need|want|would like) (?:any|more|me|further|to know)",
-    (
-        r"(?:(?:could|can) you )?(?:please )?(?:provide|share|enter|give me|tell me) "
-        r"(?:me )?(?:with )?(?:the|your|a|more) "
-        r"(?:query|question|text|conversation|history|context)"
-    ),
-    r"(?:could|can) you (?:please )?(?:clarify|specify|rephrase)\b",
-    r"(?:i need|i would need|there is no|there's no) (?:more |further |enough )?(?:context|history|query|question)\b",
-    r"what (?:is|are|would be) (?:the|your) (?:query|question)s?\??$",
-)
 _EMPTY_FORMS: Final = (
     (
         r"(?:null|none|n/?a|nil|nan|undefined|empty|unknown|not applicable|no change|unchanged|same|as above|string|"
@@ -70,17 +27,18 @@ _EMPTY_FORMS: Final = (
     r"(?:the )?(?:rewritten|rephrased|broader|standalone|hypothetical|new) (?:query|question|passage|document)$",
     rf"(?:{_QUERY}|paraphrase|version|keyword|term) ?#?\d{{1,2}}$",
     r"error\**::|error\**:? ?$|error\*\*|traceback \(most recent",
-    _FAILURES,
+    (
+        r"(?:\d{3} )?(?:internal server error|bad gateway|service unavailable|gateway time-?out|too many requests|"
+        r"rate limit exceeded)[.!]?$"
+    ),
 )
-_TALK: Final = (*_PREAMBLES, *_REMARKS, *_EMPTY_FORMS)
-"""How a folded text opens that is no text to search for, as patterns; other languages' are in their word lists."""
+"""How a folded text opens that is an empty form or an error message."""
 _POLITE: Final = r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
 _ANNOUNCED: Final = r"(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]"
 _LEAD_IN: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNORECASE)
 _STOP: Final = re.compile(r"[.!?…:]+[\"'”»)]*\s|[。！？：]")
 _SENTENCE_CHARS: Final = 300
 _MOST_SENTENCES: Final = 5
-_FIRST_CHARS: Final = 40
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
@@ -92,7 +50,7 @@ _OPENING_CHARS: Final = 300
 
 def is_noise(text: str, query: str) -> bool:
     """Whether *text* holds nothing, or opens as talk about the task does."""
-    return is_blank(text) or _opens_with(_noise(), text, query) or chatter_end(text, query) > 0
+    return is_blank(text) or _opens_with(_opening_pattern(), text, query) or find_chatter_end(text, query) > 0
 
 
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
@@ -102,14 +60,14 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
     of *query*, or it is long enough for a passage.
     """
     match = _LEAD_IN.match(text)
-    if match and split_words(fold_accents(match.group()))[:2] != split_words(fold_accents(query[:_SENTENCE_CHARS]))[:2]:
+    if match and fold_words(match.group())[:2] != fold_words(query[:_SENTENCE_CHARS])[:2]:
         text = text[match.end() :]
-    end = chatter_end(text, query)
+    end = find_chatter_end(text, query)
     rest = text[end:].strip()
     if not end or is_blank(rest):
         return text
     is_announced = text[:end].rstrip().endswith((":", "："))
-    is_question = rest.endswith(("?", "？")) and not _content(rest).isdisjoint(_content(query))
+    is_question = rest.endswith(("?", "？")) and not _find_topic_stems(rest).isdisjoint(_find_topic_stems(query))
     return rest if is_announced or is_question or (is_passage and len(split_words(rest)) >= _MANY_WORDS) else text
 
 
@@ -120,24 +78,20 @@ def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
-    said = split_words(fold_accents(text)) if text.count(" ") < STATEMENT_WORDS[shape] else []
-    if len(said) < _FEW_WORDS or _talk().isdisjoint(set(said) - set(split_words(fold_accents(query)))):
+    said = fold_words(text) if text.count(" ") < STATEMENT_WORDS[shape] else []
+    if len(said) < _FEW_WORDS or _talk_words().isdisjoint(set(said) - set(fold_words(query))):
         return False
-    return _content(text).isdisjoint(_content(context))
+    return _find_topic_stems(text).isdisjoint(_find_topic_stems(context))
 
 
-def chatter_end(text: str, query: str) -> int:
+def find_chatter_end(text: str, query: str) -> int:
     """How many characters at the start of *text* are sentences of chatter; 0 where none is or *query* opens so too."""
-    chatter, fillers = _openings()
-    first = split_words(fold_accents(text[:_FIRST_CHARS]))[:1]
-    if not first or (first[0] not in chatter and first[0] not in fillers):
-        return 0
     end = place = 0
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)
         after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
-        keys = split_words(fold_accents(text[place:after]))
-        start = _length_of_fillers(keys)
+        keys = fold_words(text[place:after])
+        start = _match_fillers(keys)
         if _is_chatter(keys[start:], query):
             end = after
         elif not 0 < start == len(keys):
@@ -147,31 +101,31 @@ def chatter_end(text: str, query: str) -> int:
 
 
 def _is_chatter(keys: Sequence[str], query: str) -> bool:
-    length = _length_of_chatter(keys)
+    length = _match_chatter(keys)
     if not length:
         return False
-    asked = split_words(fold_accents(query[:_SENTENCE_CHARS]))
-    return not (set(keys[:length]) <= set(asked) or _length_of_chatter(asked))
+    asked = fold_words(query[:_SENTENCE_CHARS])
+    return not (set(keys[:length]) <= set(asked) or _match_chatter(asked))
 
 
-def _length_of_chatter(keys: Sequence[str]) -> int:
-    chatter, _ = _openings()
+def _match_chatter(keys: Sequence[str]) -> int:
+    chatter, _ = _chatter_phrases()
     found = chatter.get(keys[0], ()) if keys else ()
-    return min((length for phrase in found if (length := _length(phrase, keys))), default=0)
+    return min((length for phrase in found if (length := _match_length(phrase, keys))), default=0)
 
 
-def _length_of_fillers(keys: Sequence[str]) -> int:
-    _, fillers = _openings()
+def _match_fillers(keys: Sequence[str]) -> int:
+    _, fillers = _chatter_phrases()
     start = 0
     while start < len(keys) and (found := fillers.get(keys[start])):
-        length = max(_length(phrase, keys[start:]) for phrase in found)
+        length = max(_match_length(phrase, keys[start:]) for phrase in found)
         if not length:
             break
         start += length
     return start
 
 
-def _length(phrase: Phrase, keys: Sequence[str]) -> int:
+def _match_length(phrase: Phrase, keys: Sequence[str]) -> int:
     """How many of *keys* from the first on *phrase* covers at least, 0 where it does not stand there.
 
     A place ``*3`` stands for up to three words, whichever they are.
@@ -188,12 +142,12 @@ def _length(phrase: Phrase, keys: Sequence[str]) -> int:
 
 
 @cache
-def _noise() -> re.Pattern[str]:
-    return _compile_openings([*_TALK, *(pattern for one in load_all() for pattern in one.preambles)])
+def _opening_pattern() -> re.Pattern[str]:
+    return _compile_openings([*_EMPTY_FORMS, *(pattern for one in load_all() for pattern in one.preambles)])
 
 
 @cache
-def _openings() -> tuple[Phrases, Phrases]:
+def _chatter_phrases() -> tuple[Phrases, Phrases]:
     """How chatter opens, and what may stand before it, in all languages: a model may fall into any of them."""
     lists = [load(code) for code in LANGUAGES]
     chatter = (fold_accents(pattern) for one in lists for pattern in one.chatter)
@@ -201,19 +155,19 @@ def _openings() -> tuple[Phrases, Phrases]:
 
 
 @cache
-def _talk() -> frozenset[str]:
+def _talk_words() -> frozenset[str]:
     return frozenset(fold_accents(word) for code in LANGUAGES for word in load(code).talk)
 
 
 @cache
-def _small() -> frozenset[str]:
+def _common_stems() -> frozenset[str]:
     """The beginnings of the words that say nothing about a topic."""
     return frozenset(fold_accents(word)[:5] for code in LANGUAGES for word in load(code).stop | load(code).talk)
 
 
-def _content(text: str) -> set[str]:
+def _find_topic_stems(text: str) -> set[str]:
     """The beginnings of the words of *text* that may say what it is about."""
-    return {word[:5] for word in split_words(fold_accents(text)) if len(word) > 2} - _small()
+    return {word[:5] for word in fold_words(text) if len(word) > 2} - _common_stems()
 
 
 def is_error_page(text: str) -> bool:
@@ -226,11 +180,11 @@ def is_error_page(text: str) -> bool:
 
 def is_refusal(text: str, query: str) -> bool:
     """Whether *text* opens as a model does that will not do its task, in words that *query* does not hold itself."""
-    return _opens_with(_refusal(), text, query)
+    return _opens_with(_refusal_pattern(), text, query)
 
 
 @cache
-def _refusal() -> re.Pattern[str]:
+def _refusal_pattern() -> re.Pattern[str]:
     return _compile_openings(pattern for one in load_all() for pattern in one.refusals)
 
 
@@ -242,6 +196,4 @@ def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
 def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
     """Whether *text* opens as *pattern* says, in words that are not all the query's own."""
     match = pattern.match(fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ "))
-    return match is not None and not (
-        match.group() and set(split_words(match.group())) <= set(split_words(fold_accents(query)))
-    )
+    return match is not None and not (match.group() and set(split_words(match.group())) <= set(fold_words(query)))

@@ -27,7 +27,7 @@ from qtmiddleware.transforms.rules import (
     holds_terms,
     is_talk,
     judge,
-    whole_sentences,
+    keep_whole_sentences,
 )
 
 READ_CHARS: Final = 65_536
@@ -173,7 +173,7 @@ def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
 def _find_plain_texts(prompt: Prompt, text: str, found: FieldTexts) -> FieldTexts:
     if found.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
         has_passage = any(it.shape == "passage" for it in prompt.fields)
-        text = text.rpartition("\n")[0] or (whole_sentences(text) if has_passage else "")
+        text = text.rpartition("\n")[0] or (keep_whole_sentences(text) if has_passage else "")
     opening = next((line for line in text.splitlines() if line.strip()), "")
     # One line of plain text that is longer than any query is an essay or debris.
     longest = {it.name: READ_CHARS if it.shape == "passage" else MAX_CHARS[it.shape] for it in prompt.fields}

@@ -115,7 +115,7 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Accepted | Rejected:
 def _extract_value(text: str, field: ReplyField, query: str) -> str:
     """*text* without what stands around it: marks, quotes, a lead-in, a remark in brackets, a sentence cut in two."""
     if field.shape == "passage":
-        whole = clean(whole_sentences(text) if isinstance(text, Cut) else text)
+        whole = clean(keep_whole_sentences(text) if isinstance(text, Cut) else text)
         return strip_quotes(strip_lead_in(whole, query, is_passage=True), query)
     value = clean(strip_marks(clean(text), query))
     aside = _ASIDE.search(value[-200:])
@@ -124,7 +124,7 @@ def _extract_value(text: str, field: ReplyField, query: str) -> str:
     return value
 
 
-def whole_sentences(text: str) -> str:
+def keep_whole_sentences(text: str) -> str:
     """*text* up to the end of its last complete sentence."""
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return text[: ends[-1]] if ends else ""

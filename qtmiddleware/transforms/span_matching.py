@@ -14,7 +14,7 @@ from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import load, load_all
-from qtmiddleware.preprocessing.text import fold_accents, normalise, split_words
+from qtmiddleware.preprocessing.text import fold_accents, fold_words, normalise, split_words
 
 _QUOTE_MARKS: Final = "\"'“”‘’«»„`「」『』 "
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?|^www\.")
@@ -92,10 +92,10 @@ def write_span(kind: str, span: str) -> str:
 
 
 def _has_phrase(phrase: str, text: str) -> bool:
-    wanted = split_words(fold_accents(phrase))
+    wanted = fold_words(phrase)
     if not wanted:
         return phrase in text
-    return f" {' '.join(wanted)} " in f" {' '.join(split_words(fold_accents(text)))} " and (
+    return f" {' '.join(wanted)} " in f" {' '.join(fold_words(text))} " and (
         not re.search(r"[^\w\s,.;:!?'’\"-]", phrase) or normalise(phrase) in normalise(text)
     )
 
@@ -117,17 +117,17 @@ def _identifier_pattern(span: str) -> re.Pattern[str]:
 
 def _has_name(span: str, text: str) -> bool:
     """Whether the words of a name are all there, in any order, or its initials, or what its initials stand for."""
-    said = [word.removesuffix("'s") for word in split_words(fold_accents(text))]
+    said = [word.removesuffix("'s") for word in fold_words(text)]
     full, _, short = span.partition("(")
     # A text may leave out a title or an initial.
     full = " ".join(word for word in full.split() if not _is_title_or_initial(word))
-    parts = [word.removesuffix("'s") for word in split_words(fold_accents(full)) if word not in _SMALL_WORDS]
+    parts = [word.removesuffix("'s") for word in fold_words(full) if word not in _SMALL_WORDS]
     if parts and all(_is_said(part, said) for part in parts) and _are_common_ones_beside(parts, said):
         return True
     letters = re.sub(r"[\W_]", "", full)
     if letters.isupper() and 2 <= len(letters) <= 6:
         return letters.lower() in "".join(word[0] for word in said if word not in _SMALL_WORDS)
-    initials = {"".join(part[0] for part in parts), *split_words(fold_accents(short))}
+    initials = {"".join(part[0] for part in parts), *fold_words(short)}
     undotted = re.sub(r"(?<=\b\w)\.", "", fold_accents(text)).strip("?!.")
     return len(parts) > 1 and not initials.isdisjoint(undotted.split())
 
@@ -165,9 +165,9 @@ def _has_numbers(span: str, text: str) -> bool:
     if not all(_has_sign(sign, text) for sign in span if sign in _SIGNS):
         return False
     there: set[Decimal] = set().union(*_find_numbers(text))
-    there |= {_SPELLED[word] for word in split_words(fold_accents(text)) if word in _SPELLED}
+    there |= {_SPELLED[word] for word in fold_words(text) if word in _SPELLED}
     there |= {_HAN[char] for char in text if char in _HAN}
-    spelled = [frozenset({_SPELLED[word]}) for word in split_words(fold_accents(span)) if word in _SPELLED]
+    spelled = [frozenset({_SPELLED[word]}) for word in fold_words(span) if word in _SPELLED]
     wanted = _find_numbers(span) or spelled
     if not wanted:
         return fold_accents(span) in fold_accents(text)
@@ -215,7 +215,7 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
         for form in (compound, compound.replace("-", ""), compound.replace("-", " ")):
             plain = plain.replace(form, " ")
     denials = _find_denials(asked)
-    protected = _negation_words() | set(split_words(fold_accents(span)))
+    protected = _negation_words() | set(fold_words(span))
     own = {denial for denial in denials if denial in _denying_words() and denial not in protected}
     count = _count_denials(denial for denial in _find_denials(plain) if denial not in own)
     count += _count_rephrased_denials(plain, asked)

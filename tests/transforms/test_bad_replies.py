@@ -269,7 +269,3 @@ def test_a_reply_gives_what_is_usable_in_it_and_nothing_else(
     mode: str, text: str, expected: dict[str, object] | str
 ) -> None:
     assert searched(mode, text) == expected
-
-
-def test_the_table_is_as_long_as_it_claims() -> None:
-    assert len(REPLIES) >= 100

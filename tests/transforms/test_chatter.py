@@ -22,7 +22,7 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.steps import Outcome
 from qtmiddleware.transforms import build_prompts, build_standalone_prompt, parse
-from qtmiddleware.transforms.chatter import chatter_end, is_noise, strip_lead_in
+from qtmiddleware.transforms.chatter import find_chatter_end, is_noise, strip_lead_in
 from qtmiddleware.types import Message, Trace
 from tests.shared_data import SHARED, needs_shared_data
 
@@ -139,9 +139,9 @@ WORDS = sorted({word for code in LANGUAGES for one in load(code).chatter for wor
 @given(st.lists(st.sampled_from(WORDS) | st.sampled_from(["Nike", ".", ":", "?", "sure", "!", "'", "é"])), st.text())
 def test_the_end_of_chatter_is_within_the_text_and_what_is_left_of_it_is_its_end(parts: list[str], query: str) -> None:
     text = " ".join(parts)
-    assert 0 <= chatter_end(text, query) <= len(text)
+    assert 0 <= find_chatter_end(text, query) <= len(text)
     assert text.endswith(strip_lead_in(text, query))
-    assert not chatter_end(text, query) or is_noise(text, query)
+    assert not find_chatter_end(text, query) or is_noise(text, query)
 
 
 @needs_shared_data
@@ -151,4 +151,4 @@ def test_no_real_question_or_recorded_text_is_taken_for_chatter() -> None:
     fields = ["text", "standalone", "rewrite", "step_back", "hyde"]
     texts = [text for row in rows for text in (*map(row.get, fields), *row.get("sub_queries", ())) if text]
     assert len(texts) > 10_000
-    assert [text for text in texts if chatter_end(text, "")] == []
+    assert [text for text in texts if find_chatter_end(text, "")] == []

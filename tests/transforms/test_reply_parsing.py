@@ -14,6 +14,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.transforms import build_prompts, build_standalone_prompt, merge, parse
+from qtmiddleware.transforms.rules import RULES, Accepted, Rejected, judge
 from qtmiddleware.types import Message, Transformation
 
 MODES = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
@@ -253,6 +254,36 @@ def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str) -> None:
 )
 def test_a_sub_query_that_explains_itself_stays(sub_query: str) -> None:
     assert parse(prompt("decompose"), Reply(json.dumps({"sub_queries": [sub_query]}))).sub_queries == (sub_query,)
+
+
+REJECTED = {
+    "refusal": ("rewrite", "I'm sorry, but I can't help with that."),
+    "instructions": ("rewrite", "the query made understandable without the history"),
+    "nothing": ("rewrite", "Here is the rewritten query:"),
+    "same": ("rewrite", "what is Acme"),
+    "long term": ("keywords", "so " * 40),
+    "no letters": ("rewrite", "42"),
+    "reference": ("decompose", "Where was that person born?"),
+    "JSON": ("rewrite", '{"rewrite": "a b'),
+}
+
+
+@pytest.mark.parametrize("reason", REJECTED)
+def test_a_text_is_rejected_with_the_name_of_the_first_rule_that_objects(reason: str) -> None:
+    mode, text = REJECTED[reason]
+    asked = prompt(mode, history=HISTORY)
+    (rule,) = (it for it in RULES if it.name == reason)
+    assert judge(text, asked.fields[-1], asked) == Rejected(reason, rule.note)
+
+
+def test_each_rule_has_a_text_it_rejects_and_a_name_of_its_own() -> None:
+    assert [it.name for it in RULES] == list(REJECTED)
+
+
+def test_a_text_that_no_rule_objects_to_is_accepted_as_it_is_searched() -> None:
+    asked = prompt("rewrite")
+    assert judge('1. "Which dogs does Acme breed?"', asked.fields[0], asked) == Accepted("Which dogs does Acme breed?")
+    assert judge("dogs " * 300, asked.fields[0], asked) == Accepted(("dogs " * 200).strip(), "cut: too long")
 
 
 def test_what_lacks_is_noted_without_any_text() -> None:

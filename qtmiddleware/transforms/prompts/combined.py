@@ -8,8 +8,6 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-PROMPT_VERSION: Final = "combined/1"
-
 INSTRUCTION: Final = (
     "You prepare a user's query for a semantic search in documents by writing several texts to be searched beside it."
 )
@@ -65,7 +63,7 @@ def _flavour(settings: Settings) -> str:
 
 TRANSFORM: Final = Transform(
     mode="combined",
-    version=PROMPT_VERSION,
+    version="combined/1",
     instruction=INSTRUCTION,
     fields=fields,
     rules=RULES,

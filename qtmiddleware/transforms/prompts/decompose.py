@@ -8,8 +8,6 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import FAITHFUL, Transform
 
-PROMPT_VERSION: Final = "decompose/1"
-
 INSTRUCTION: Final = (
     "You split a user's query into the sub-queries that have to be looked up to answer it: one for each thing it "
     "compares, each part it asks for, or each fact it builds on. All are searched at the same time, so none may wait "
@@ -47,7 +45,7 @@ def _flavour(settings: Settings) -> str:
 
 TRANSFORM: Final = Transform(
     mode="decompose",
-    version=PROMPT_VERSION,
+    version="decompose/1",
     instruction=_instruction,
     fields=fields,
     rules=RULES,

@@ -10,8 +10,6 @@ from typing import Final
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-PROMPT_VERSION: Final = "hyde/1"
-
 INSTRUCTION: Final = (
     "You write the passage of a document in which the answer to a user's query would be found. It is only used to "
     "search for real passages like it, so it has to sound like them: statements in the tone and with the terms of "
@@ -29,7 +27,7 @@ FIELD: Final = ReplyField("hyde", "passage", "the passage, 60 to 100 words in on
 
 TRANSFORM: Final = Transform(
     mode="hyde",
-    version=PROMPT_VERSION,
+    version="hyde/1",
     instruction=INSTRUCTION,
     fields=(FIELD,),
     rules=RULES,

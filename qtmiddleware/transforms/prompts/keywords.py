@@ -7,8 +7,6 @@ from typing import Final
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-PROMPT_VERSION: Final = "keywords/1"
-
 MAX_KEYWORDS: Final = 12
 
 INSTRUCTION: Final = (
@@ -26,7 +24,7 @@ FIELD: Final = ReplyField("keywords", "list", "the terms, most important first",
 
 TRANSFORM: Final = Transform(
     mode="keywords",
-    version=PROMPT_VERSION,
+    version="keywords/1",
     instruction=INSTRUCTION,
     fields=(FIELD,),
     rules=RULES,

@@ -8,8 +8,6 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-PROMPT_VERSION: Final = "multi_query/1"
-
 INSTRUCTION: Final = (
     "You put a user's query into other words, so that a search also finds documents that say the same thing "
     "differently. Every paraphrase asks for exactly what the query asks, no more and no less. Make them differ from "
@@ -26,7 +24,7 @@ def fields(settings: Settings) -> tuple[ReplyField, ...]:
 
 TRANSFORM: Final = Transform(
     mode="multi_query",
-    version=PROMPT_VERSION,
+    version="multi_query/1",
     instruction=INSTRUCTION,
     fields=fields,
 )

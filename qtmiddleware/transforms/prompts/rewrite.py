@@ -7,8 +7,6 @@ from typing import Final
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-PROMPT_VERSION: Final = "rewrite/1"
-
 INSTRUCTION: Final = (
     "You rewrite a user's query so that a semantic search finds the passages that answer it. Make it one specific, "
     "self-contained question: fix typos, spell out vague wording, and add two or three synonyms or technical terms "
@@ -20,7 +18,7 @@ FIELD: Final = ReplyField("rewrite", "line", "the rewritten query, one sentence"
 
 TRANSFORM: Final = Transform(
     mode="rewrite",
-    version=PROMPT_VERSION,
+    version="rewrite/1",
     instruction=INSTRUCTION,
     fields=(FIELD,),
     example=(

@@ -6,8 +6,6 @@ from typing import Final
 
 from qtmiddleware.transforms.prompt import FAITHFUL, STANDALONE, Transform
 
-PROMPT_VERSION: Final = "standalone/1"
-
 INSTRUCTION: Final = (
     "You make the last question of a conversation understandable for a search engine that has not read the "
     "conversation. Take names and subjects from the history where the query points to them; add nothing else."
@@ -15,7 +13,7 @@ INSTRUCTION: Final = (
 
 TRANSFORM: Final = Transform(
     mode="standalone",
-    version=PROMPT_VERSION,
+    version="standalone/1",
     instruction=INSTRUCTION,
     fields=(STANDALONE,),
     rules=FAITHFUL,

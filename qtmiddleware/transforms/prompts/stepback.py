@@ -10,8 +10,6 @@ from typing import Final
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-PROMPT_VERSION: Final = "stepback/1"
-
 INSTRUCTION: Final = (
     "You take one step back from a user's query: write the broader question whose answer gives the background needed "
     "to understand it. Go from the special case (this error, date, product, person, event) up to the subject it "
@@ -28,7 +26,7 @@ FIELD: Final = ReplyField("step_back", "line", "the broader question, one short 
 
 TRANSFORM: Final = Transform(
     mode="stepback",
-    version=PROMPT_VERSION,
+    version="stepback/1",
     instruction=INSTRUCTION,
     fields=(FIELD,),
     rules=RULES,
