@@ -12,10 +12,19 @@ from functools import lru_cache
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.preprocessing.language import DEFAULT, Markers, collect_markers, dominant_script, guess_language
-from qtmiddleware.preprocessing.lexicon import Lexicon, adjust, check_words, load
+from qtmiddleware.preprocessing.lexicon import (
+    DEFAULT,
+    Lexicon,
+    Markers,
+    adjust,
+    check_words,
+    collect_markers,
+    guess_language,
+    load,
+)
 from qtmiddleware.preprocessing.spans import Span, find_spans
 from qtmiddleware.preprocessing.stripping import fold_tokens, is_all_caps, strip
+from qtmiddleware.preprocessing.text import dominant_script
 from qtmiddleware.preprocessing.tokeniser import tokenise
 
 __all__ = [

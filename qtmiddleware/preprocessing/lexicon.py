@@ -1,4 +1,4 @@
-"""The word lists: what one holds, how it is read, and how it is changed by what a user wants kept or removed.
+"""The word lists: reading them, changing them by what a user wants kept or removed, telling a language by them.
 
 A language is one JSON file in `lexicons`; README.md there says what each of its keys holds.
 """
@@ -20,6 +20,11 @@ Phrase = tuple[tuple[frozenset[str], bool], ...]
 
 Phrases = Mapping[str, tuple[Phrase, ...]]
 """Phrases by the word they begin with."""
+
+STRONG, WEAK = 2, 1
+
+DEFAULT = "en"
+"""One weak word is enough for this one, in a query of plain ASCII where no other language has shown itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,19 @@ class Lexicon:
     preambles: tuple[str, ...] = ()
     abbreviations: tuple[str, ...] = ()
     no_answer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """What small words say about the language.
+
+    *weights* are the languages each word speaks for. *starters* are first words that are enough alone, *openers* those
+    that weigh more in that place.
+    """
+
+    weights: Mapping[str, tuple[tuple[str, int], ...]]
+    starters: Mapping[str, str]
+    openers: Mapping[str, str]
 
 
 _WORDS = (
@@ -195,3 +213,68 @@ def _match_length(phrase: Phrase, keys: Sequence[str], start: int) -> int:
         elif not optional:
             return 0
     return at - start
+
+
+def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
+    """What the small words of *lexicons* say about the language."""
+    table: dict[str, dict[str, int]] = {}
+    for lexicon in lexicons:
+        for word in lexicon.stop | lexicon.weak | lexicon.strong:
+            # One letter is a word in every language, so it speaks for none.
+            if len(word) > 1 or not word.isascii():
+                table.setdefault(word, {})[lexicon.language] = STRONG if word in lexicon.strong else WEAK
+        for elided in lexicon.elisions:
+            table.setdefault(f"{elided}'", {})[lexicon.language] = WEAK
+    return Markers(
+        weights={word: tuple(weights.items()) for word, weights in table.items()},
+        starters={word: lexicon.language for lexicon in lexicons for word in lexicon.starters},
+        openers={word: lexicon.language for lexicon in lexicons for word in lexicon.openers},
+    )
+
+
+def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
+    """The language of the folded words *keys* of *text*, or ``""`` where they do not tell."""
+    if keys and (language := known.starters.get(keys[0])) is not None:
+        return language
+    weights = known.weights
+    telling = set(filter(weights.__contains__, keys))
+    if "'" in "".join(keys):
+        heads = (word[: word.index("'") + 1] for word in keys if "'" in word)
+        telling.update(filter(weights.__contains__, heads))
+    scores: dict[str, int] = {}
+    for word in telling:
+        for language, weight in weights[word]:
+            scores[language] = scores.get(language, 0) + weight
+    opener = known.openers.get(keys[0]) if keys else None
+    if opener is not None and opener in scores:
+        scores[opener] += WEAK
+    found = _find_winner(scores, keys, opener) if scores else ""
+    if found in ("", DEFAULT) or any(_is_own(weights[word], found) for word in telling):
+        return found
+    # Every word that spoke for it is one of the default language too. What tells "Was macht Amy in Berlin?" from "Was
+    # Amy in Berlin?" is the verb behind the opener.
+    if _is_verb(text.split()[1:2]):
+        return found
+    return DEFAULT if all(map(str.isascii, keys)) else ""
+
+
+def _is_verb(words: Sequence[str]) -> bool:
+    """Whether the first of *words*, if any, looks like a verb of German, whose "was" is the one such opener."""
+    return any(word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un")) for word in words[:1])
+
+
+def _is_own(weights: Sequence[tuple[str, int]], language: str) -> bool:
+    """Whether a word with these *weights* is one of *language* and not of the default language."""
+    languages = {name for name, _ in weights}
+    return language in languages and DEFAULT not in languages
+
+
+def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
+    """The language with the best score, if it is good enough and ahead of all others."""
+    best = max(scores.values())
+    leaders = [language for language, score in scores.items() if score == best]
+    if len(leaders) > 1:
+        # A draw with a language that leads by its opener alone: another word speaks for the default.
+        return DEFAULT if DEFAULT in leaders and opener in leaders else ""
+    enough = best >= STRONG or (leaders[0] == DEFAULT and all(map(str.isascii, keys)))
+    return leaders[0] if enough else ""

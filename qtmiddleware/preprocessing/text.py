@@ -1,10 +1,11 @@
-"""Plain facts about a text: its clean form, its folded form, its words and tokens."""
+"""Plain facts about a text: its clean form, its folded form, its words and tokens, its script."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
 """Every mark that is written for an apostrophe, and the straight one all of them become."""
@@ -21,6 +22,13 @@ _OPENING: Final = "\"'“”‘’«»„`¿¡ "
 _FINAL: Final = "\"'“”‘’«»„`.?!。？！…,;:、 "
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W\d_]+)*")
 _CJK: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+SCRIPTS = (
+    "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari", "Bengali",
+    "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Thai", "Lao", "Khmer",
+    "Myanmar", "Tibetan", "Georgian", "Armenian", "Ethiopic", "Mongolian", "Bopomofo", "Cherokee", "Thaana", "Syriac",
+)  # fmt: skip
+
+KANA = frozenset({"hiragana", "katakana"})
 
 
 def compose(word: str) -> str:
@@ -95,3 +103,30 @@ def split_tokens(text: str) -> list[str]:
 def is_blank(text: str) -> bool:
     """Whether *text* holds no letter and no digit."""
     return not any(map(str.isalnum, text))
+
+
+def dominant_script(text: str) -> str:
+    """The script most of *text*'s letters belong to, in lower case: ``latin``, ``cyrillic``, ``han``, ``arabic``, ...
+
+    Kana and the Han characters beside them count together as ``japanese``. ``other`` stands for a script without a
+    name here, ``""`` for a text without letters; of two scripts with the same number of letters the first one counts.
+    """
+    if text.isascii():
+        return "latin" if any(map(str.isalpha, text)) else ""
+    counts: dict[str, int] = {}
+    for run in _script_pattern().finditer(text):
+        script = run.lastgroup or "other"
+        counts[script] = counts.get(script, 0) + run.end() - run.start()
+    kana = sum(counts.pop(script, 0) for script in KANA)
+    if kana:
+        counts["japanese"] = kana + counts.pop("han", 0)
+    return max(counts, key=counts.__getitem__) if counts else ""
+
+
+@cache
+def _script_pattern() -> Any:
+    """A pattern for one run of letters of one script."""
+    import regex
+
+    named = "|".join(rf"(?P<{script.lower()}>[\p{{Script={script}}}&&\p{{L}}]+)" for script in SCRIPTS)
+    return regex.compile(rf"{named}|(?P<other>\p{{L}})", regex.VERSION1)
