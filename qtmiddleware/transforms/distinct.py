@@ -49,18 +49,18 @@ ORIGINAL: Final = -1
 """What a text repeats that says the same as the original."""
 
 
-def find_repeats(texts: Sequence[str], *, original: str, near: float = NEAR) -> list[int | None]:
+def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
     """For each of *texts* the index of the earlier one it repeats, `ORIGINAL`, or ``None`` where it repeats none.
 
     Near-duplicates are texts that differ in case, punctuation and light words alone, in the order of their words, or in
-    so little that their tokens overlap by *near* or more. Texts that differ in a number, an identifier, a name or a
+    so little that their tokens overlap by `NEAR` or more. Texts that differ in a number, an identifier, a name or a
     denial never are.
     """
     kept = [(ORIGINAL, _compare(original))]
     repeats: list[int | None] = []
     for index, text in enumerate(texts):
         this = _compare(text)
-        repeated = next((place for place, other in kept if _are_near(this, other, near)), None)
+        repeated = next((place for place, other in kept if _are_near(this, other)), None)
         repeats.append(repeated)
         if repeated is None:
             kept.append((index, this))
@@ -72,12 +72,12 @@ def _compare(text: str) -> _Compared:
     return _Compared(text, normalise(text), tokens - _LIGHT or tokens)
 
 
-def _are_near(one: _Compared, other: _Compared, near: float) -> bool:
+def _are_near(one: _Compared, other: _Compared) -> bool:
     if one.normal == other.normal:
         return True
     common = len(one.tokens & other.tokens)
-    if not common or common < near * len(one.tokens | other.tokens):
+    if not common or common < NEAR * len(one.tokens | other.tokens):
         return False
     if one.marked != other.marked or is_negated(one.text) != is_negated(other.text):
         return False
-    return one.tokens == other.tokens or not (one.tokens ^ other.tokens) & (one.names | other.names)
+    return not (one.tokens ^ other.tokens) & (one.names | other.names)
