@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from qtmiddleware.config.settings import META, FusionSettings, LlmSettings, Settings
-from qtmiddleware.providers.llms.openai.dialect import least_effort
 from qtmiddleware.providers.llms.openai.prices import find_prices, find_shutdown
+from qtmiddleware.providers.llms.openai.requests import least_effort
 
 
 def every_field(group: Any = None, above: str = "") -> Iterator[tuple[str, Field[Any], Any]]:

@@ -18,8 +18,8 @@ from qtmiddleware.evaluation.testsets.sampling import is_prose
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
 from qtmiddleware.preprocessing.text import clean, normalise, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms.openai.streaming import StreamReader
-from qtmiddleware.providers.stores.words import index_text, query_words
+from qtmiddleware.providers.llms.openai.replies import StreamReader
+from qtmiddleware.providers.stores.passages import index_text, query_words
 from qtmiddleware.rag.answering.reading import Reading
 from qtmiddleware.rag.chunking import chunks
 from qtmiddleware.retrieval.keyword_evidence import keyword_scores

@@ -14,8 +14,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms.openai.body import read_reply
-from qtmiddleware.providers.llms.openai.streaming import StreamReader
+from qtmiddleware.providers.llms.openai.replies import StreamReader, read_reply
 from qtmiddleware.rag.answering.reading import Reading
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, is_within_limits, parse
 from qtmiddleware.transforms.json_reading import Members, find_json

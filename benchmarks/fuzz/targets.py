@@ -22,7 +22,7 @@ from qtmiddleware.evaluation.reporting.figures import clean_text, fit_text, shor
 from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.preprocessing import prepare, protected_spans
 from qtmiddleware.providers.stores.filters import matcher
-from qtmiddleware.providers.stores.words import index_text, query_words
+from qtmiddleware.providers.stores.passages import index_text, query_words
 from qtmiddleware.runtime.cache.stored import decode, encode
 
 Target = Callable[[bytes], None]

@@ -14,8 +14,8 @@ from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config, json_schema
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.providers.llms.openai.clients import Clients
-from qtmiddleware.providers.llms.openai.dialect import is_openai
 from qtmiddleware.providers.llms.openai.prices import find_shutdown
+from qtmiddleware.providers.llms.openai.requests import is_openai
 
 app = typer.Typer(help="Show, check and describe the configuration.", no_args_is_help=True)
 

@@ -22,7 +22,7 @@ from qtmiddleware.errors import ModelError, StoreError
 from qtmiddleware.evaluation.bench import CachedEmbedder, CachedModel
 from qtmiddleware.evaluation.bench.cache_file import MOST_BYTES as ROW_BYTES
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
-from qtmiddleware.providers.llms.openai.body import MOST_BYTES
+from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.bench.bench_world import CountingEmbedder

@@ -277,7 +277,7 @@ def test_an_address_of_the_hub_with_a_password_is_refused_and_not_shown(
 def test_a_file_that_does_not_end_is_not_downloaded_to_the_end(
     hub: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["qtmiddleware.providers.embedders.minilm.download"], "MOST_BYTES", 3_000_000)
+    monkeypatch.setattr(sys.modules["qtmiddleware.providers.embedders.minilm.files"], "MOST_BYTES", 3_000_000)
     hub.expect_request(path_of("model.safetensors")).respond_with_data(b"0" * 9_000_000)
     with pytest.raises(EmbeddingError, match="more than 3,000,000 bytes"):
         MiniLMEmbedder().embed(["a"])

@@ -22,8 +22,8 @@ from werkzeug import Response
 from qtmiddleware.errors import ConfigError, EmbeddingError
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import OpenAIEmbedder
-from qtmiddleware.providers.embedders.openai import batches
-from qtmiddleware.providers.embedders.openai.batches import Batches
+from qtmiddleware.providers.embedders import openai as openai_module
+from qtmiddleware.providers.embedders.openai import Batches
 from tests.embedders.embeddings_server import EmbeddingsServer, as_json, refusal
 
 SECRET = "sk-verysecret0123456789"
@@ -45,7 +45,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> N
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    monkeypatch.setattr("qtmiddleware.providers.embedders.openai.failures.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("qtmiddleware.providers.embedders.openai.FIRST_PAUSE", 0.001)
     if one_authority:
         monkeypatch.setenv("SSL_CERT_FILE", one_authority)
 
@@ -184,7 +184,7 @@ def test_a_long_text_is_cut_and_the_others_are_not(server: EmbeddingsServer) -> 
     with made(server) as embedder:
         embedder.embed(["a word " * 20_000, TEXT])
     (sent,) = server.sent
-    assert len(sent[0]) == batches.LONGEST
+    assert len(sent[0]) == openai_module.LONGEST
     assert sent[1] == TEXT
 
 
@@ -232,7 +232,7 @@ def test_what_is_sent_is_never_empty_always_utf8_and_in_order(texts: list[str], 
 
 @given(st.text(min_size=1), st.integers(1, 400))
 def test_a_shortened_text_is_a_beginning_of_it(text: str, most: int) -> None:
-    kept = batches.shortened(text, most)
+    kept = openai_module.shortened(text, most)
     assert text.startswith(kept)
     assert len(kept.encode()) <= most
     assert kept == text or len(text[: len(kept) + 1].encode()) > most

@@ -17,7 +17,7 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.llms.callable import CallableModel
-from qtmiddleware.providers.llms.defects import defect_of
+from qtmiddleware.providers.llms.failures import defect_of
 from qtmiddleware.types import Deadline
 
 QUERY = "Does Jaco have any health concerns?"

@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.providers.llms.openai.body import MOST_BYTES, Collector, read_reply
+from qtmiddleware.providers.llms.openai.replies import MOST_BYTES, Collector, read_reply
 from qtmiddleware.types import Deadline
 
 KEYS = [

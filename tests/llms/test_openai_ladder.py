@@ -13,8 +13,15 @@ from werkzeug import Request, Response
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.clients import Clients
-from qtmiddleware.providers.llms.openai.dialect import FORMATS, Dialect, Memory, read_refusal
-from qtmiddleware.providers.llms.openai.dialogue import MOST_REQUESTS, THINKING_TOKENS, Dialogue
+from qtmiddleware.providers.llms.openai.requests import (
+    FORMATS,
+    MOST_REQUESTS,
+    THINKING_TOKENS,
+    Dialect,
+    Dialogue,
+    Memory,
+    read_refusal,
+)
 from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"

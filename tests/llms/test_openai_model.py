@@ -14,9 +14,9 @@ from werkzeug import Request, Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
+from qtmiddleware.providers.llms.failures import as_model_error
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.openai.body import MOST_BYTES
-from qtmiddleware.providers.llms.openai.failures import as_model_error
+from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
 from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"

@@ -20,10 +20,8 @@ from werkzeug import Request, Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
-from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.openai import body as body_module
-from qtmiddleware.providers.llms.openai import streaming as streaming_module
-from qtmiddleware.providers.llms.openai.streaming import Events, StreamReader
+from qtmiddleware.providers.llms.openai import OpenAIModel, replies
+from qtmiddleware.providers.llms.openai.replies import Events, StreamReader
 from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"
@@ -395,7 +393,7 @@ def test_a_server_that_trickles_for_ever_is_given_up_at_the_deadline(listen, que
 
 
 def test_a_stream_without_end_is_not_read_to_its_end(listen, question, wire, monkeypatch) -> None:
-    monkeypatch.setattr(streaming_module, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(replies, "MOST_STREAM_BYTES", 1 << 20)
 
     def talk(self: Any, connection: socket.socket) -> None:
         connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n")
@@ -463,7 +461,7 @@ def test_an_answer_that_had_ended_at_the_deadline_is_whole(listen, question, wir
 @pytest.mark.parametrize("start", [b"", b"data: ", b": "])
 def test_a_line_in_small_pieces_is_read_to_its_end(start: bytes) -> None:
     # What took the square of its length would not be done before the test is stopped.
-    events, length = Events(), body_module.MOST_BYTES - 8
+    events, length = Events(), replies.MOST_BYTES - 8
     assert not [*events.feed(start)]
     for _ in range(0, length, 4):
         assert not [*events.feed(b"abcd")]

@@ -15,8 +15,8 @@ from openai.types.responses import Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, ReplyField
+from qtmiddleware.providers.llms.callable import read_returned
 from qtmiddleware.providers.llms.openai.prices import Prices
-from qtmiddleware.providers.llms.returned import read_returned
 
 PROMPT = Prompt("rewrite", "1", "s", "u", (ReplyField("rewrite", "line", "the question"),), "q")
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}

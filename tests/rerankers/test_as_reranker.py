@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import RerankSettings, Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
-from qtmiddleware.providers.rerankers import as_reranker, checked_scores
-from qtmiddleware.providers.rerankers.callable import CallableReranker
+from qtmiddleware.providers.rerankers import CallableReranker, as_reranker, checked_scores
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 

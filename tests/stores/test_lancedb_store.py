@@ -10,7 +10,7 @@ from store_contract import AtomicStoreContract, FileStoreContract, KeywordContra
 from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.stores import LanceDBStore
-from qtmiddleware.providers.stores.lancedb import looking
+from qtmiddleware.providers.stores import lancedb as lancedb_store
 
 
 def open_store(path: Path) -> LanceDBStore:
@@ -115,7 +115,7 @@ def test_nothing_is_left_beside_the_table_after_a_write(tmp_path: Path) -> None:
 def test_a_filter_is_exact_whether_few_or_many_meet_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(looking, "_FEW", few)
+    monkeypatch.setattr(lancedb_store, "_FEW", few)
     with open_store(tmp_path / "store") as store:
         held = [Passage(f"p{n:03}", "pie " * (1 + n % 5), {"n": n, "far": n >= 390}) for n in range(400)]
         store.upsert(held, [[1.0, n / 100, 0.0] for n in range(400)])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from store_contract import TEXT, KeywordContract, StoreContract
 
+from qtmiddleware.providers.stores.passages import index_text, query_words
 from qtmiddleware.providers.stores.pinecone import HybridPineconeStore, PineconeStore, SparseLeg
-from qtmiddleware.providers.stores.words import index_text, query_words
 from tests.pinecone_world import PineconeWorld, pinecone_world
 
 IDS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=40)

@@ -13,7 +13,7 @@ from typing import Any
 from qtmiddleware.errors import StoreError
 from qtmiddleware.evaluation.bench.cache_file import CacheFile
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.providers.llms.openai.body import MOST_BYTES
+from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 

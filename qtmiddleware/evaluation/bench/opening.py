@@ -26,8 +26,7 @@ from qtmiddleware.providers.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
-from qtmiddleware.providers.llms.recorded import RecordingModel
-from qtmiddleware.providers.llms.recorded.base import read_lines
+from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
 from qtmiddleware.runtime.files import make_private_folders, open_itself
 
 CACHE: Final = Path(".qtm/bench")

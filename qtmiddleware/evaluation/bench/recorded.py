@@ -13,8 +13,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Dataset, Question
 from qtmiddleware.protocols import Prompt, ReplyField
-from qtmiddleware.providers.llms.recorded import RecordedModel
-from qtmiddleware.providers.llms.recorded.base import read_lines
+from qtmiddleware.providers.llms.recorded import RecordedModel, read_lines
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 

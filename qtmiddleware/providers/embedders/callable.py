@@ -18,8 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
-from qtmiddleware.providers.embedders.openai.answer import vectors_in
-from qtmiddleware.providers.embedders.vectors import checked_vectors
+from qtmiddleware.providers.embedders.vectors import checked_vectors, vectors_in
 from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.runtime.functions import is_async

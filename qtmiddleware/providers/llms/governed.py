@@ -12,9 +12,9 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.providers.llms.defects import defect_of
+from qtmiddleware.providers.llms.calls import time_left
+from qtmiddleware.providers.llms.failures import defect_of
 from qtmiddleware.providers.llms.openai.prices import Prices
-from qtmiddleware.providers.llms.time_left import time_left
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.runtime.circuit_breaker import Attempt, Breaker
 from qtmiddleware.runtime.warming import await_until_loaded, wait_until_loaded

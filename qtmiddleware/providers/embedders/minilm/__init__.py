@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import EmbeddingError, MissingExtra
-from qtmiddleware.providers.embedders.minilm.download import download
 from qtmiddleware.providers.embedders.minilm.files import (
     SHA256,
     WEIGHTS,
     ModelFiles,
     cache_files,
+    download,
     given_files,
     installed_files,
     sha256_of,

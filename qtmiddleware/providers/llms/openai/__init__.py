@@ -12,13 +12,11 @@ from typing import Any
 from qtmiddleware.config.settings import ReasoningEffort, Settings, StructuredOutput
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms.blocking import completed_in_background
-from qtmiddleware.providers.llms.openai.body import Collector, read_reply
+from qtmiddleware.providers.llms.calls import LONGEST_WAIT, completed_in_background, timeout, wait_for
 from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
-from qtmiddleware.providers.llms.openai.dialogue import Dialogue, Heard, Sent
 from qtmiddleware.providers.llms.openai.prices import Prices, find_prices
-from qtmiddleware.providers.llms.openai.streaming import StreamReader, says_all
-from qtmiddleware.providers.llms.openai.waiting import LONGEST_WAIT, timeout, wait_for
+from qtmiddleware.providers.llms.openai.replies import Collector, StreamReader, read_reply, says_all
+from qtmiddleware.providers.llms.openai.requests import Dialogue, Heard, Sent
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.steps import aconverse, converse
 from qtmiddleware.types import Deadline

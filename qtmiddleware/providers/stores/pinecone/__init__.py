@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from qtmiddleware.config.settings import Settings
+import os
+from contextlib import ExitStack
+from typing import Any, Final
+
+from qtmiddleware.config.settings import Settings, StoreSettings
+from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.protocols import Store
-from qtmiddleware.providers.stores.pinecone.dense import HybridPineconeStore, PineconeStore
-from qtmiddleware.providers.stores.pinecone.opening import open_pinecone
-from qtmiddleware.providers.stores.pinecone.sparse import PineconeSparseEncoder, SparseLeg
-from qtmiddleware.providers.stores.pinecone.text import PineconeTextStore
+from qtmiddleware.providers.stores.pinecone.calls import PATIENCE, within
+from qtmiddleware.providers.stores.pinecone.indexes import (
+    HybridPineconeStore,
+    PineconeSparseEncoder,
+    PineconeStore,
+    PineconeTextStore,
+    SparseLeg,
+)
 
 __all__ = [
     "HybridPineconeStore",
@@ -23,3 +32,97 @@ __all__ = [
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> Store:
     """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
     return open_pinecone(settings.store, embedding_model=embedding_model, dimension=dimension)
+
+
+KEY_VARIABLE: Final = "PINECONE_API_KEY"
+
+
+def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
+    """The store on Pinecone that *options* describe; closing it closes the client that is made for it.
+
+    The key is ``PINECONE_API_KEY``. A host is used as it is; a name is looked up, which is a request. Otherwise nothing
+    is asked of Pinecone before the first use. *embedding_model* and *dimension* are unused where the index embeds.
+    Raises `ConfigError` for options that do not go together, `StoreError` where there is no key or index.
+    """
+    _check(options)
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not key:
+        raise StoreError(f"there is no key for Pinecone: set {KEY_VARIABLE} in the environment")
+    opened = ExitStack()
+    try:
+        return _store(key, options, embedding_model, dimension, opened)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _check(options: StoreSettings) -> None:
+    if not options.index and not options.host:
+        raise ConfigError(
+            "store.kind is pinecone, so store.index (its name) or store.host is needed",
+            path="store.index",
+            value=options.index,
+            allowed="the name of an index",
+        )
+    if options.integrated and (options.sparse_index or options.sparse_host):
+        path = "store.sparseIndex" if options.sparse_index else "store.sparseHost"
+        raise ConfigError(
+            f"{path} goes with vectors of one's own embedder; it cannot stand beside store.integrated",
+            path=path,
+            value=options.sparse_index or options.sparse_host,
+            allowed="null where store.integrated is true",
+        )
+
+
+def _store(key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack) -> Store:
+    client = _client(key, opened)
+    index = _index(client, options.index, options.host, opened)
+    if options.integrated:
+        return PineconeTextStore(index, namespace=options.namespace, text_field=options.text_field, opened=opened)
+    if not options.sparse_index and not options.sparse_host:
+        return PineconeStore(
+            index,
+            embedding_model=embedding_model,
+            dimension=dimension,
+            namespace=options.namespace,
+            text_field=options.text_field,
+            opened=opened,
+        )
+    words = SparseLeg(
+        _index(client, options.sparse_index, options.sparse_host, opened),
+        PineconeSparseEncoder(client, options.sparse_model),
+        namespace=options.namespace,
+        text_field=options.text_field,
+    )
+    return HybridPineconeStore(
+        index,
+        sparse=words,
+        embedding_model=embedding_model,
+        dimension=dimension,
+        namespace=options.namespace,
+        text_field=options.text_field,
+        opened=opened,
+    )
+
+
+def _client(key: str, opened: ExitStack) -> Any:
+    from pinecone import Pinecone
+
+    made_with = f"made with the key of {KEY_VARIABLE}"
+    client = within(PATIENCE, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with)
+    _close_with(opened, client)
+    return client
+
+
+def _index(client: Any, name: str | None, host: str | None, opened: ExitStack) -> Any:
+    """The index of that *host*, else of that *name*."""
+    asked = {"host": host} if host else {"name": name}
+    index = within(PATIENCE, lambda: client.Index(**asked), f"the Pinecone index {host or name!r}", "opened")
+    _close_with(opened, index)
+    return index
+
+
+def _close_with(opened: ExitStack, made: Any) -> None:
+    # Older clients have nothing to close.
+    if callable(close := getattr(made, "close", None)):
+        opened.callback(close)

@@ -1,18 +1,225 @@
-"""Connections to a store's file: one that writes, and one for each reader of the moment."""
+"""Opening a store's file: its layout, what a file must be to be one, and a connection for each reader of the moment."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.providers.stores.sqlite.connection import Connection, connect
-from qtmiddleware.providers.stores.sqlite.files import FAILURES, MEMORY, is_damage, kind_of, said
-from qtmiddleware.providers.stores.sqlite.schema import open_database
+from qtmiddleware.providers.stores.passages import CATEGORIES, index_text
+from qtmiddleware.providers.stores.sqlite.files import (
+    BUSY_SECONDS,
+    FAILURES,
+    LOG_BYTES,
+    MEMORY,
+    check_layout,
+    connect_file,
+    is_damage,
+    is_empty,
+    is_foreign,
+    kind_of,
+    make_file,
+    mark_of,
+    said,
+    short_values,
+    use_wal,
+)
 from qtmiddleware.runtime.forking import renew_after_fork
+
+
+class Connection(sqlite3.Connection):
+    """A connection that knows what interrupted a function of ours, such as Ctrl-C: SQLite keeps that to itself."""
+
+    interruption: BaseException | None = None
+
+
+def connect(path: str) -> Connection:
+    """One more connection to a store's file that was opened before."""
+    connection: Connection = connect_file(path, timeout=BUSY_SECONDS, factory=Connection)
+    try:
+        tune(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def tune(connection: Connection) -> None:
+    """Set what holds for one connection and not for its file."""
+    # SQLite keeps the function; were the connection part of it, it would never be given up.
+    itself: Any = weakref.proxy(connection)
+
+    def searchable(text: str, metadata: str) -> str:
+        try:
+            return index_text(text, metadata)
+        except (KeyboardInterrupt, SystemExit) as error:
+            itself.interruption = error
+            raise
+
+    connection.create_function("searchable", 2, searchable, deterministic=True)
+    # The triggers call a function of ours, which some builds of SQLite allow only where the schema is trusted.
+    connection.execute("PRAGMA trusted_schema = ON")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+
+
+APPLICATION_ID: Final = 0x71746D73
+"""Marks the file as ours: "qtms" in ASCII."""
+VERSION: Final = 3
+PAGE_BYTES: Final = 16 << 10
+"""Of the usual page of 4 kB a passage with its vector would leave nearly half unused."""
+_FTS_MODULE: Final = "fts5"
+
+# The full-text table keeps no copy of the texts; the triggers keep it in step within the very transaction that writes.
+# It is given what "searchable" makes of a passage; whoever changes that function changes the layout.
+# "changed" numbers the transaction that last wrote a row, so that a reader fetches only what is new to it. A row's
+# number is never used again, so that a reader may know rows by it.
+_SCHEMA: Final = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE passages (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    changed INTEGER NOT NULL,
+    vector BLOB NOT NULL,
+    text TEXT NOT NULL,
+    metadata TEXT NOT NULL
+);
+CREATE INDEX passages_changed ON passages (changed);
+CREATE VIRTUAL TABLE words USING fts5
+    (text, content='', tokenize="unicode61 remove_diacritics 2 categories '{CATEGORIES}'");
+CREATE TRIGGER words_insert AFTER INSERT ON passages BEGIN
+    INSERT INTO words (rowid, text) VALUES (new.row, searchable(new.text, new.metadata));
+END;
+CREATE TRIGGER words_delete AFTER DELETE ON passages BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.row, searchable(old.text, old.metadata));
+END;
+CREATE TRIGGER words_update AFTER UPDATE OF text, metadata ON passages
+WHEN old.text <> new.text OR old.metadata <> new.metadata BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.row, searchable(old.text, old.metadata));
+    INSERT INTO words (rowid, text) VALUES (new.row, searchable(new.text, new.metadata));
+END;
+INSERT INTO meta VALUES ('changes', 0), ('deletions', 0);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+"""
+
+
+def open_database(path: str, *, embedding_model: str, dimension: int) -> Connection:
+    """A connection to the store's file, made with its folders where there is none, readable by its owner alone.
+
+    A file that is something else, or was made with another embedding model, is left as it is. Raises `StoreError`.
+    """
+    try:
+        if path != MEMORY:
+            make_file(Path(path))
+            if not Path(path).is_file():
+                raise StoreError(
+                    f"the store {path} cannot be opened: it is not a file, as a store of the kind sqlite is; "
+                    "name another path, or the kind it was made with (store.kind)"
+                )
+        connection: Connection = connect_file(path, timeout=BUSY_SECONDS, factory=Connection)
+    except OSError as error:
+        raise StoreError(
+            f"the store {path} cannot be opened: {error.strerror}; name a file that can be written"
+        ) from error
+    except FAILURES as error:
+        raise _refused(path, error) from None
+    try:
+        _prepare(connection, path, embedding_model, dimension)
+        tune(connection)
+    except FAILURES as error:
+        connection.close()
+        # The cause may quote a text of the file.
+        raise _refused(path, error) from (None if is_damage(error) else error)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _refused(path: str, error: Exception) -> StoreError:
+    if is_foreign(error):
+        return StoreError(
+            f"{path} is not a store of this package or is damaged ({said(error)}); "
+            "it was left as it is: name another path, or move it away and ingest again"
+        )
+    if kind_of(error) == sqlite3.SQLITE_BUSY:
+        return StoreError(f"the store {path} cannot be opened: another process is writing to it; try again")
+    return StoreError(
+        f"the store {path} cannot be opened: {error}; it must be a file that can be written, in a folder that can be "
+        "written, with room on the disk"
+    )
+
+
+def _prepare(connection: Connection, path: str, embedding_model: str, dimension: int) -> None:
+    """Lay out an empty database, or check one that is not empty without writing to it."""
+    if not connection.execute("SELECT 1 FROM pragma_module_list WHERE name = ?", (_FTS_MODULE,)).fetchone():
+        raise StoreError(
+            "the SQLite of this Python was built without FTS5, which the store needs for keyword search; use a Python "
+            "whose sqlite3 has it (those of python.org, Debian, Homebrew and conda do) or another store"
+        )
+    if is_empty(connection):
+        _create(connection, embedding_model, dimension)
+    _check(connection, path, embedding_model, dimension)
+
+
+def _create(connection: Connection, embedding_model: str, dimension: int) -> None:
+    """Lay out the tables in one transaction; of two processes that come at once, the second finds them made."""
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    use_wal(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if is_empty(connection):
+            for statement in _statements():
+                connection.execute(statement)
+            values = [("embedding_model", embedding_model), ("dimension", dimension), ("identity", uuid4().hex)]
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
+        connection.execute("COMMIT")
+    except BaseException:
+        # Where the disk is full SQLite has done so itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@cache
+def _statements() -> tuple[str, ...]:
+    """The schema's statements, one by one, as running a script at once would end the transaction."""
+    found: list[str] = []
+    held = ""
+    for line in _SCHEMA.splitlines(keepends=True):
+        held += line
+        if sqlite3.complete_statement(held):
+            found.append(held)
+            held = ""
+    return tuple(found)
+
+
+def _check(connection: Connection, path: str, embedding_model: str, dimension: int) -> None:
+    """Raise `StoreError` unless the database is a store of this version, made with this model."""
+    owner, version = mark_of(connection)
+    if owner != APPLICATION_ID:
+        raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: name another path")
+    if version != VERSION:
+        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
+    check_layout(connection, _statements())
+    with short_values(connection):
+        held = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
+    model, length = held.get("embedding_model"), held.get("dimension")
+    if (model, length) != (embedding_model, dimension):
+        raise StoreError(
+            f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and cannot be used with "
+            f"{embedding_model!r} ({dimension}): their vectors mean different things. Use {model!r}, or ingest again "
+            "into another path"
+        )
+
 
 _LEFT: Final[list[Connection | None]] = []
 """The connections of the parent of a forked process, kept so that nothing ever closes them here."""

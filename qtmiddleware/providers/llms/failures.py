@@ -1,14 +1,19 @@
-"""What a client raised, as one word a program can act on."""
+"""What a call of a model raised, as a `ModelError`: errors of clients, and defects of a user's own function."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from time import time
+from traceback import StackSummary, extract_tb
+from types import TracebackType
 from typing import Any, Final
+from weakref import finalize
 
 from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.logs import get_logger
 
 LONGEST_REST: Final = 600.0
 """The longest a service is believed, in seconds, when it says how long to leave it alone."""
@@ -103,3 +108,90 @@ def _field(error: Exception, name: str) -> str:
     body: Any = getattr(error, "body", None)
     value = body.get(name) if isinstance(body, Mapping) else None
     return value if isinstance(value, str) else ""
+
+
+_DEFECTS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+# Bytes that are no text, and header values that are no ASCII, come from outside.
+_OUTSIDE: Final = (UnicodeError, OSError)
+
+_CONNECTIONS = (
+    "aiohttp anyio asyncio grpc h11 h2 http httpcore httpcore2 httpx httpx2 requests socket ssl urllib urllib3"
+)
+_TRANSPORT: Final = frozenset(_CONNECTIONS.split())
+"""Libraries of connections."""
+# What such a library raises where the other side, or another loop, took something away from it.
+_TAKEN_AWAY: Final = (AttributeError, AssertionError, LookupError)
+
+_MOST_FRAMES: Final = 100
+_OURS: Final = str(Path(__file__).parents[1])
+
+_log = get_logger("qtmiddleware")
+_reported: dict[tuple[int, str], object] = {}
+
+
+def defect_of(error: BaseException, label: str, fn: Any) -> ModelError | None:
+    """The `ModelError` ("failed") for *error* of *fn*, which goes by *label*, where it is a defect in its code.
+
+    It is one where Python itself raised it (`TypeError`, `KeyError`, ...) and not for a connection. The first of each
+    type of each function is logged at ERROR with its stack, without local variables and without its message, which may
+    quote the question; that is logged at DEBUG.
+    """
+    if not _is_defect(error):
+        return None
+    kind = type(error).__name__
+    if _is_first(fn, kind):
+        _log.error("%s raised %s: a bug in the function, logged once\n%s", label, kind, _stack(error, fn))
+        _log.debug("%s failed", label, exc_info=error)
+    return ModelError("failed", f"{label} raised {kind}: a bug in the function; the traceback is in the log")
+
+
+def _is_defect(error: BaseException) -> bool:
+    # Subclasses of others (a client's own errors, a JSON decoder's) say that something came back, and what.
+    if type(error).__module__ != "builtins" or isinstance(error, _OUTSIDE) or not isinstance(error, _DEFECTS):
+        return False
+    return not (isinstance(error, _TAKEN_AWAY) and _library_of(error.__traceback__) in _TRANSPORT)
+
+
+def _library_of(traceback: TracebackType | None) -> str:
+    """The package of the code that raised."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    name = "" if traceback is None else traceback.tb_frame.f_globals.get("__name__")
+    return str(name or "").partition(".")[0]
+
+
+def _is_first(fn: Any, kind: str) -> bool:
+    """Whether *fn* raises a *kind* for the first time."""
+    key, mine = (id(fn), kind), object()
+    # Atomic: one question may fail in several threads at once.
+    if _reported.setdefault(key, mine) is not mine:
+        return False
+    try:
+        finalize(fn, _reported.pop, key, None).atexit = False
+    except TypeError:
+        _reported[key] = fn  # It cannot be watched, and must not go while its id is remembered.
+    return True
+
+
+def _stack(error: BaseException, fn: Any) -> str:
+    frames = extract_tb(error.__traceback__, limit=_MOST_FRAMES)
+    shown = StackSummary.from_list([it for it in frames if not it.filename.startswith(_OURS)]).format()
+    code = getattr(fn, "__code__", None)
+    if not shown and code is not None:
+        # It could not be called with what it is given.
+        shown = [f'  File "{code.co_filename}", line {code.co_firstlineno}, called with one argument, the messages\n']
+    return (
+        f"Traceback (most recent call last):\n{''.join(shown)}{type(error).__name__} (its message is logged at DEBUG)"
+    )

@@ -1,0 +1,335 @@
+"""What is sent for one prompt: the request, and fewer of its parts where a provider refuses one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from qtmiddleware.errors import ModelError
+from qtmiddleware.protocols import Prompt, ReplyField
+from qtmiddleware.providers.llms.failures import as_model_error
+from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.logs import get_logger
+
+Part = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
+"""A part of the request that providers differ on."""
+
+FORMATS: Final = ("json_schema", "json_object", "text")
+TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", None)
+OPENAI_TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens", None)
+STREAMS: Final[tuple[Mapping[str, Any], ...]] = (
+    {"stream": True, "stream_options": {"include_usage": True}},
+    {"stream": True},
+    {},
+)
+
+EXPLICIT: Final = frozenset({400, 404, 415, 422, 500, 501})
+UNSPECIFIC: Final = frozenset({400, 422})
+MOST_WORDS: Final = 2_000
+
+_PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
+    "response_format": re.compile(
+        r"response[_ ]?format|json[_ ]?(?:schema|object|mode)|structured[_ ]?outputs?|schema|guided_|grammar"
+    ),
+    "tokens": re.compile(r"max_(?:completion_|output_|new_)?tokens"),
+    "temperature": re.compile(r"temperature"),
+    "reasoning_effort": re.compile(r"reasoning[_. ]?effort"),
+    "stream": re.compile(r"stream|include_usage"),
+}
+_OTHER_CAUSE: Final = re.compile(
+    r"context[_ ]length|maximum context|too (?:long|many tokens)|api[_ ]?key|quota|billing|credit|"
+    r"model\b.{0,80}(?:not[_ ]?found|not exist|unknown)|model_not_found|content[_ ](?:filter|policy|management)"
+)
+
+
+# OpenAI's models that reason, and the least of it that each takes; the first that fits counts.
+_LEAST_EFFORTS: Final = tuple(
+    (re.compile(pattern), effort)
+    for pattern, effort in (
+        (r"gpt-\d[\d.]*-astra\b|o\d\b", "low"),
+        (r"gpt-5(?:-mini|-nano)?(?:-\d{4}-\d\d-\d\d)?$", "minimal"),
+        (r"gpt-(?:[5-9]|\d\d)\b", "none"),
+    )
+)
+
+
+def least_effort(model: str) -> str | None:
+    """The least reasoning effort that *model* takes; ``None`` where it is not known to be one of OpenAI's that reason.
+
+    A provider's name before the model's (``openai/gpt-6-luna``) is passed over.
+    """
+    name = model.lower().rpartition("/")[2]
+    return next((effort for pattern, effort in _LEAST_EFFORTS if pattern.match(name)), None)
+
+
+def is_openai(host: str) -> bool:
+    """Whether *host*, as `Clients.host` tells it, is OpenAI's own."""
+    return host == "the default address" or host == "api.openai.com" or host.endswith(".api.openai.com")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How far a provider made us step down; each number is a place in a list that only ever goes forward."""
+
+    response_format: int = 0
+    tokens: int = 0
+    temperature: int = 0
+    stream: int = 0
+    reasoning_effort: int = 0
+
+    def joined(self, other: Dialect) -> Dialect:
+        """What is understood by both; the order of joining does not matter."""
+        return Dialect(
+            max(self.response_format, other.response_format),
+            max(self.tokens, other.tokens),
+            max(self.temperature, other.temperature),
+            max(self.stream, other.stream),
+            max(self.reasoning_effort, other.reasoning_effort),
+        )
+
+    def without(self, part: Part) -> Dialect | None:
+        """One step further down in *part*; ``None`` where there is no further step."""
+        lists: Mapping[Part, int] = {
+            "response_format": len(FORMATS),
+            "tokens": len(TOKEN_LIMITS),
+            "stream": len(STREAMS),
+        }
+        last = lists.get(part, 2) - 1
+        level: int = getattr(self, part)
+        return replace(self, **{part: level + 1}) if level < last else None
+
+
+class Memory:
+    """What was learned about one provider; threads may learn at the same time and nothing is lost."""
+
+    __slots__ = ("_lock", "dialect")
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self.dialect = Dialect()
+
+    def learn(self, dialect: Dialect) -> None:
+        """Keep *dialect* beside what is known already."""
+        with self._lock.free:
+            self.dialect = self.dialect.joined(dialect)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The *part* a provider refused; *certain* says whether it named it, or whether it is our guess."""
+
+    part: Part
+    certain: bool
+
+
+def read_refusal(error: Exception) -> Refusal | None:
+    """Which part of the request *error* complains of, ``None`` where it is about something else.
+
+    An unspecific 400 or 422 is taken for the response format, the part that is refused most often. A server error is
+    only taken for a refusal where it names the format, as some local servers do.
+    """
+    status = getattr(error, "status_code", None)
+    if status not in EXPLICIT:
+        return None
+    body = getattr(error, "body", None)
+    named = str(body.get("param") or "").lower() if isinstance(body, Mapping) else ""
+    words = " ".join(_words(body))[:MOST_WORDS].lower()
+    part = _named_part(named) or _named_part(words)
+    if part is not None:
+        return Refusal(part, certain=True) if status < 500 or part == "response_format" else None
+    if status in UNSPECIFIC and not named and not _OTHER_CAUSE.search(words):
+        return Refusal("response_format", certain=False)
+    return None
+
+
+def _named_part(words: str) -> Part | None:
+    found = [(match.start(), part) for part, pattern in _PARTS.items() if (match := pattern.search(words))]
+    return min(found)[1] if found else None
+
+
+def _words(body: Any, depth: int = 6) -> Iterator[str]:
+    """The provider's own words; what it echoes of our request (``input``) is left out, since it holds the query."""
+    if isinstance(body, str):
+        yield body
+    elif depth and isinstance(body, Mapping):
+        for key in ("code", "type", "message", "msg", "detail", "error", "loc"):
+            yield from _words(body.get(key), depth - 1)
+    elif depth and isinstance(body, list | tuple):
+        for item in body:
+            yield from _words(item, depth - 1)
+
+
+def build_request(prompt: Prompt, *, model: str, response_format: str, **options: Any) -> dict[str, Any]:
+    """The keyword arguments of ``chat.completions.create`` for *prompt*.
+
+    *response_format* is ``json_schema``, ``json_object`` or ``text``; a prompt without fields is always asked in plain
+    text. *options* are further arguments, such as ``temperature``; one that is ``None`` is not sent.
+    """
+    shape = response_format if prompt.fields else "text"
+    request: dict[str, Any] = {"model": model, "messages": _messages(prompt, shape)}
+    request |= {name: value for name, value in options.items() if value is not None}
+    if shape == "json_schema":
+        schema = {"name": _schema_name(prompt.mode), "strict": True, "schema": reply_schema(prompt.fields)}
+        request["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif shape == "json_object":
+        request["response_format"] = {"type": "json_object"}
+    return request
+
+
+def _messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
+    system = prompt.system
+    if prompt.fields and shape != "json_schema" and "json" not in system.lower():
+        # Providers refuse their JSON mode where no message holds the word, and without a schema nothing names the keys.
+        keys = ", ".join(field.name for field in prompt.fields)
+        system = f"{system}\n\nAnswer with one JSON object and nothing else. Its keys: {keys}.".lstrip()
+    return [{"role": "system", "content": system}, {"role": "user", "content": prompt.user}]
+
+
+def _schema_name(mode: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", mode)[:64].strip("_") or "reply"
+
+
+@lru_cache(maxsize=64)
+def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
+    """The JSON schema of a reply with *fields*, in the subset that strict structured output takes.
+
+    Every field is required and no other is allowed. How many items a list may hold stands in its description, because
+    not every provider accepts ``maxItems``.
+    """
+    from pydantic import ConfigDict, Field, create_model
+
+    members: dict[str, Any] = {
+        field.name: (list[str] if field.shape == "list" else str, Field(description=_description(field)))
+        for field in fields
+    }
+    schema: dict[str, Any] = create_model("Reply", __config__=ConfigDict(extra="forbid"), **members).model_json_schema()
+    return schema
+
+
+def _description(field: ReplyField) -> str:
+    if field.shape != "list" or not field.max_items:
+        return field.description
+    count = str(field.max_items) if field.min_items == field.max_items else f"{field.min_items} to {field.max_items}"
+    return f"{field.description} ({count} items)"
+
+
+MOST_REQUESTS: Final = 5
+"""Most requests one prompt may cost while a provider's dialect is being learned: each of four parts refused once."""
+
+THINKING_TOKENS: Final = 10_000
+"""Added to the limit of an answer where the model thinks first: what it thinks counts as written."""
+
+_log = get_logger("qtmiddleware.llms")
+
+Sent = tuple[Any, int]
+"""What came back for one request, and how many retries the SDK needed for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came back in the end, how many requests it cost and the *dialect* that was understood."""
+
+    answer: Any
+    calls: int
+    dialect: Dialect
+
+
+Talk = Generator[dict[str, Any], Sent, Heard]
+"""Yields the requests to send and is sent what came back, or has the error thrown in."""
+
+
+class Dialogue:
+    """Puts prompts to one *model*, at *where*, and learns what its provider understands.
+
+    *response_format* ``None`` begins with a JSON schema and steps down where that is refused. *reasoning_effort*
+    ``auto`` is the least that one of OpenAI's models takes, and none is sent to others; ``None`` sends none.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        where: Callable[[], str],
+        *,
+        temperature: float | None,
+        max_tokens: int | None,
+        response_format: str | None,
+        reasoning_effort: str | None = "auto",
+    ) -> None:
+        self._model = model
+        self._where = where
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+        self._format = response_format
+        self._reasons = least_effort(model) is not None
+        self._effort = least_effort(model) if reasoning_effort == "auto" else reasoning_effort
+        self._memory = Memory()
+
+    def about(self, prompt: Prompt, *, streams: bool = False) -> Talk:
+        """The requests it takes to put *prompt*; raises `ModelError`."""
+        guess = Dialect()
+        for sent in range(1, MOST_REQUESTS + 1):
+            dialect = self._memory.dialect.joined(guess)
+            request = self._request(prompt, dialect, streams=streams)
+            try:
+                answer, retries = yield request
+            except ModelError:
+                raise
+            except Exception as error:
+                lower = self._step_down(error, dialect, request)
+                if lower is None or sent == MOST_REQUESTS:
+                    raise self.failure(error) from None
+                guess = lower
+                continue
+            return Heard(answer, sent + retries, dialect)
+        raise AssertionError("the last request either returns or raises")  # pragma: no cover
+
+    def failure(self, error: Exception) -> ModelError:
+        """*error* of a client as a `ModelError`."""
+        return as_model_error(error, f"{self._model} at {self._where()}")
+
+    def understood(self, heard: Heard) -> None:
+        """Remember the dialect of what could be read."""
+        self._memory.learn(heard.dialect)
+
+    def _request(self, prompt: Prompt, dialect: Dialect, *, streams: bool) -> dict[str, Any]:
+        effort = None if dialect.reasoning_effort else self._effort
+        # One of OpenAI's that is not told to leave it thinks, and takes no temperature then.
+        thinks = self._reasons and effort != "none"
+        limit = self._token_limit(dialect)
+        room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
+        options: dict[str, Any] = {
+            "reasoning_effort": effort,
+            "temperature": None if dialect.temperature or thinks else self._temperature,
+        }
+        if limit and self._max_tokens is not None:
+            options[limit] = self._max_tokens + room
+        response_format = self._format or FORMATS[dialect.response_format]
+        request = build_request(prompt, model=self._model, response_format=response_format, **options)
+        return {**request, **STREAMS[dialect.stream]} if streams else request
+
+    def _token_limit(self, dialect: Dialect) -> str | None:
+        """The name of the limit: other services than OpenAI often know the old one alone and pass over the new one."""
+        is_new = self._reasons or is_openai(self._where())
+        return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[dialect.tokens]
+
+    def _step_down(self, error: Exception, dialect: Dialect, request: dict[str, Any]) -> Dialect | None:
+        """The dialect to try next after *error*, ``None`` where nothing that was sent can be left out."""
+        refusal = read_refusal(error)
+        if refusal is None:
+            return None
+        part: Part = refusal.part
+        if not refusal.certain and part not in request:
+            # Of a request without a response format the stream's options are what is refused most often.
+            part = "stream"
+        keys = {"tokens": self._token_limit(dialect)}
+        fixed = part == "response_format" and self._format is not None
+        sent = not fixed and keys.get(part, part) in request
+        lower = dialect.without(part) if sent else None
+        if lower is not None:
+            _log.info("%s refused %s; asking with less", self._model, part)
+            if refusal.certain:
+                self._memory.learn(lower)
+        return lower
