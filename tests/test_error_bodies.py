@@ -16,8 +16,8 @@ from wire import Wire
 from qtmiddleware.errors import EmbeddingError, ModelError
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.embedders.openai import OpenAIEmbedder
-from qtmiddleware.providers.http_clients import MOST_BYTES
 from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.openai_client import MOST_ERROR_BYTES
 from qtmiddleware.types import Deadline
 
 KEY = "sk-verysecret0123456789"
@@ -162,7 +162,9 @@ def test_an_error_whose_body_is_trickled_ends_with_the_time(
 def test_what_an_error_of_usual_size_says_is_heard_as_ever(
     way: Callable[..., None], serve: Callable[..., Service]
 ) -> None:
-    body = json.dumps({"error": {"message": "no", "code": "content_filter", "more": "x" * (MOST_BYTES // 2)}}).encode()
+    body = json.dumps(
+        {"error": {"message": "no", "code": "content_filter", "more": "x" * (MOST_ERROR_BYTES // 2)}}
+    ).encode()
 
     def said(service: Service, wire: Wire, connection: socket.socket) -> None:
         packed = gzip.compress(body)

@@ -232,7 +232,7 @@ def test_what_is_sent_is_never_empty_always_utf8_and_in_order(texts: list[str], 
 
 @given(st.text(min_size=1), st.integers(1, 400))
 def test_a_shortened_text_is_a_beginning_of_it(text: str, most: int) -> None:
-    kept = openai_module.shortened(text, most)
+    kept = openai_module.shorten(text, most)
     assert text.startswith(kept)
     assert len(kept.encode()) <= most
     assert kept == text or len(text[: len(kept) + 1].encode()) > most
@@ -444,7 +444,7 @@ def test_threads_share_one_client(server: EmbeddingsServer) -> None:
     texts = [f"text {number}" for number in range(24)]
     with made(server) as embedder, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda text: embedder.embed([text])[0], texts)) == server.expected(texts)
-        assert len(embedder._clients._by_process) == 1
+        assert len(embedder._own._by_process) == 1
 
 
 def test_after_close_it_can_be_used_again(server: EmbeddingsServer) -> None:

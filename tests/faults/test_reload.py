@@ -318,7 +318,7 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
         assert client.is_closed()
     assert (found.status, rewrites(found), was_open) == ("full", ["a"], [True])
     assert rewrites(wrapped.retrieve(f"{QUERY} (2)")) == ["b"]
-    assert not clients._by_process
+    assert not clients._of_process._by_process
     qm.close()
 
 
@@ -351,7 +351,7 @@ def test_a_closed_middleware_that_is_reloaded_leaves_nothing_open(services: TwoS
     qm = qtm.QueryMiddleware(config(services.a))
     qm.close()
     qm.reload(config(services.b))
-    assert not qm.model.inner._clients._by_process  # type: ignore[attr-defined]
+    assert not qm.model.inner._clients._of_process._by_process  # type: ignore[attr-defined]
     assert not qm.ready()
 
 

@@ -17,7 +17,7 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.llms.callable import CallableModel
-from qtmiddleware.providers.llms.failures import defect_of
+from qtmiddleware.providers.llms.failures import find_defect
 from qtmiddleware.types import Deadline
 
 QUERY = "Does Jaco have any health concerns?"
@@ -178,7 +178,7 @@ def test_what_the_error_says_is_logged_at_debug_alone(query: str) -> None:
     handler, error = Logged(), KeyError(query)
     logger = logging.getLogger("qtmiddleware")
     logger.addHandler(handler)
-    failure = defect_of(error, "fn", error)
+    failure = find_defect(error, "fn", error)
     logger.removeHandler(handler)
     assert failure is not None
     assert str(failure) == "fn raised KeyError: a bug in the function; the traceback is in the log"

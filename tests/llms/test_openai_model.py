@@ -14,7 +14,7 @@ from werkzeug import Request, Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.providers.llms.failures import as_model_error
+from qtmiddleware.providers.llms.failures import read_client_error
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
 from qtmiddleware.types import Deadline
@@ -167,7 +167,7 @@ def test_a_service_is_believed_when_to_come_back_for_ten_minutes_at_most(said: s
     request = httpx.Request("POST", "http://host")
     response = httpx.Response(503, headers={"Retry-After": said.encode()}, request=request)
     error = openai.InternalServerError("busy", response=response, body=None)
-    assert as_model_error(error, "the service").retry_after == seconds
+    assert read_client_error(error, "the service").retry_after == seconds
 
 
 def test_a_given_async_client_retries_as_it_was_told_to(prompt, httpserver: HTTPServer) -> None:

@@ -17,7 +17,7 @@ from store_contract import AtomicStoreContract, FileStoreContract, KeywordContra
 from qtmiddleware.errors import StoreError
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
-from qtmiddleware.providers.stores.sqlite import connection, schema
+from qtmiddleware.providers.stores.sqlite import connections
 
 
 def open_store(path: str | Path, *, model: str = "model", dimension: int = 3) -> SQLiteStore:
@@ -186,7 +186,7 @@ def test_a_second_store_of_this_process_costs_no_write_of_another_process(tmp_pa
 
 
 def test_an_sqlite_without_full_text_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "_FTS_MODULE", "a module that no build has")
+    monkeypatch.setattr(connections, "_FTS_MODULE", "a module that no build has")
     with pytest.raises(StoreError, match="built without FTS5"):
         open_store(":memory:")
 
@@ -245,7 +245,7 @@ def test_an_error_of_another_database_that_the_passages_come_from_passes_through
 
 
 def test_a_writer_that_waited_in_vain_for_another_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.05)
     with open_store(tmp_path / "index.sqlite") as store, open_store(tmp_path / "index.sqlite") as other:
 
         def passages() -> Iterator[tuple[Passage, list[float]]]:
@@ -265,7 +265,7 @@ def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
             raise KeyboardInterrupt
         return text
 
-    monkeypatch.setattr(connection, "index_text", interrupted)
+    monkeypatch.setattr(connections, "index_text", interrupted)
     with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=1) as store:
         with pytest.raises(KeyboardInterrupt):
             store.upsert([Passage("a", "the first"), Passage("b", "the second")], [[1.0], [1.0]])

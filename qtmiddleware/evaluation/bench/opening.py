@@ -25,8 +25,9 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
+from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
 from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
+from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
 from qtmiddleware.runtime.files import make_private_folders, open_itself
 
 CACHE: Final = Path(".qtm/bench")

@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
-from qtmiddleware.providers.embedders.vectors import checked_vectors, vectors_in
+from qtmiddleware.providers.embedders.vectors import check_vectors, read_vectors
 from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.runtime.functions import is_async
@@ -254,14 +254,14 @@ class CallableEmbedder:
         # A whole response, of Pinecone's client or of OpenAI's; the data of arrays is no list.
         if isinstance(data, list):
             values = [it.values for it in data if isinstance(getattr(it, "values", None), list)]
-            made = values or vectors_in(made, count, self._name)
+            made = values or read_vectors(made, count, self._name)
         elif isinstance(made, Mapping | Set):
             made = None
         elif is_flat := _is_flat(made):
             if count > 1:
                 raise EmbeddingError(f"{self._name} returned one vector for {count} texts")
             made = [made]
-        return checked_vectors(made, count, dimension=dimension, name=self._name), is_flat
+        return check_vectors(made, count, dimension=dimension, name=self._name), is_flat
 
 
 class _Attempt(NamedTuple):

@@ -1,187 +1,66 @@
-"""Embeds with OpenAI and every service that speaks its embeddings."""
+"""Embeds with OpenAI and every service that speaks its embeddings.
+
+The service takes at most 2,048 texts and 300,000 tokens a request and 8,191 tokens a text. Tokens are not counted here,
+for that takes a table of the vendor's that is fetched from the net. A token is at least one byte of UTF-8, so a request
+of 300,000 bytes is never too large; and it is three bytes or more in the languages of Europe, so a text of 24,573 bytes
+nearly always fits. Where the service still says that something is too long, the request is halved, in the end the text
+itself: what is kept of a text depends on that text alone.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 import re
-import sys
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
 from functools import partial
-from math import isfinite
 from typing import Any, Final
-from urllib.parse import urlsplit
-from weakref import finalize
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, explained
-from qtmiddleware.providers.embedders.vectors import checked_vectors, readable, vectors_in
-from qtmiddleware.providers.http_clients import make_http_client, with_bounded_error_bodies
+from qtmiddleware.providers import replace_surrogates
+from qtmiddleware.providers.embedders.vectors import check_vectors, read_vectors
+from qtmiddleware.providers.openai_client import (
+    KEY_VARIABLE,
+    SDK_ADDRESS_VARIABLE,
+    TIMEOUTS,
+    ClientPerProcess,
+    copy_without_retries,
+    field_of,
+    host_of,
+    identifier_of,
+    is_any_of,
+    is_async_client,
+    is_vendor_client,
+    make_client,
+    read_key,
+    retry_after,
+    status_of,
+)
 from qtmiddleware.runtime.steps import converse
 from qtmiddleware.types import Deadline
 
+DIMENSIONS: Final = {
+    "text-embedding-3-small": 1_536,
+    "text-embedding-3-large": 3_072,
+    "text-embedding-ada-002": 1_536,
+}
+FIXED: Final = frozenset({"text-embedding-ada-002"})
+"""Models that cannot shorten their vectors."""
 MOST_TEXTS: Final = 2_048
 MOST_REQUEST_BYTES: Final = 300_000
 LONGEST: Final = 3 * 8_191
 """Bytes that are sent of a text at first."""
 SHORTEST: Final = 256
 """A text of so few bytes is not shortened any further: something else must be wrong."""
-
-
-class Batches:
-    """The texts in batches, taken one after the other; a batch can be given back in halves."""
-
-    def __init__(self, texts: Sequence[str], most_texts: int) -> None:
-        self._texts = [as_sent(text) for text in texts]
-        self._waiting = deque(_grouped(self._texts, min(most_texts, MOST_TEXTS)))
-
-    def take(self) -> list[int]:
-        """The positions of the next texts; empty when all are done."""
-        return self._waiting.popleft() if self._waiting else []
-
-    def texts(self, batch: Sequence[int]) -> list[str]:
-        """What is sent for the texts of *batch*."""
-        return [self._texts[at] for at in batch]
-
-    def halve(self, batch: list[int]) -> bool:
-        """Put *batch* back in two halves, or its only text in half its length; false where that is short already."""
-        if len(batch) > 1:
-            middle = len(batch) // 2
-            self._waiting.extendleft((batch[middle:], batch[:middle]))
-            return True
-        size = len(self._texts[batch[0]].encode())
-        if size <= SHORTEST:
-            return False
-        self._texts[batch[0]] = shortened(self._texts[batch[0]], size // 2)
-        self._waiting.appendleft(batch)
-        return True
-
-
-def as_sent(text: str) -> str:
-    """*text* as the service takes it: a space for an empty one, which it refuses, and the beginning of a long one."""
-    return shortened(readable(text[:LONGEST]), LONGEST) or " "
-
-
-def shortened(text: str, most: int) -> str:
-    """As much of the beginning of *text* as fits in *most* bytes of UTF-8."""
-    data = text.encode()
-    return text if len(data) <= most else data[:most].decode(errors="ignore")
-
-
-def _grouped(texts: Sequence[str], most_texts: int) -> list[list[int]]:
-    """Positions in order, in groups within both limits."""
-    groups: list[list[int]] = []
-    size = 0
-    for at, text in enumerate(texts):
-        length = len(text.encode())
-        if not groups or len(groups[-1]) >= most_texts or size + length > MOST_REQUEST_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(at)
-        size += length
-    return groups
-
-
-KEY_VARIABLE: Final = "OPENAI_API_KEY"
-ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
-NO_KEY: Final = "none"
-"""Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
-
-
-class Clients:
-    """The user's own client, never closed, or ours, made once a process."""
-
-    def __init__(self, given: Any, base_url: str | None) -> None:
-        self._given = given
-        self._base_url = base_url
-        # By process, as sockets do not survive a fork; `setdefault` is atomic, a lock might be held during a fork.
-        self._by_process: dict[int, Any] = {}
-
-    @property
-    def host(self) -> str:
-        """The host that is spoken to, without path, user or password."""
-        address = self._address() if self._given is None else getattr(self._given, "base_url", "")
-        try:
-            return urlsplit(str(address or "")).hostname or "the default address"
-        except ValueError:
-            return "an address that cannot be read"
-
-    def client(self) -> Any:
-        """The client for a call; raises `EmbeddingError` where it is asynchronous or there is no key."""
-        if self._given is not None:
-            if _is_async(self._given):
-                raise EmbeddingError("an async client cannot serve a synchronous call; pass openai.OpenAI()")
-            return self._given
-        process = os.getpid()
-        client = self._by_process.get(process)
-        if client is None:
-            with explained(EmbeddingError):
-                made = self._made()
-            client = self._by_process.setdefault(process, made)
-            if client is not made:
-                made.close()
-        return client
-
-    def close(self) -> None:
-        """Close our client of this process; the next call makes another."""
-        client = self._by_process.pop(os.getpid(), None)
-        if client is not None:
-            client.close()
-
-    def _address(self) -> str | None:
-        return self._base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
-
-    def _made(self) -> Any:
-        key = os.environ.get(KEY_VARIABLE, "").strip()
-        if not key and not self._address():
-            raise EmbeddingError(
-                f"there is no key for the embedding model: set {KEY_VARIABLE}, or {ADDRESS_VARIABLE} (base_url) for a"
-                " server that needs none"
-            )
-        import openai
-
-        own = make_http_client(is_async=False)
-        made = openai.OpenAI(api_key=key or NO_KEY, base_url=self._address(), http_client=own)
-        # As the vendor's own is: an embedder that nobody closed leaves no connection.
-        finalize(made, own.close).atexit = False
-        return made
-
-
-def is_vendors(client: Any) -> bool:
-    """Whether *client* is of the vendor's own classes and its ``create`` was not replaced by a tracing library."""
-    vendor = sys.modules.get("openai")
-    # By its real type: a double or a proxy may answer `isinstance` as the class it stands for.
-    if vendor is None or not issubclass(type(client), vendor.OpenAI):
-        return False
-    return "create" not in vars(client.embeddings)
-
-
-def retries_of(client: Any) -> int:
-    """How often *client* would try again; 0 for one that is not the vendor's, which does as it likes by itself."""
-    return int(client.max_retries) if is_vendors(client) else 0
-
-
-def calmed(client: Any) -> Any:
-    """*client* without the SDK's retries and with an end to the bodies of errors, sharing its connections.
-
-    One we cannot copy stays as it is.
-    """
-    if not is_vendors(client):
-        return client
-    return client.with_options(max_retries=0, http_client=with_bounded_error_bodies(client._client))
-
-
-def _is_async(client: Any) -> bool:
-    """Whether *client* is an asynchronous one, told by the names of its classes."""
-    return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
-
-
+MOST_ANSWER_BYTES: Final = 1 << 18
+"""Most bytes that are read of an answer for each text in it: a vector of 4,096 numbers comes in some 90,000."""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 8.0
 """Seconds between two tries where the service does not say."""
 
+_RESOURCE: Final = "embeddings"
 _ADVICE: Final = {
     401: "refused the key; check OPENAI_API_KEY",
     403: "refused the key or the model; check OPENAI_API_KEY and what it may use",
@@ -197,99 +76,7 @@ _TOO_LONG: Final = re.compile(
     r"|too (?:long|large|many tokens)|maximum allowed batch",
     re.IGNORECASE,
 )
-_TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
 _CONNECTIONS: Final = frozenset({"APIConnectionError", "TransportError", "OSError"})
-_IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
-
-
-def as_embedding_error(error: Exception, where: str) -> EmbeddingError:
-    """The `EmbeddingError` for *error*, raised by a client while asking *where*.
-
-    It names the kind of failure and the service's own error code, where that is a plain identifier; never a key or a
-    text, which services like to quote in their messages.
-    """
-    if isinstance(error, EmbeddingError):
-        return error
-    if isinstance(error, UnicodeEncodeError):
-        # Headers must be ASCII, and the key is the only one that is not ours.
-        return EmbeddingError(f"the key for {where} holds letters no key holds; check OPENAI_API_KEY")
-    status = _status(error)
-    if status is None:
-        said = "did not answer in time" if _is(error, _TIMEOUTS) else "cannot be reached"
-        if not _is(error, _TIMEOUTS | _CONNECTIONS):
-            said = "sent an answer that cannot be read"
-        return EmbeddingError(f"{where} {said} ({type(error).__name__}); check the base URL and the network")
-    if 300 <= status < 400:
-        # Such a status reaches us from clients alone that follow none.
-        said = f"redirects to another address (HTTP {status}), which is not followed; check the base URL"
-        return EmbeddingError(f"{where} {said}")
-    if _code(error) == "insufficient_quota":
-        return EmbeddingError(f"{where} says the quota of this key is used up (HTTP {status}); check plan and billing")
-    said = _ADVICE.get(status, "is not available" if status >= 500 else "rejected the request")
-    code = _code(error)
-    return EmbeddingError(f"{where} {said} (HTTP {status}{f', {code}' if _IDENTIFIER.fullmatch(code) else ''})")
-
-
-def is_too_long(error: Exception) -> bool:
-    """Whether the service says that the request, or a text of it, is too long."""
-    status = _status(error)
-    return status == 413 or (status in {400, 422} and _TOO_LONG.search(str(error)) is not None)
-
-
-def pause_after(error: Exception, tries: int) -> float | None:
-    """The seconds after which *error*, the *tries*-th in a row, is worth another try; ``None`` if it never is."""
-    status = _status(error)
-    if status is None:
-        passing = _is(error, _CONNECTIONS | _TIMEOUTS)
-    else:
-        passing = (status in {408, 409, 429} or status >= 500) and _code(error) != "insufficient_quota"
-    if not passing:
-        return None
-    wanted = _retry_after(error)
-    # Not all at the same moment: they were sent away at the same moment.
-    return (
-        wanted if wanted is not None else min(FIRST_PAUSE * 2 ** (tries - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)
-    )
-
-
-def _retry_after(error: Exception) -> float | None:
-    """The seconds the service asks to wait, where it says so as a number."""
-    headers: Any = getattr(getattr(error, "response", None), "headers", None)
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        with suppress(AttributeError, TypeError, ValueError):
-            seconds = float(headers.get(name)) * unit
-            if isfinite(seconds) and seconds >= 0:
-                return seconds
-    return None
-
-
-def _status(error: Exception) -> int | None:
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else None
-
-
-def _is(error: Exception, names: frozenset[str]) -> bool:
-    """Whether *error* is of one of these classes, told by name, so that none of them is imported."""
-    return any(ancestor.__name__ in names for ancestor in type(error).__mro__)
-
-
-def _code(error: Exception) -> str:
-    body: Any = getattr(error, "body", None)
-    code = body.get("code") if isinstance(body, Mapping) else None
-    return code if isinstance(code, str) else ""
-
-
-__all__ = ["OpenAIEmbedder"]
-
-DIMENSIONS: Final = {
-    "text-embedding-3-small": 1_536,
-    "text-embedding-3-large": 3_072,
-    "text-embedding-ada-002": 1_536,
-}
-MOST_ANSWER_BYTES: Final = 1 << 18
-"""Most bytes that are read of an answer for each text in it: a vector of 4,096 numbers comes in some 90,000."""
-FIXED: Final = frozenset({"text-embedding-ada-002"})
-"""Models that cannot shorten their vectors."""
 
 _Step = tuple[list[str], Deadline] | float
 """Texts to be sent, and until when; or seconds to wait."""
@@ -327,7 +114,9 @@ class OpenAIEmbedder:
         timeout: float = 60.0,
     ) -> None:
         self._model = model
-        self._clients = Clients(client, base_url)
+        self._given = client
+        self._base_url = base_url
+        self._own = ClientPerProcess()
         self._asked = dimensions
         self._dimension = dimensions or DIMENSIONS.get(model)
         self._batch_size = max(1, batch_size)
@@ -335,7 +124,7 @@ class OpenAIEmbedder:
         _check_dimensions(model, dimensions)
 
     def __repr__(self) -> str:
-        return f"OpenAIEmbedder({self._model!r}, dimensions={self._asked}, host={self._clients.host!r})"
+        return f"OpenAIEmbedder({self._model!r}, dimensions={self._asked}, host={self._host!r})"
 
     @property
     def name(self) -> str:
@@ -353,14 +142,43 @@ class OpenAIEmbedder:
         """One vector a text, in the texts' order; raises `EmbeddingError`."""
         if not texts:
             return []
-        client = self._clients.client()
-        return converse(self._talk(texts, retries_of(client)), partial(self._send, calmed(client)))
+        client, retries = self._client(), 0
+        # Others than the vendor's retry as they like by themselves.
+        if is_vendor_client(client, _RESOURCE):
+            client, retries = copy_without_retries(client), int(client.max_retries)
+        return converse(self._embed(texts, retries), partial(self._send, client))
 
     def close(self) -> None:
         """Close the client that was made here; the next use makes another."""
-        self._clients.close()
+        self._own.close()
 
-    def _talk(self, texts: Sequence[str], retries: int) -> _Talk:
+    @property
+    def _host(self) -> str:
+        """The host that is spoken to, without path, user or password."""
+        return host_of(str(getattr(self._given, "base_url", "")) if self._given is not None else self._address() or "")
+
+    def _address(self) -> str | None:
+        return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or None
+
+    def _client(self) -> Any:
+        """The client for a call; raises `EmbeddingError` where it is asynchronous or there is no key."""
+        if self._given is None:
+            return self._own.get(self._make_client)
+        if is_async_client(self._given):
+            raise EmbeddingError("an async client cannot serve a synchronous call; pass openai.OpenAI()")
+        return self._given
+
+    def _make_client(self) -> Any:
+        address = self._address()
+        if not address and not read_key():
+            raise EmbeddingError(
+                f"there is no key for the embedding model: set {KEY_VARIABLE}, or {SDK_ADDRESS_VARIABLE} (base_url)"
+                " for a server that needs none"
+            )
+        with explained(EmbeddingError):
+            return make_client(address=address)
+
+    def _embed(self, texts: Sequence[str], retries: int) -> _Talk:
         batches = Batches(texts, self._batch_size)
         vectors: list[list[float]] = [[]] * len(texts)
         while batch := batches.take():
@@ -371,21 +189,21 @@ class OpenAIEmbedder:
                     answer = yield batches.texts(batch), deadline
                 except Exception as error:
                     tries += 1
-                    if is_too_long(error) and batches.halve(batch):
+                    if _is_too_long(error) and batches.halve(batch):
                         break
-                    pause = pause_after(error, tries)
+                    pause = _pause_after(error, tries)
                     if pause is None or tries > retries or pause >= deadline.remaining():
-                        raise as_embedding_error(error, f"{self._model} at {self._clients.host}") from None
+                        raise describe_failure(error, f"{self._model} at {self._host}") from None
                     yield pause
                     continue
-                for at, vector in zip(batch, self._vectors(answer, len(batch)), strict=True):
+                for at, vector in zip(batch, self._read(answer, len(batch)), strict=True):
                     vectors[at] = vector
                 break
         return vectors
 
-    def _vectors(self, answer: Any, count: int) -> list[list[float]]:
-        found = vectors_in(answer, count, self._model)
-        vectors = checked_vectors(found, count, dimension=self._dimension, name=self._model)
+    def _read(self, answer: Any, count: int) -> list[list[float]]:
+        found = read_vectors(answer, count, self._model)
+        vectors = check_vectors(found, count, dimension=self._dimension, name=self._model)
         self._dimension = len(vectors[0])
         return vectors
 
@@ -395,7 +213,7 @@ class OpenAIEmbedder:
             return None
         texts, deadline = step
         request = self._request(texts, deadline.remaining())
-        if not is_vendors(client):
+        if not is_vendor_client(client, _RESOURCE):
             return client.embeddings.create(**request)
         body, most = bytearray(), MOST_ANSWER_BYTES * (1 + len(texts))
         with client.embeddings.with_streaming_response.create(**request) as response:
@@ -425,3 +243,110 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
         value=dimensions,
         allowed=allowed,
     )
+
+
+class Batches:
+    """The texts in batches, taken one after the other; a batch can be given back in halves."""
+
+    def __init__(self, texts: Sequence[str], most_texts: int) -> None:
+        self._texts = [_fit(text) for text in texts]
+        self._waiting = deque(_group(self._texts, min(most_texts, MOST_TEXTS)))
+
+    def take(self) -> list[int]:
+        """The positions of the next texts; empty when all are done."""
+        return self._waiting.popleft() if self._waiting else []
+
+    def texts(self, batch: Sequence[int]) -> list[str]:
+        """What is sent for the texts of *batch*."""
+        return [self._texts[at] for at in batch]
+
+    def halve(self, batch: list[int]) -> bool:
+        """Put *batch* back in two halves, or its only text in half its length; false where that is short already."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            self._waiting.extendleft((batch[middle:], batch[:middle]))
+            return True
+        size = len(self._texts[batch[0]].encode())
+        if size <= SHORTEST:
+            return False
+        self._texts[batch[0]] = shorten(self._texts[batch[0]], size // 2)
+        self._waiting.appendleft(batch)
+        return True
+
+
+def _fit(text: str) -> str:
+    """*text* as the service takes it: a space for an empty one, which it refuses, and the beginning of a long one."""
+    return shorten(replace_surrogates(text[:LONGEST]), LONGEST) or " "
+
+
+def shorten(text: str, most: int) -> str:
+    """As much of the beginning of *text* as fits in *most* bytes of UTF-8."""
+    data = text.encode()
+    return text if len(data) <= most else data[:most].decode(errors="ignore")
+
+
+def _group(texts: Sequence[str], most_texts: int) -> list[list[int]]:
+    """Positions in order, in groups within both limits."""
+    groups: list[list[int]] = []
+    size = 0
+    for at, text in enumerate(texts):
+        length = len(text.encode())
+        if not groups or len(groups[-1]) >= most_texts or size + length > MOST_REQUEST_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(at)
+        size += length
+    return groups
+
+
+def describe_failure(error: Exception, where: str) -> EmbeddingError:
+    """The `EmbeddingError` for *error*, raised by a client while asking *where*.
+
+    It names the kind of failure and the service's own error code, where that is a plain identifier; never a key or a
+    text, which services like to quote in their messages.
+    """
+    if isinstance(error, EmbeddingError):
+        return error
+    if isinstance(error, UnicodeEncodeError):
+        # Headers must be ASCII, and the key is the only one that is not ours.
+        return EmbeddingError(f"the key for {where} holds letters no key holds; check {KEY_VARIABLE}")
+    status = status_of(error)
+    if status is None:
+        said = "did not answer in time" if is_any_of(error, TIMEOUTS) else "cannot be reached"
+        if not is_any_of(error, TIMEOUTS | _CONNECTIONS):
+            said = "sent an answer that cannot be read"
+        return EmbeddingError(f"{where} {said} ({type(error).__name__}); check the base URL and the network")
+    if 300 <= status < 400:
+        # Such a status reaches us from clients alone that follow none.
+        said = f"redirects to another address (HTTP {status}), which is not followed; check the base URL"
+        return EmbeddingError(f"{where} {said}")
+    if _is_out_of_quota(error):
+        return EmbeddingError(f"{where} says the quota of this key is used up (HTTP {status}); check plan and billing")
+    said = _ADVICE.get(status, "is not available" if status >= 500 else "rejected the request")
+    code = identifier_of(error, "code")
+    return EmbeddingError(f"{where} {said} (HTTP {status}{f', {code}' if code else ''})")
+
+
+def _is_too_long(error: Exception) -> bool:
+    """Whether the service says that the request, or a text of it, is too long."""
+    status = status_of(error)
+    return status == 413 or (status in {400, 422} and _TOO_LONG.search(str(error)) is not None)
+
+
+def _is_out_of_quota(error: Exception) -> bool:
+    return field_of(error, "code") == "insufficient_quota"
+
+
+def _pause_after(error: Exception, tries: int) -> float | None:
+    """The seconds after which *error*, the *tries*-th in a row, is worth another try; ``None`` if it never is."""
+    status = status_of(error)
+    if status is None:
+        passing = is_any_of(error, _CONNECTIONS | TIMEOUTS)
+    else:
+        passing = (status in {408, 409, 429} or status >= 500) and not _is_out_of_quota(error)
+    if not passing:
+        return None
+    wanted = retry_after(error)
+    # Not all at the same moment: they were sent away at the same moment.
+    pause = min(FIRST_PAUSE * 2 ** (tries - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)
+    return pause if wanted is None else wanted

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import EmbeddingError
-from qtmiddleware.providers.embedders.vectors import checked_vectors, readable
+from qtmiddleware.providers import replace_surrogates
+from qtmiddleware.providers.embedders.vectors import check_vectors
 from qtmiddleware.providers.loading import load
 from qtmiddleware.runtime.forking import ForkLock
 
@@ -73,14 +74,14 @@ class SentenceTransformersEmbedder:
             longest = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
             try:
                 made = model.encode(
-                    [readable(text[:longest]) for text in texts],
+                    [replace_surrogates(text[:longest]) for text in texts],
                     batch_size=self._batch_size,
                     show_progress_bar=False,
                     normalize_embeddings=True,
                 )
             except Exception as error:
                 raise EmbeddingError(f"{self._name} failed on these texts: {type(error).__name__}") from error
-        vectors = checked_vectors(made, len(texts), dimension=self._dimension, name=self._name)
+        vectors = check_vectors(made, len(texts), dimension=self._dimension, name=self._name)
         self._dimension = len(vectors[0])
         return vectors
 

@@ -1,4 +1,4 @@
-"""Texts as a model can read them, and vectors as they come back, checked before anybody keeps them."""
+"""Vectors as they come back from models and services, checked before anybody keeps them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,7 @@ from typing import Any
 from qtmiddleware.errors import EmbeddingError
 
 
-def readable(text: str) -> str:
-    """*text* with surrogates that stand alone replaced, as neither a tokenizer nor UTF-8 can hold those."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def checked_vectors(made: Any, count: int, *, dimension: int | None, name: str) -> list[list[float]]:
+def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) -> list[list[float]]:
     """*made* as *count* lists of finite floats, all of one length and that *dimension* where it is known.
 
     Takes lists, tuples and arrays. Raises `EmbeddingError`, which speaks of the model as *name*.
@@ -52,7 +43,7 @@ def _numbers(vector: Sequence[Any]) -> list[float]:
     return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
 
 
-def vectors_in(answer: Any, count: int, name: str) -> list[Any]:
+def read_vectors(answer: Any, count: int, name: str) -> list[Any]:
     """The *count* vectors of *answer*, by their index: the bytes of a body, a mapping or a client's own object.
 
     Raises `EmbeddingError` where it is none, or has another number of vectors.

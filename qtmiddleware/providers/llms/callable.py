@@ -14,8 +14,9 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.llms.calls import completed_in_background, time_left
-from qtmiddleware.providers.llms.failures import as_model_error, defect_of
+from qtmiddleware.providers.llms.failures import find_defect, read_client_error
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
     CUT,
@@ -27,9 +28,9 @@ from qtmiddleware.providers.llms.openai.replies import (
     reasons,
     text_of,
     tokens_of,
-    without_surrogates,
 )
 from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.runtime.functions import is_async
 from qtmiddleware.types import NEVER, Deadline
 
 Call = Callable[[Prompt], Any]
@@ -127,14 +128,14 @@ class CallableModel:
         return read_returned(answer, prompt, self._label, self._prices)
 
     def _failure(self, error: Exception) -> ModelError:
-        defect = defect_of(error, self._label, self._fn)
+        defect = find_defect(error, self._label, self._fn)
         if defect is not None:
             return defect
         said = f"{self._label} raised {type(error).__name__}"
         status = getattr(error, "status_code", None)
         if not isinstance(status, int):
             return ModelError("unavailable", said)
-        known = as_model_error(error, self._label)
+        known = read_client_error(error, self._label)
         return ModelError(known.reason, f"{said} (HTTP {status})", retry_after=known.retry_after)
 
 
@@ -163,7 +164,7 @@ def _ways_to_call(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
 
         return lambda prompt: fn.chat(messages(prompt)), lambda prompt: fn.achat(messages(prompt)), False
     call, takes_model = _function_call(fn, model)
-    return (None, call, takes_model) if _is_async(fn) else (call, None, takes_model)
+    return (None, call, takes_model) if is_async(fn) else (call, None, takes_model)
 
 
 def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
@@ -198,11 +199,6 @@ def _takes_text(parameter: inspect.Parameter) -> bool:
     if parameter.name != "prompt":
         return bool(written == "str")
     return not any(word in str(given) for word in _LISTS)
-
-
-def _is_async(fn: Any) -> bool:
-    fn = _unwrapped(fn)
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
 def _unwrapped(fn: Any) -> Any:
@@ -270,7 +266,7 @@ def read_returned(answer: Any, prompt: Prompt, label: str, prices: Callable[[str
     usage = next(_usages(answer), None)
     read, written = tokens_of({"usage": usage}, *_READ), tokens_of({"usage": usage}, *_WRITTEN)
     return Reply(
-        without_surrogates(reply.text),
+        replace_surrogates(reply.text),
         read,
         written,
         cost_usd=_cost(answer, read, written, prices),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from time import time
 from traceback import StackSummary, extract_tb
 from types import TracebackType
 from typing import Any, Final
 from weakref import finalize
 
 from qtmiddleware.errors import ModelError
+from qtmiddleware.providers.openai_client import (
+    TIMEOUTS,
+    field_of,
+    identifier_of,
+    is_any_of,
+    retry_after,
+    status_of,
+)
 from qtmiddleware.runtime.logs import get_logger
 
 LONGEST_REST: Final = 600.0
@@ -32,10 +36,7 @@ _CODE: Final = {
     "context_length_exceeded": "too_long",
     "invalid_api_key": "unauthorized",
 }
-# Two generations of HTTP libraries may stand behind a client, so their classes are told by name and none is imported.
-_TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
 _UNREADABLE: Final = frozenset({"DecodingError", "JSONDecodeError", "APIResponseValidationError"})
-_IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
 
 _ADVICE: Final = {
     "timeout": "did not answer in time; raise limits.llmTimeoutMs, for answers answer.timeoutMs, where that is usual",
@@ -47,7 +48,7 @@ _ADVICE: Final = {
 }
 
 
-def as_model_error(error: Exception, where: str) -> ModelError:
+def read_client_error(error: Exception, where: str) -> ModelError:
     """The `ModelError` for *error*, raised by a client while asking *where*.
 
     Its message names the kind of failure and, for a rejected request, the provider's own error code where that is a
@@ -58,56 +59,35 @@ def as_model_error(error: Exception, where: str) -> ModelError:
     if isinstance(error, UnicodeEncodeError):
         # Headers must be ASCII, and the key is the only one that is not ours.
         return ModelError("unauthorized", f"the key for {where} holds letters no key holds; check OPENAI_API_KEY")
-    reason = _reason(error)
-    status = getattr(error, "status_code", None)
+    status = status_of(error)
+    reason = _reason(error, status)
     if status == 407 or type(error.__cause__).__name__ == "ProxyError":
         return ModelError(reason, f"{where} is behind a proxy that lets nothing through; check HTTPS_PROXY")
-    seen = f"HTTP {status}" if isinstance(status, int) else type(error).__name__
+    seen = type(error).__name__ if status is None else f"HTTP {status}"
     if reason == "rejected":
-        return ModelError(reason, f"{where} rejected the request ({seen}{_identifiers(error)}); check model and config")
-    if reason == "unavailable":
-        said = f"{where} is not available ({seen}); check llm.baseUrl and the network"
-        if isinstance(status, int) and status < 400:
-            said = f"{where} redirects to another address ({seen}), which is not followed; check llm.baseUrl"
-        return ModelError(reason, said, retry_after=_retry_after(error))
-    return ModelError(reason, f"{where} {_ADVICE[reason]} ({seen})", retry_after=_retry_after(error))
+        seen += "".join(f", {name} {said}" for name in ("code", "param") if (said := identifier_of(error, name)))
+        return ModelError(reason, f"{where} rejected the request ({seen}); check model and config")
+    wait = retry_after(error)
+    if wait is not None:
+        wait = min(wait, LONGEST_REST)
+    if reason != "unavailable":
+        return ModelError(reason, f"{where} {_ADVICE[reason]} ({seen})", retry_after=wait)
+    said = f"{where} is not available ({seen}); check llm.baseUrl and the network"
+    if status is not None and status < 400:
+        said = f"{where} redirects to another address ({seen}), which is not followed; check llm.baseUrl"
+    return ModelError(reason, said, retry_after=wait)
 
 
-def _reason(error: Exception) -> str:
-    status = getattr(error, "status_code", None)
-    if isinstance(status, int):
-        if status in _STATUS:
-            return _STATUS[status]
-        if 400 <= status < 500:
-            return _CODE.get(_field(error, "code"), "rejected")
-        return "unavailable" if status >= 300 else "unparsable"
-    names = {ancestor.__name__ for ancestor in type(error).__mro__}
-    if names & _TIMEOUTS:
-        return "timeout"
-    return "unparsable" if names & _UNREADABLE else "unavailable"
-
-
-def _retry_after(error: Exception) -> float | None:
-    """For how many seconds the service asks to be left alone: a number or a date in its header (RFC 9110, 10.2.3)."""
-    said = str(getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")).strip()
-    if said.isascii() and said.isdigit():
-        return min(float(said), LONGEST_REST)
-    try:
-        seconds = parsedate_to_datetime(said).timestamp() - time()
-    except (ValueError, OverflowError):
-        return None
-    return min(max(0.0, seconds), LONGEST_REST)
-
-
-def _identifiers(error: Exception) -> str:
-    found = ((name, _field(error, name)) for name in ("code", "param"))
-    return "".join(f", {name} {value}" for name, value in found if _IDENTIFIER.fullmatch(value))
-
-
-def _field(error: Exception, name: str) -> str:
-    body: Any = getattr(error, "body", None)
-    value = body.get(name) if isinstance(body, Mapping) else None
-    return value if isinstance(value, str) else ""
+def _reason(error: Exception, status: int | None) -> str:
+    if status is None:
+        if is_any_of(error, TIMEOUTS):
+            return "timeout"
+        return "unparsable" if is_any_of(error, _UNREADABLE) else "unavailable"
+    if status in _STATUS:
+        return _STATUS[status]
+    if 400 <= status < 500:
+        return _CODE.get(field_of(error, "code"), "rejected")
+    return "unavailable" if status >= 300 else "unparsable"
 
 
 _DEFECTS: Final = (
@@ -126,22 +106,22 @@ _DEFECTS: Final = (
 # Bytes that are no text, and header values that are no ASCII, come from outside.
 _OUTSIDE: Final = (UnicodeError, OSError)
 
-_CONNECTIONS = (
-    "aiohttp anyio asyncio grpc h11 h2 http httpcore httpcore2 httpx httpx2 requests socket ssl urllib urllib3"
+_TRANSPORT: Final = frozenset(
+    {"aiohttp", "anyio", "asyncio", "grpc", "h11", "h2", "http", "httpcore", "httpcore2", "httpx", "httpx2"}
+    | {"requests", "socket", "ssl", "urllib", "urllib3"}
 )
-_TRANSPORT: Final = frozenset(_CONNECTIONS.split())
 """Libraries of connections."""
 # What such a library raises where the other side, or another loop, took something away from it.
 _TAKEN_AWAY: Final = (AttributeError, AssertionError, LookupError)
 
 _MOST_FRAMES: Final = 100
-_OURS: Final = str(Path(__file__).parents[1])
+_OURS: Final = str(Path(__file__).parents[2])
 
 _log = get_logger("qtmiddleware")
 _reported: dict[tuple[int, str], object] = {}
 
 
-def defect_of(error: BaseException, label: str, fn: Any) -> ModelError | None:
+def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     """The `ModelError` ("failed") for *error* of *fn*, which goes by *label*, where it is a defect in its code.
 
     It is one where Python itself raised it (`TypeError`, `KeyError`, ...) and not for a connection. The first of each

@@ -13,7 +13,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.calls import time_left
-from qtmiddleware.providers.llms.failures import defect_of
+from qtmiddleware.providers.llms.failures import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.runtime.circuit_breaker import Attempt, Breaker
@@ -125,7 +125,7 @@ class GovernedModel:
         except BaseException:
             attempt.abandoned()
             raise
-        is_defect = partial(defect_of, label=self.name, fn=self.inner)
+        is_defect = partial(find_defect, label=self.name, fn=self.inner)
         return _Call(self.name, attempt, reserved, self._prices, deadline.at, is_defect)
 
     def __repr__(self) -> str:

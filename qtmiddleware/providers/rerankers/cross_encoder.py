@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.loading import load
 from qtmiddleware.retrieval.scores import checked_scores
 from qtmiddleware.runtime.forking import ForkLock
@@ -103,8 +104,8 @@ class CrossEncoderReranker:
         with self._lock.free:
             model = self._loaded()
             longest = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
-            question = _readable(query[:longest])
-            pairs = [(question, _readable(text[:longest])) for text in texts]
+            question = replace_surrogates(query[:longest])
+            pairs = [(question, replace_surrogates(text[:longest])) for text in texts]
             try:
                 scores = model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
             except Exception as error:
@@ -153,8 +154,3 @@ def _name_of(model: Any) -> str:
     """The name a loaded model goes by."""
     name = getattr(getattr(model, "config", None), "_name_or_path", None)
     return name if isinstance(name, str) and name else type(model).__name__
-
-
-def _readable(text: str) -> str:
-    """*text* with surrogates that stand alone replaced, as no tokenizer can read those."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import EmbeddingError, MissingExtra
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders.minilm.files import (
     SHA256,
     WEIGHTS,
@@ -35,7 +36,6 @@ from qtmiddleware.providers.embedders.minilm.files import (
     sha256_of,
 )
 from qtmiddleware.providers.embedders.minilm.forward import HIDDEN, Weights, encode, expected_shapes, weights_of
-from qtmiddleware.providers.embedders.vectors import readable
 from qtmiddleware.runtime.forking import ForkLock
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class MiniLMEmbedder:
         if not texts:
             return []
         model = self._loaded()
-        tokens = [model.tokenizer.encode(readable(text[:MAX_CHARS])).ids for text in texts]
+        tokens = [model.tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
         for batch in _batches(tokens):
             for at, vector in zip(batch, encode(model.weights, [tokens[at] for at in batch]), strict=True):

@@ -1,29 +1,35 @@
-"""Which client serves which call, and who closes it."""
+"""Which client serves which call of a model, and who closes it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary, finalize, ref
+from weakref import WeakKeyDictionary, ref
 
 from qtmiddleware.errors import ModelError, explained
-from qtmiddleware.providers.http_clients import bound_error_bodies, make_http_client, with_bounded_error_bodies
+from qtmiddleware.providers.openai_client import (
+    KEY_VARIABLE,
+    SDK_ADDRESS_VARIABLE,
+    ClientPerProcess,
+    bound_error_bodies,
+    copy_without_retries,
+    host_of,
+    is_async_client,
+    is_vendor_client,
+    make_client,
+    make_http_client,
+    read_key,
+)
 from qtmiddleware.runtime.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
 from qtmiddleware.runtime.draining import Draining
 
-KEY_VARIABLE: Final = "OPENAI_API_KEY"
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
-SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
-"""Read by the SDK itself, where there is no other address."""
-NO_KEY: Final = "none"
-"""Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
+_RESOURCE: Final = "chat.completions"
 # So many seconds closing waits for the private loop, which a coroutine of the user's may hold up.
 _CLOSE_SECONDS: Final = 5.0
 
@@ -42,7 +48,7 @@ class Clients:
 
     For the same reasons a given client is copied, with connections of the copy's own, in a forked process, and an async
     one in every loop: an idle connection that we left in it would fail, or hang, the caller's own next call in another
-    loop. One that cannot be copied so (`can_move`) is used as it is.
+    loop. One that cannot be copied so (`can_copy`) is used as it is.
 
     Whoever asks for a client and uses it does so within *in_use*, so that `Draining.retire` of it closes none of ours
     under a call.
@@ -54,13 +60,11 @@ class Clients:
         self._own = not members
         self._given_sync = next((member for member in members if not is_async_client(member)), None)
         self._given_async = next((member for member in members if is_async_client(member)), None)
-        self._calm_sync: Any = None
+        self._sync_copy: Any = None
         self._process = os.getpid()
         # The process in whose private loop there is a client to close.
         self._in_background: int | None = None
-        # A plain dict whose `setdefault` is atomic: a lock could be held by another thread at the moment of a fork. The
-        # client of a parent process stays in its place unused, for to close it here would be to wait for its locks.
-        self._by_process: dict[int, Any] = {}
+        self._of_process = ClientPerProcess()
         # The loops that hold a client of ours, weakly: to close them from elsewhere.
         self._loops: dict[int, ref[asyncio.AbstractEventLoop]] = {}
         self.in_use: Final = Draining(self._close_without_waiting)
@@ -79,29 +83,19 @@ class Clients:
     def host(self) -> str:
         """The host that is spoken to, without path, user or password."""
         given = self._given_sync if self._given_sync is not None else self._given_async
-        if given is not None:
-            return _host_of(str(getattr(given, "base_url", "")))
-        return _host_of(_address(self._base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, ""))
+        return host_of(_address(self._base_url) if given is None else str(getattr(given, "base_url", "")))
 
     def sync(self) -> Any:
         """The client for a synchronous call, without retries, where one was given or none at all."""
         given = self._given_sync
-        if given is not None and (os.getpid() == self._process or not can_move(given)):
-            if can_stream(given) and given.is_closed():
-                # Its copy would not know of that, and open its connections once more.
-                return given
-            if self._calm_sync is None:
-                self._calm_sync = calmed(given)
-            return self._calm_sync
-        process = os.getpid()
-        client = self._by_process.get(process)
-        if client is None:
-            with explained(partial(ModelError, "unavailable")):
-                made = self._make(is_async=False) if self._own else moved(given).with_options(max_retries=0)
-            client = self._by_process.setdefault(process, made)
-            if client is not made:
-                made.close()
-        return client
+        if given is None or (os.getpid() != self._process and can_copy(given)):
+            return self._of_process.get(self._make_sync)
+        if not can_stream(given) or given.is_closed():
+            # A copy would not know that it is closed, and open its connections once more.
+            return given
+        if self._sync_copy is None:
+            self._sync_copy = copy_without_retries(given)
+        return self._sync_copy
 
     async def asynchronous(self) -> Any:
         """The client for a call in the running event loop; raises `ModelError` where only a sync one was given."""
@@ -110,14 +104,14 @@ class Clients:
             raise ModelError(
                 "unavailable", "a sync client cannot serve an asynchronous call; pass openai.AsyncOpenAI()"
             )
-        if not self._own and not can_move(given):
+        if not self._own and not can_copy(given):
             return given
         loop = asyncio.get_running_loop()
         clients = _clients_of(loop)
         held = clients.get(self)
         if held is None or held[0].is_closed():
             with explained(partial(ModelError, "unavailable")):
-                client = self._make(is_async=True) if self._own else moved(given)
+                client = self._make(is_async=True) if self._own else copy_with_own_connections(given)
             held = clients[self] = client, _close_at_end(client)
             self._loops = {key: it for key, it in self._loops.items() if it() is not None} | {id(loop): ref(loop)}
             if is_in_background_loop():
@@ -127,14 +121,14 @@ class Clients:
 
     def close(self) -> None:
         """Close our clients of this process and of the private loop; the next call makes others."""
-        self._close_sync()
+        self._of_process.close()
         if self._was_in_background():
             with suppress(TimeoutError):
                 run_in_background_loop(self._close_here, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
         """Close our clients of this process, of the running event loop and of the private one."""
-        self._close_sync()
+        self._of_process.close()
         await self._close_here()
         if self._was_in_background():
             with suppress(TimeoutError):
@@ -143,7 +137,7 @@ class Clients:
 
     def _close_without_waiting(self) -> None:
         """Close our client of this process, and let every event loop close its own."""
-        self._close_sync()
+        self._of_process.close()
         for held in self._loops.values():
             loop = held()
             _, lifetime = (None, None) if loop is None else _clients_of(loop).pop(self, (None, None))
@@ -151,11 +145,6 @@ class Clients:
             with suppress(RuntimeError):
                 if loop is not None and lifetime is not None:
                     loop.call_soon_threadsafe(_close_soon, lifetime)
-
-    def _close_sync(self) -> None:
-        client = self._by_process.pop(os.getpid(), None)
-        if client is not None:
-            client.close()
 
     def _was_in_background(self) -> bool:
         used, self._in_background = self._in_background, None
@@ -166,25 +155,21 @@ class Clients:
         if lifetime is not None:
             await lifetime.aclose()
 
+    def _make_sync(self) -> Any:
+        with explained(partial(ModelError, "unavailable")):
+            if self._own:
+                return self._make(is_async=False)
+            return copy_with_own_connections(self._given_sync).with_options(max_retries=0)
+
     def _make(self, *, is_async: bool) -> Any:
-        address = _address(self._base_url)
-        key = os.environ.get(KEY_VARIABLE, "").strip()
         if not is_reachable(self._base_url):
             raise ModelError(
                 "unauthorized",
                 f"there is no key for the language model: set {KEY_VARIABLE}, or {ADDRESS_VARIABLE} (llm.baseUrl) for"
                 " a server that needs none",
             )
-        import openai
-
         # A retry would sleep for as long as a busy service says, and nobody would hear what it said.
-        own = make_http_client(is_async=is_async)
-        kind: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
-        made = kind(api_key=key or NO_KEY, base_url=address, max_retries=0, http_client=own)
-        if not is_async:
-            # As the vendor's own is: a model that nobody closed leaves no connection. Async ones end with their loop.
-            finalize(made, own.close).atexit = False
-        return made
+        return make_client(is_async=is_async, address=_own_address(self._base_url), max_retries=0)
 
 
 def _clients_of(loop: asyncio.AbstractEventLoop) -> _OfLoop:
@@ -225,33 +210,29 @@ async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
 def account_of(base_url: str | None) -> int:
     """A number that stands for the address and the key that clients of our own are made with now."""
     # The key itself is to stand nowhere else.
-    address = _address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
-    return hash((address, os.environ.get(KEY_VARIABLE, "").strip()))
+    return hash((_address(base_url), read_key()))
 
 
 def is_reachable(base_url: str | None) -> bool:
     """Whether there is a key, or the address of a service that may need none."""
-    variables = (KEY_VARIABLE, ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)
-    return bool(base_url) or any(os.environ.get(name, "").strip() for name in variables)
+    return bool(_address(base_url) or read_key())
 
 
-def _address(base_url: str | None) -> str | None:
+def _own_address(base_url: str | None) -> str | None:
     return base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
-def _host_of(address: str) -> str:
-    try:
-        return urlsplit(address).hostname or ("an address without a host" if address else "the default address")
-    except ValueError:
-        return "an address that cannot be read"
+def _address(base_url: str | None) -> str:
+    """The address clients of our own speak to, ``""`` for the SDK's default."""
+    return _own_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
 
 
-def is_async_client(client: Any) -> bool:
-    """Whether *client* is an asynchronous one, told by the names of its classes."""
-    return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
+def can_stream(client: Any) -> bool:
+    """Whether the body of *client*'s answers can be read piece by piece, as `is_vendor_client` says."""
+    return is_vendor_client(client, _RESOURCE)
 
 
-def can_move(client: Any) -> bool:
+def can_copy(client: Any) -> bool:
     """Whether *client* is one of the vendor's whose connections a copy can do without.
 
     It made them itself, or they are those of an ordinary asynchronous `httpx` client it was given.
@@ -263,63 +244,37 @@ def can_move(client: Any) -> bool:
     )
 
 
+def copy_with_own_connections(client: Any) -> Any:
+    """A copy of *client* with connections of its own and an end to the bodies of errors."""
+    if _has_own_connections(client):
+        http = make_http_client(is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True)
+    else:
+        http = _copy_with_empty_pools(client._client)
+        bound_error_bodies(http)
+    return client.with_options(http_client=http)
+
+
 def _has_own_connections(client: Any) -> bool:
     return type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
 
 
-def _transports_of(http: Any) -> list[Any]:
-    mounts = getattr(http, "_mounts", {})
-    return [getattr(http, "_transport", None), *(it for it in mounts.values() if it is not None)]
-
-
 def _has_known_pools(http: Any) -> bool:
-    pools = [getattr(transport, "_pool", None) for transport in _transports_of(http)]
+    mounts = getattr(http, "_mounts", {}).values()
+    transports = [getattr(http, "_transport", None), *(it for it in mounts if it is not None)]
+    pools = [getattr(transport, "_pool", None) for transport in transports]
     return all(isinstance(getattr(pool, "_connections", None), list) and hasattr(pool, "_requests") for pool in pools)
 
 
-def moved(client: Any) -> Any:
-    """*client* with connections of its own and an end to the bodies of errors."""
-    if _has_own_connections(client):
-        own = make_http_client(is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True)
-    else:
-        own = _with_empty_pools(client._client)
-        bound_error_bodies(own)
-    return client.with_options(http_client=own)
-
-
-def _with_empty_pools(http: Any) -> Any:
+def _copy_with_empty_pools(http: Any) -> Any:
     """A copy of the client *http* of `httpx`, with its proxies, certificates and hooks, and no connection yet."""
     twin = copy(http)
-    twin._transport = _with_empty_pool(http._transport)
-    twin._mounts = {pattern: it and _with_empty_pool(it) for pattern, it in http._mounts.items()}
+    twin._transport = _copy_with_empty_pool(http._transport)
+    twin._mounts = {pattern: it and _copy_with_empty_pool(it) for pattern, it in http._mounts.items()}
     return twin
 
 
-def _with_empty_pool(transport: Any) -> Any:
+def _copy_with_empty_pool(transport: Any) -> Any:
     twin = copy(transport)
     twin._pool = copy(transport._pool)
     twin._pool._connections, twin._pool._requests = [], []
     return twin
-
-
-def can_stream(client: Any) -> bool:
-    """Whether the body of *client*'s answers can be read piece by piece.
-
-    True for the vendor's own classes. A wrapper, a double or a client whose ``create`` was replaced by a tracing
-    library is called in the plain way, so that what it adds is not bypassed.
-    """
-    vendor = sys.modules.get("openai")
-    # By its real type: a double or a proxy may answer `isinstance` as the class it stands for.
-    if vendor is None or not issubclass(type(client), (vendor.OpenAI, vendor.AsyncOpenAI)):
-        return False
-    return "create" not in vars(client.chat.completions)
-
-
-def calmed(client: Any) -> Any:
-    """*client* without the SDK's retries and with an end to the bodies of errors, sharing its connections.
-
-    One we cannot copy stays as it is.
-    """
-    if not can_stream(client):
-        return client
-    return client.with_options(max_retries=0, http_client=with_bounded_error_bodies(client._client))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.llms.calls import time_left
 from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.types import Deadline
@@ -73,7 +74,7 @@ def read_reply(raw: Any) -> Reply:
         raise nothing_said(reasoned=reasons(message), cut=cut)
     read = tokens_of(completion, "prompt_tokens", "input_tokens")
     written = tokens_of(completion, "completion_tokens", "output_tokens")
-    return Reply(without_surrogates(text), read, written, truncated=cut)
+    return Reply(replace_surrogates(text), read, written, truncated=cut)
 
 
 def _decoded(raw: bytes | bytearray | str) -> Any:
@@ -157,11 +158,6 @@ def tokens_of(completion: Any, *names: str) -> int:
     usage = get(completion, "usage")
     counts = (get(usage, name) for name in names)
     return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MOST_TOKENS), 0)
-
-
-def without_surrogates(text: str) -> str:
-    """*text* without lone surrogates, which JSON can hold and no encoder can write."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 MOST_STREAM_BYTES: Final = 64 << 20
@@ -348,7 +344,7 @@ class StreamReader:
         text, self._half = self._half, ""
         if text and not last and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
-        text = without_surrogates(text)
+        text = replace_surrogates(text)
         if text:
             self._texts.append(text)
             self._says = self._says or not text.isspace()

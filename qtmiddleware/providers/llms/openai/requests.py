@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, ReplyField
-from qtmiddleware.providers.llms.failures import as_model_error
+from qtmiddleware.providers.llms.failures import read_client_error
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
@@ -288,7 +288,7 @@ class Dialogue:
 
     def failure(self, error: Exception) -> ModelError:
         """*error* of a client as a `ModelError`."""
-        return as_model_error(error, f"{self._model} at {self._where()}")
+        return read_client_error(error, f"{self._model} at {self._where()}")
 
     def understood(self, heard: Heard) -> None:
         """Remember the dialect of what could be read."""

@@ -1,0 +1,257 @@
+"""OpenAI's client library, for models and embedders alike: clients of our own, those a user gave, and their errors.
+
+The clients are made as the SDK makes its own, with one TLS context a process. The body of an error, which the SDK
+reads to its end before anybody hears of the error, is given an end by all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from functools import partial
+from operator import attrgetter
+from time import time
+from typing import Any, Final
+from urllib.parse import urlsplit
+from weakref import finalize
+
+from qtmiddleware.types import Deadline
+
+KEY_VARIABLE: Final = "OPENAI_API_KEY"
+SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
+"""Read by the SDK itself, where there is no other address."""
+NO_KEY: Final = "none"
+"""Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
+MOST_ERROR_BYTES: Final = 1 << 16
+"""Most bytes that are kept of an error's body: what is wrong is said in a few hundred."""
+
+# Two generations of HTTP libraries may stand behind a client, so their classes are told by name and none is imported.
+TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
+_IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
+
+_DEADLINE: Final = "qtmiddleware.deadline"
+_context: tuple[tuple[Any, ...], ssl.SSLContext] | None = None
+
+
+def read_key() -> str:
+    """The key in the environment, ``""`` where there is none."""
+    return os.environ.get(KEY_VARIABLE, "").strip()
+
+
+def make_client(*, is_async: bool = False, address: str | None, **options: Any) -> Any:
+    """A client of our own, with the key of the environment, for *address* or the SDK's default; *options* are its."""
+    import openai
+
+    http = make_http_client(is_async=is_async)
+    kind: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
+    client = kind(api_key=read_key() or NO_KEY, base_url=address, http_client=http, **options)
+    if not is_async:
+        # As the vendor's own is: whoever forgets to close it leaves no connection. Async ones end with their loop.
+        finalize(client, http.close).atexit = False
+    return client
+
+
+class ClientPerProcess:
+    """A sync client of our own, made once a process, as sockets do not survive a fork; thread-safe."""
+
+    def __init__(self) -> None:
+        # `setdefault` is atomic; a lock could be held by another thread at the moment of a fork. The client of a parent
+        # process stays in its place unused, for to close it here would be to wait for its locks.
+        self._by_process: dict[int, Any] = {}
+
+    def get(self, make: Callable[[], Any]) -> Any:
+        """The client of this process, made by *make* the first time."""
+        process = os.getpid()
+        client = self._by_process.get(process)
+        if client is None:
+            made = make()
+            client = self._by_process.setdefault(process, made)
+            if client is not made:
+                made.close()
+        return client
+
+    def close(self) -> None:
+        """Close the client of this process; the next call makes another."""
+        client = self._by_process.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+
+def host_of(address: str) -> str:
+    """The host of *address*, without path, user or password."""
+    try:
+        return urlsplit(address).hostname or ("an address without a host" if address else "the default address")
+    except ValueError:
+        return "an address that cannot be read"
+
+
+def is_async_client(client: Any) -> bool:
+    """Whether *client* is an asynchronous one, told by the names of its classes."""
+    return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
+
+
+def is_vendor_client(client: Any, resource: str) -> bool:
+    """Whether *client* is of the vendor's own classes, so that it can be copied and its answers read piece by piece.
+
+    A wrapper, a double or a client whose ``create`` of *resource* (``"embeddings"``) was replaced by a tracing library
+    is none: it is called in the plain way, so that what it adds is not bypassed.
+    """
+    vendor = sys.modules.get("openai")
+    # By its real type: a double or a proxy may answer `isinstance` as the class it stands for.
+    if vendor is None or not issubclass(type(client), (vendor.OpenAI, vendor.AsyncOpenAI)):
+        return False
+    return "create" not in vars(attrgetter(resource)(client))
+
+
+def copy_without_retries(client: Any) -> Any:
+    """A copy of the vendor's *client* that does not retry and bounds the bodies of errors, sharing its connections."""
+    return client.with_options(max_retries=0, http_client=_copy_with_bounded_error_bodies(client._client))
+
+
+def make_http_client(*, is_async: bool, **options: Any) -> Any:
+    """An HTTP client with the SDK's own defaults and *options*, bounded by `bound_error_bodies`.
+
+    Proxies and authorities are those of the environment, as the SDK's are. Redirects are not followed unless *options*
+    say so: one could send prompts and texts anywhere.
+    """
+    import openai
+
+    kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
+    http = kind(**{"verify": _tls_context(), "follow_redirects": False, **options})
+    bound_error_bodies(http)
+    return http
+
+
+def _tls_context() -> ssl.SSLContext:
+    """The context that OpenAI's SDK makes for each client, made once: to read all authorities takes 20 ms or more.
+
+    Made anew in a forked process, where the environment names other authorities, and where gevent has put a context
+    of its own in place.
+    """
+    global _context
+    key = os.getpid(), os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"), ssl.SSLContext
+    if (kept := _context) is None or kept[0] != key:
+        import openai
+
+        # `httpx`, or `httpx2` which came after it.
+        library = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
+        kept = _context = key, library.create_ssl_context()
+    return kept[1]
+
+
+def bound_error_bodies(http: Any) -> None:
+    """Let *http*, a client of `httpx`, keep at most `MOST_ERROR_BYTES` of an error's body and read until its timeout.
+
+    The timeout of a request for one read (``read``) is taken for all of it, from when it is sent. A body that is larger
+    ends there, so that status and headers are told all the same; one that takes longer raises `TimeoutError`.
+    """
+    hooks = http.event_hooks
+    begin, bound = (_abegin, _abound) if hasattr(http, "aclose") else (_begin, _bound)
+    # The first of all: another one may read the body.
+    http.event_hooks = {"request": [begin, *hooks["request"]], "response": [bound, *hooks["response"]]}
+
+
+def _copy_with_bounded_error_bodies(http: Any) -> Any:
+    """*http* with `bound_error_bodies`, sharing its connections; it stays as it is, and so does one we cannot copy."""
+    kind: Any = type(http)
+    if kind.__name__.endswith("HttpxClientWrapper"):
+        # The vendor's closes its connections when it is garbage, and they are not the copy's.
+        kind = kind.__base__
+    if hasattr(kind, "__del__"):
+        return http
+    twin = kind.__new__(kind)
+    vars(twin).update(vars(http))
+    bound_error_bodies(twin)
+    return twin
+
+
+def _begin(request: Any) -> None:
+    seconds = request.extensions.get("timeout", {}).get("read")
+    request.extensions[_DEADLINE] = Deadline() if seconds is None else Deadline.after(seconds)
+
+
+async def _abegin(request: Any) -> None:
+    _begin(request)
+
+
+def _bound(response: Any) -> None:
+    if not response.is_success:
+        response.iter_bytes = partial(_read, response, response.iter_bytes)
+
+
+async def _abound(response: Any) -> None:
+    if not response.is_success:
+        response.aiter_bytes = partial(_aread, response, response.aiter_bytes)
+
+
+def _read(response: Any, iter_bytes: Callable[..., Iterator[bytes]], *size: Any) -> Iterator[bytes]:
+    left = MOST_ERROR_BYTES
+    try:
+        for chunk in iter_bytes(*size):
+            yield chunk[:left]
+            left = _check_time(response, left - len(chunk))
+            if left <= 0:
+                break
+    finally:
+        response.close()
+
+
+async def _aread(response: Any, aiter_bytes: Callable[..., AsyncIterator[bytes]], *size: Any) -> AsyncIterator[bytes]:
+    left = MOST_ERROR_BYTES
+    try:
+        async for chunk in aiter_bytes(*size):
+            yield chunk[:left]
+            left = _check_time(response, left - len(chunk))
+            if left <= 0:
+                break
+    finally:
+        await response.aclose()
+
+
+def _check_time(response: Any, left: int) -> int:
+    """*left*, the bytes that may still be read; raises `TimeoutError` where the time for them is over."""
+    if left > 0 and response.request.extensions[_DEADLINE].passed:
+        raise TimeoutError
+    return left
+
+
+def status_of(error: Exception) -> int | None:
+    """The HTTP status *error* stands for, ``None`` where there was no answer."""
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def is_any_of(error: Exception, names: frozenset[str]) -> bool:
+    """Whether *error* is of one of the classes of these *names*."""
+    return any(ancestor.__name__ in names for ancestor in type(error).__mro__)
+
+
+def field_of(error: Exception, name: str) -> str:
+    """The text *name* in the body of *error*, ``""`` where there is none."""
+    body: Any = getattr(error, "body", None)
+    value = body.get(name) if isinstance(body, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def identifier_of(error: Exception, name: str) -> str:
+    """`field_of` where that is a plain identifier; services like to quote keys and texts in all else."""
+    value = field_of(error, name)
+    return value if _IDENTIFIER.fullmatch(value) else ""
+
+
+def retry_after(error: Exception) -> float | None:
+    """For how many seconds the service asks to be left alone: a number or a date in its headers (RFC 9110, 10.2.3)."""
+    headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            seconds = float(str(headers.get(name)).encode("ascii")) * unit
+            if 0 <= seconds < float("inf"):
+                return seconds
+    with suppress(ValueError, OverflowError):
+        return max(0.0, parsedate_to_datetime(str(headers.get("retry-after"))).timestamp() - time())
+    return None
