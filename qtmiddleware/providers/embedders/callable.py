@@ -40,7 +40,8 @@ CONCURRENCY: Final = 8
 """Calls in flight at most, of a function that takes one text a call."""
 
 _LISTS: Final = (list, Sequence, Iterable, Collection)
-_PROBE_TEXTS: Final = ("A cat sleeps on the sofa.", "How are invoices paid?")
+_PROBES: Final = ("How are invoices paid?", "How does a cat sleep on the sofa?")
+"""Different texts of one first letter: a function of lists that looks at the first item alone makes them equal."""
 _MISUSE: Final = (TypeError, AttributeError, LookupError, ValueError, AssertionError, NotImplementedError)
 """What functions raise about what they were given; anything else is about their service."""
 _DRAIN_SECONDS: Final = 0.02
@@ -49,7 +50,7 @@ _DRAIN_SECONDS: Final = 0.02
 _Calls = Sequence[str | list[str]]
 """What the function is called with, one call an entry."""
 _Vectors = list[list[float]]
-_Talk = Generator[_Calls, Any, _Vectors]
+_Embedding = Generator[_Calls, Any, _Vectors]
 """Is sent the returned values of each round of calls, or has the error thrown in; returns the vectors."""
 
 
@@ -64,7 +65,7 @@ class CallableEmbedder:
 
     Which of the two contracts a function has is told by the annotation of its parameter (``str``, ``list[str]``,
     ``Sequence[str]``), else learned from the first texts: a function of lists gets a constant text beside the caller's
-    own where that is alone, one of single texts is called two times more. It is remembered then, and so is the length
+    own where that is alone, one of single texts is called three times more. It is remembered then, and so is the length
     of the vectors. *name* stands beside an index made with it; by default that of the function or model. *dimension*
     is learned from the first vectors where it is not given.
 
@@ -75,7 +76,7 @@ class CallableEmbedder:
 
     def __init__(self, given: Any, *, name: str = "", dimension: int | None = None, for_queries: bool = False) -> None:
         self._given = given
-        self._plain, self._awaited = _functions(given, QUERY_METHODS if for_queries else PASSAGE_METHODS)
+        self._plain, self._awaited = _find_methods(given, QUERY_METHODS if for_queries else PASSAGE_METHODS)
         self._keyword, self._contract = _read_signature(self._plain)
         self._name = name or _name_of(given, self._plain)
         self._dimension = dimension
@@ -98,7 +99,7 @@ class CallableEmbedder:
     @property
     def queries(self) -> CallableEmbedder:
         """The embedder of questions for an index made with this one; itself where they are embedded like passages."""
-        if _functions(self._given, QUERY_METHODS)[0] == self._plain:
+        if _find_methods(self._given, QUERY_METHODS)[0] == self._plain:
             return self
         return CallableEmbedder(self._given, name=self._name, dimension=self._dimension, for_queries=True)
 
@@ -110,21 +111,21 @@ class CallableEmbedder:
         """
         if not texts:
             return []
-        return converse(self._talk(list(texts)), partial(self._call_each, limit=limit))
+        return converse(self._embed(list(texts)), partial(self._call_each, limit=limit))
 
     async def aembed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
         """`embed` without blocking the running loop; a synchronous function runs in a thread."""
         if not texts:
             return []
         fn = self._awaited or self._plain
-        return await aconverse(self._talk(list(texts)), partial(self._gather_calls, fn, limit=limit))
+        return await aconverse(self._embed(list(texts)), partial(self._gather_calls, fn, limit=limit))
 
     def _call_each(self, calls: _Calls, limit: int) -> list[Any]:
         """What the function returns for each of *calls*; a single call is made in this thread."""
         if len(calls) > 1:
             return run_in_background_loop(lambda: self._gather_calls(self._plain, calls, limit))
         made = self._call(self._plain, calls[0])
-        return [run_in_background_loop(lambda: _awaited(made)) if inspect.isawaitable(made) else made]
+        return [run_in_background_loop(lambda: _await_result(made)) if inspect.isawaitable(made) else made]
 
     async def _gather_calls(self, fn: Callable[..., Any], calls: _Calls, limit: int) -> list[Any]:
         """`_call_each` for the running loop: at most *limit* calls at a time, none left running."""
@@ -148,53 +149,49 @@ class CallableEmbedder:
         if isinstance(argument, list):
             argument = list(argument)  # The function's own, to do with as it likes.
         made = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
-        return made if inspect.isawaitable(made) else _listed(made)
+        return made if inspect.isawaitable(made) else _read_iterator(made)
 
     async def _acall(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         call = partial(self._call, fn, argument)
         made = call() if is_async(fn) else await in_thread(call)
-        return await _awaited(made) if inspect.isawaitable(made) else made
+        return await _await_result(made) if inspect.isawaitable(made) else made
 
-    def _talk(self, texts: list[str]) -> _Talk:
+    def _embed(self, texts: list[str]) -> _Embedding:
         """The vectors of *texts*, by calls of the function that somebody else makes."""
         if self._contract is Contract.ONE:
             vectors = yield from self._one_by_one(texts)
         elif self._contract is Contract.MANY:
             (made,) = yield [texts]
-            vectors = self._read(made, len(texts), self._dimension)[0]
+            vectors = self._read(made, len(texts), self._dimension)
         else:
-            vectors = yield from self._probe(texts)
+            vectors = yield from self._learn(texts)
         self._dimension = len(vectors[0])
         return vectors
 
-    def _one_by_one(self, texts: list[str], vectors: _Vectors | None = None) -> _Talk:
-        """*vectors* and those of *texts*, of which each is a call."""
-        vectors = list(vectors or ())
-        for made in (yield texts) if texts else ():
-            dimension = len(vectors[0]) if vectors else self._dimension
-            vectors += self._read(made, 1, dimension)[0]
+    def _one_by_one(self, texts: list[str]) -> _Embedding:
+        vectors: _Vectors = []
+        for returned in (yield texts):
+            vectors += self._read(returned, 1, len(vectors[0]) if vectors else self._dimension)
         return vectors
 
-    def _probe(self, texts: list[str]) -> _Talk:
+    def _learn(self, texts: list[str]) -> _Embedding:
         """The vectors of *texts*, and on the way the function's contract.
 
         Two texts may well have one vector (to some models "Fees" and "fees" are the same), so equal vectors of a list
         decide nothing yet.
         """
-        asked = texts if len(set(texts)) > 1 else [*texts, next(it for it in _PROBE_TEXTS if it != texts[0])]
+        asked = texts if len(set(texts)) > 1 else [*texts, next(it for it in _PROBES if it != texts[0])]
         many = yield from self._attempt(asked, len(asked))
         if many.vectors and not _are_alike(many.vectors):
             self._contract = Contract.MANY
             return many.vectors[: len(texts)]
-        one = yield from self._attempt(texts[0], 1)
-        if one.vectors and (one.is_flat or not many.vectors):
-            if (yield from self._reads_whole(texts[0], one.vectors[0])):
-                # A service that was down for a moment must not make a function of lists one of single texts for good.
-                if one.is_flat or many.error is None or isinstance(many.error, _MISUSE):
-                    self._contract = Contract.ONE
-                return (yield from self._one_by_one(texts[1:], one.vectors))
+        one, other = (yield from self._probe(_PROBES[0])), (yield from self._probe(_PROBES[1]))
+        if one.vectors and other.vectors:
+            if (yield from self._reads_whole(one.vectors[0], other.vectors[0])):
+                self._contract = Contract.ONE
+                return (yield from self._one_by_one(texts))
             one = one._replace(came="returned the vector of its first letter")
-        if many.vectors and (yield from self._keeps_texts_apart()):
+        elif many.vectors and (yield from self._keeps_texts_apart()):
             self._contract = Contract.MANY
             return many.vectors[: len(texts)]
         if (error := _own_error(one.error, many.error)) is not None:
@@ -204,35 +201,27 @@ class CallableEmbedder:
             f"Given a text it {one.came}; given a list of {len(asked)} texts it {many.came}"
         ) from (one.error or many.error)
 
-    def _reads_whole(self, text: str, vector: list[float]) -> Generator[_Calls, Any, bool]:
-        """Whether *vector* is that of all of *text*.
+    def _reads_whole(self, vector: list[float], other: list[float]) -> Generator[_Calls, Any, bool]:
+        """Whether *vector* and *other* are those of the whole probes, not of the letter both begin with.
 
-        A function of lists that looks at the first item alone embeds the first letter of a text. One that has the same
-        vector for everything, as in tests, is told from it by a list.
+        One that has the same vector for everything, as in tests, is told from that by a list.
         """
-        if len(text) > 1 and not (yield from self._has_vector(text[0], vector)):
+        if not _are_alike([vector, other]):
             return True
-        other = next(it for it in _PROBE_TEXTS if it[0] != text[:1])
-        whole = yield from self._attempt(other, 1)
-        if not whole.vectors:
-            return False
-        if not (yield from self._has_vector(other[0], whole.vectors[0])):
-            return True
-        listed = yield from self._attempt([other], 1)
-        return _are_alike([vector, *whole.vectors, *(listed.vectors or ())])
-
-    def _has_vector(self, text: str, vector: list[float]) -> Generator[_Calls, Any, bool]:
-        """Whether *vector* is that of *text* too; raises the outage of a service that can not say."""
-        alone = yield from self._attempt(text, 1)
-        if alone.error is not None and is_outage(alone.error):
-            raise alone.error
-        return alone.vectors is not None and _are_alike([vector, *alone.vectors])
+        listed = yield from self._probe([_PROBES[0]])
+        return _are_alike([vector, *(listed.vectors or ())])
 
     def _keeps_texts_apart(self) -> Generator[_Calls, Any, bool]:
         """Whether a text has the same vector in a list as alone, though different texts had equal ones."""
-        pair = yield from self._attempt(list(_PROBE_TEXTS), 2)
-        alone = yield from self._attempt([_PROBE_TEXTS[1]], 1)
+        pair, alone = (yield from self._probe(list(_PROBES))), (yield from self._probe([_PROBES[1]]))
         return _are_alike([*pair.vectors[1:], *alone.vectors]) if pair.vectors and alone.vectors else False
+
+    def _probe(self, argument: str | list[str]) -> Generator[_Calls, Any, _Attempt]:
+        """`_attempt`, raising the outage of a service that cannot say."""
+        attempt = yield from self._attempt(argument, 1 if isinstance(argument, str) else len(argument))
+        if attempt.error is not None and is_outage(attempt.error):
+            raise attempt.error
+        return attempt
 
     def _attempt(self, argument: str | list[str], count: int) -> Generator[_Calls, Any, _Attempt]:
         """What comes of calling the function with *argument*; an error is part of that."""
@@ -241,48 +230,46 @@ class CallableEmbedder:
         except Exception as error:
             return _Attempt(error=error, came=f"raised {type(error).__name__}")
         try:
-            vectors, is_flat = self._read(made, count, self._dimension)
+            vectors = self._read(made, count, self._dimension)
         except EmbeddingError as error:
             why = str(error).removeprefix(f"{self._name} returned ")
             return _Attempt(came=f"returned {type(made).__name__} ({why})")
-        return _Attempt(vectors, is_flat, came="returned the same vector for each" if count > 1 else "returned one")
+        return _Attempt(vectors, came="returned the same vector for each" if count > 1 else "returned one")
 
-    def _read(self, made: Any, count: int, dimension: int | None) -> tuple[_Vectors, bool]:
-        """The *count* vectors in what the function returned, and whether that was one flat vector."""
+    def _read(self, made: Any, count: int, dimension: int | None) -> _Vectors:
+        """The *count* vectors in what the function returned; raises `EmbeddingError`."""
         data = made.get("data") if isinstance(made, Mapping) else getattr(made, "data", None)
-        is_flat = False
         # A whole response, of Pinecone's client or of OpenAI's; the data of arrays is no list.
         if isinstance(data, list):
             values = [it.values for it in data if isinstance(getattr(it, "values", None), list)]
             made = values or read_vectors(made, count, self._name)
         elif isinstance(made, Mapping | Set):
             made = None
-        elif is_flat := _is_flat(made):
+        elif _is_flat(made):
             if count > 1:
                 raise EmbeddingError(f"{self._name} returned one vector for {count} texts")
             made = [made]
-        return check_vectors(made, count, dimension=dimension, name=self._name), is_flat
+        return check_vectors(made, count, dimension=dimension, name=self._name)
 
 
 class _Attempt(NamedTuple):
     """What came of one call: checked *vectors* or, where there are none, what else, in words."""
 
     vectors: _Vectors | None = None
-    is_flat: bool = False
     error: Exception | None = None
     came: str = ""
 
 
-async def _awaited(made: Awaitable[Any]) -> Any:
-    return _listed(await made)
+async def _await_result(made: Awaitable[Any]) -> Any:
+    return _read_iterator(await made)
 
 
-def _listed(made: Any) -> Any:
+def _read_iterator(made: Any) -> Any:
     """*made*, or all it gives where it can be read once only."""
     return list(made) if isinstance(made, Iterator) else made
 
 
-def _functions(given: Any, names: Sequence[str]) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+def _find_methods(given: Any, names: Sequence[str]) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
     """What embeds of *given*, and what of it is awaited where that is another method; raises `WrapError`."""
     if not isinstance(given, str | bytes | type):
         for name in names:
@@ -318,16 +305,16 @@ def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
         first = needed[0] if len(needed) == 1 else None
     if first is None:
         return "", None
-    return first.name if first.kind is first.KEYWORD_ONLY else "", _annotated_contract(first.annotation)
+    return first.name if first.kind is first.KEYWORD_ONLY else "", _contract_of(first.annotation)
 
 
-def _annotated_contract(annotation: Any) -> Contract | None:
+def _contract_of(annotation: Any) -> Contract | None:
     """The contract of a parameter of this type; ``None`` where it tells none, or both."""
     if annotation is str:
         return Contract.ONE
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        contracts = {_annotated_contract(it) for it in arguments if it is not NoneType}
+        contracts = {_contract_of(it) for it in arguments if it is not NoneType}
         return contracts.pop() if len(contracts) == 1 else None
     return Contract.MANY if annotation is list or (origin in _LISTS and arguments == (str,)) else None
 
