@@ -17,9 +17,8 @@ from qtmiddleware.providers.llms.openai.requests import (
     FORMATS,
     MOST_REQUESTS,
     THINKING_TOKENS,
-    Dialect,
-    Dialogue,
-    Memory,
+    Negotiator,
+    ProviderCapabilities,
     read_refusal,
 )
 from qtmiddleware.types import Deadline
@@ -227,10 +226,10 @@ def test_a_model_that_reasons_is_asked_for_the_least_it_takes_and_no_other_for_a
     ],
 )
 def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(host: str | None, limit: str, make_prompt) -> None:
-    dialogue = Dialogue(
+    negotiator = Negotiator(
         "gpt-4o-mini", lambda: Clients(None, host).host, temperature=0.0, max_tokens=800, response_format=None
     )
-    request = next(dialogue.about(make_prompt()))
+    request = next(negotiator.negotiate(make_prompt()))
     assert {"max_tokens", "max_completion_tokens"} & request.keys() == {limit}
     assert "reasoning_effort" not in request
 
@@ -326,27 +325,29 @@ def test_sixteen_threads_learn_at_once_and_nothing_is_lost(prompt, httpserver: H
     model.close()
 
 
-levels = st.builds(Dialect, st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), reasoning_effort=st.integers(0, 1))
+levels = st.builds(
+    ProviderCapabilities, st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), reasoning_effort=st.integers(0, 1)
+)
 
 
 @given(st.lists(levels))
-def test_learning_does_not_depend_on_the_order_and_never_goes_back(dialects: list[Dialect]) -> None:
-    there, back = Memory(), Memory()
-    for dialect in dialects:
-        before = there.dialect
-        there.learn(dialect)
-        assert there.dialect.joined(before) == there.dialect
-        assert there.dialect.joined(dialect) == there.dialect
-    for dialect in reversed(dialects):
-        back.learn(dialect)
-    assert there.dialect == back.dialect
+def test_learning_does_not_depend_on_the_order_and_never_goes_back(learned: list[ProviderCapabilities]) -> None:
+    there, back = (Negotiator("m", str, temperature=0, max_tokens=1, response_format=None) for _ in range(2))
+    for capabilities in learned:
+        before = there.capabilities
+        there.learn(capabilities)
+        assert there.capabilities.merge(before) == there.capabilities
+        assert there.capabilities.merge(capabilities) == there.capabilities
+    for capabilities in reversed(learned):
+        back.learn(capabilities)
+    assert there.capabilities == back.capabilities
 
 
 @given(levels, st.sampled_from(["response_format", "tokens", "temperature", "reasoning_effort"]))
-def test_every_stair_has_an_end(dialect: Dialect, part: Any) -> None:
+def test_every_stair_has_an_end(capabilities: ProviderCapabilities, part: Any) -> None:
     steps = 0
-    while (lower := dialect.without(part)) is not None:
-        dialect, steps = lower, steps + 1
+    while (lower := capabilities.step_down(part)) is not None:
+        capabilities, steps = lower, steps + 1
     assert steps < len(FORMATS)
 
 

@@ -472,9 +472,9 @@ def test_what_follows_an_answer_does_not_put_it_together_again() -> None:
     reader = StreamReader()
     for piece in [chunk("a" * 100)] * 10_000 + [chunk(" "), chunk(finish="stop")]:
         list(reader.feed(piece))
-    assert reader.ended() is not None
+    assert reader.take_ended() is not None
     reader._texts = None  # type: ignore[assignment]
-    assert reader.ended() is None
+    assert reader.take_ended() is None
 
 
 def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:

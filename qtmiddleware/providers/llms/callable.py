@@ -15,19 +15,19 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.llms.calls import completed_in_background, time_left
+from qtmiddleware.providers.llms.calls import complete_in_background, time_left
 from qtmiddleware.providers.llms.failures import find_defect, read_client_error
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
-    CUT,
-    get,
-    nothing_said,
+    CUT_OFF,
+    has_reasoning,
+    make_empty_error,
     raise_refusal,
     raise_wrapped_error,
+    read_field,
     read_reply,
-    reasons,
-    text_of,
-    tokens_of,
+    read_text,
+    read_tokens,
 )
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.runtime.functions import is_async
@@ -73,7 +73,7 @@ class CallableModel:
         self._fn = fn
         self._label = _label_of(fn)
         self._plain: Any
-        self._plain, self._awaited, takes_model = _ways_to_call(fn, model)
+        self._plain, self._awaited, takes_model = _find_calls(fn, model)
         self._name = name or (model if takes_model else _model_of(fn)) or self._label
         self._prices = partial(Prices, input=input_price, output=output_price)
 
@@ -88,18 +88,18 @@ class CallableModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
         if self._plain is None:
-            return completed_in_background(self.acomplete, prompt, deadline)
+            return complete_in_background(self.acomplete, prompt, deadline)
         time_left(deadline)
         try:
             answer = self._plain(prompt)
         except ModelError:
             raise
         except Exception as error:
-            raise self._failure(error) from error
+            raise self._read_error(error) from error
         if not inspect.isawaitable(answer):
             return read_returned(answer, prompt, self._label, self._prices)
         try:
-            return completed_in_background(partial(self._awaited_reply, lambda: answer), prompt, deadline)
+            return complete_in_background(partial(self._awaited_reply, lambda: answer), prompt, deadline)
         finally:
             if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
                 answer.close()  # There was no time left to begin it.
@@ -124,10 +124,10 @@ class CallableModel:
         except Exception as error:
             if scope.expired():
                 raise ModelError("timeout", f"{self._label} did not answer in time") from error
-            raise self._failure(error) from error
+            raise self._read_error(error) from error
         return read_returned(answer, prompt, self._label, self._prices)
 
-    def _failure(self, error: Exception) -> ModelError:
+    def _read_error(self, error: Exception) -> ModelError:
         defect = find_defect(error, self._label, self._fn)
         if defect is not None:
             return defect
@@ -152,7 +152,7 @@ def _messages(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
 
 
-def _ways_to_call(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
+def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
     """How *fn* is called blocking and how awaiting, ``None`` where it is not, and whether it is given *model*."""
     if _has(fn, "invoke", "ainvoke"):
         return lambda prompt: fn.invoke(_messages(prompt)), lambda prompt: fn.ainvoke(_messages(prompt)), False
@@ -257,14 +257,14 @@ def read_returned(answer: Any, prompt: Prompt, label: str, prices: Callable[[str
         reply = Reply(answer)
     elif isinstance(answer, Mapping) and any(it.name in answer for it in prompt.fields):
         reply = Reply(json.dumps(dict(answer), ensure_ascii=False, default=str))
-    elif isinstance(get(answer, "choices"), list | tuple) and not _is_old_completion(answer):
+    elif isinstance(read_field(answer, "choices"), list | tuple) and not _is_old_completion(answer):
         reply = read_reply(answer)
     else:
         reply = _read_message(answer, label)
     if not reply.text.strip():
         raise ModelError("empty", f"{label} returned no text")
     usage = next(_usages(answer), None)
-    read, written = tokens_of({"usage": usage}, *_READ), tokens_of({"usage": usage}, *_WRITTEN)
+    read, written = read_tokens({"usage": usage}, *_READ), read_tokens({"usage": usage}, *_WRITTEN)
     return Reply(
         replace_surrogates(reply.text),
         read,
@@ -275,27 +275,27 @@ def read_returned(answer: Any, prompt: Prompt, label: str, prices: Callable[[str
 
 
 def _is_old_completion(answer: Any) -> bool:
-    return any(isinstance(get(it, "text"), str) for it in get(answer, "choices"))
+    return any(isinstance(read_field(it, "text"), str) for it in read_field(answer, "choices"))
 
 
 def _read_message(answer: Any, label: str) -> Reply:
     raise_wrapped_error(answer)
-    choices = get(answer, "choices")
+    choices = read_field(answer, "choices")
     inner = choices[0] if isinstance(choices, list | tuple) and choices else None
-    holders = (answer, get(answer, "message"), get(get(answer, "output"), "message"), inner)
+    holders = (answer, read_field(answer, "message"), read_field(read_field(answer, "output"), "message"), inner)
     found = next(((it, text) for it in holders if (text := _text_in(it)) is not None), None)
     if found is None:
         raise ModelError("unparsable", f"{label} returned {_kind_of(answer)}; it has to return {ACCEPTED}")
     message, text = found
     ended = {
-        str(get(holder, name) or "").lower()
-        for holder in (answer, inner, get(answer, "response_metadata"), get(answer, "incomplete_details"))
+        str(read_field(holder, name) or "").lower()
+        for holder in (answer, inner, read_field(answer, "response_metadata"), read_field(answer, "incomplete_details"))
         for name in _ENDS
     }
     raise_refusal(message, "content_filter" if ended & _DECLINED else "")
-    cut = bool(ended & {*CUT, "max_output_tokens"})
+    cut = bool(ended & {*CUT_OFF, "max_output_tokens"})
     if not text.strip():
-        raise nothing_said(reasoned=reasons(message), cut=cut)
+        raise make_empty_error(reasoned=has_reasoning(message), cut=cut)
     return Reply(text, truncated=cut)
 
 
@@ -303,9 +303,9 @@ def _text_in(holder: Any) -> str | None:
     """The text of a message or of a holder of one text; ``None`` where there is no place for one."""
     if holder is None or isinstance(holder, str | bytes):
         return None
-    if isinstance(get(holder, "content"), list | tuple):
-        return text_of(holder)
-    return next((text for name in _TEXTS if isinstance(text := get(holder, name), str)), None)
+    if isinstance(read_field(holder, "content"), list | tuple):
+        return read_text(holder)
+    return next((text for name in _TEXTS if isinstance(text := read_field(holder, name), str)), None)
 
 
 def _kind_of(answer: Any) -> str:
@@ -315,15 +315,19 @@ def _kind_of(answer: Any) -> str:
 
 
 def _usages(answer: Any) -> Iterator[Any]:
-    found = (get(answer, "usage"), get(answer, "usage_metadata"), get(get(answer, "raw"), "usage"))
+    found = (
+        read_field(answer, "usage"),
+        read_field(answer, "usage_metadata"),
+        read_field(read_field(answer, "raw"), "usage"),
+    )
     return (usage for usage in found if usage)
 
 
 def _cost(answer: Any, read: int, written: int, prices: Callable[[str], Prices]) -> float | None:
     # LiteLLM knows what it came to.
-    known = get(get(answer, "_hidden_params"), "response_cost")
+    known = read_field(read_field(answer, "_hidden_params"), "response_cost")
     if isinstance(known, int | float) and not isinstance(known, bool):
         return float(known)
-    names = (get(answer, "model"), get(get(answer, "response_metadata"), "model_name"))
+    names = (read_field(answer, "model"), read_field(read_field(answer, "response_metadata"), "model_name"))
     model = next((name for name in names if isinstance(name, str)), "")
     return prices(model).cost(read, written)

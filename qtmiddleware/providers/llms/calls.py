@@ -33,7 +33,7 @@ LONGEST_CONNECT: Final = 5.0
 """The longest wait in seconds for a connection: a model may think for long, a host that is there answers soon."""
 
 
-def timeout(left: float) -> Any:
+def make_timeout(left: float) -> Any:
     """The timeouts of a request that may take *left* seconds."""
     import openai
 
@@ -41,7 +41,7 @@ def timeout(left: float) -> Any:
     return openai.Timeout(left, connect=min(0.9 * left, LONGEST_CONNECT))
 
 
-def wait_for(deadline: Deadline) -> float:
+def request_timeout(deadline: Deadline) -> float:
     """The longest a request may take, in seconds; raises `ModelError` where no time is left."""
     return min(time_left(deadline), LONGEST_WAIT)
 
@@ -50,7 +50,7 @@ def wait_for(deadline: Deadline) -> float:
 _GRACE: Final = 0.25
 
 
-def completed_in_background(
+def complete_in_background(
     acomplete: Callable[[Prompt, Deadline], Coroutine[Any, Any, Reply]], prompt: Prompt, deadline: Deadline
 ) -> Reply:
     """What *acomplete* answers in the private event loop; raises `ModelError`."""

@@ -132,7 +132,7 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
         return None
     kind = type(error).__name__
     if _is_first(fn, kind):
-        _log.error("%s raised %s: a bug in the function, logged once\n%s", label, kind, _stack(error, fn))
+        _log.error("%s raised %s: a bug in the function, logged once\n%s", label, kind, _format_stack(error, fn))
         _log.debug("%s failed", label, exc_info=error)
     return ModelError("failed", f"{label} raised {kind}: a bug in the function; the traceback is in the log")
 
@@ -165,7 +165,7 @@ def _is_first(fn: Any, kind: str) -> bool:
     return True
 
 
-def _stack(error: BaseException, fn: Any) -> str:
+def _format_stack(error: BaseException, fn: Any) -> str:
     frames = extract_tb(error.__traceback__, limit=_MOST_FRAMES)
     shown = StackSummary.from_list([it for it in frames if not it.filename.startswith(_OURS)]).format()
     code = getattr(fn, "__code__", None)

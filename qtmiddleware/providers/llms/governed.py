@@ -73,13 +73,13 @@ class GovernedModel:
         # Two threads that import the same packages may find them half made.
         wait_until_loaded(deadline)
         with self._call(prompt, deadline) as call:
-            return call.answered(self.inner.complete(prompt, deadline))
+            return call.settle(self.inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
         await await_until_loaded(deadline)
         with self._call(prompt, deadline) as call:
-            return call.answered(await self.inner.acomplete(prompt, deadline))
+            return call.settle(await self.inner.acomplete(prompt, deadline))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
         """The pieces of the reply and, last, the whole; a model that cannot stream gives the whole alone."""
@@ -93,7 +93,7 @@ class GovernedModel:
             if hasattr(pieces, "close"):
                 stack.callback(pieces.close)
             for piece in pieces:
-                yield call.heard(piece)
+                yield call.receive(piece)
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
         """`stream`, to be awaited."""
@@ -108,7 +108,7 @@ class GovernedModel:
                 if hasattr(pieces, "aclose"):
                     stack.push_async_callback(pieces.aclose)
                 async for piece in pieces:
-                    yield call.heard(piece)
+                    yield call.receive(piece)
 
     def _call(self, prompt: Prompt, deadline: Deadline) -> _Call:
         # Raised before the call begins: a caller without time says nothing of the model.
@@ -153,7 +153,7 @@ class _Call:
         self._until = until
         self._was_heard = False
 
-    def answered(self, reply: object) -> Reply:
+    def settle(self, reply: object) -> Reply:
         """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
         if not isinstance(reply, Reply):
             raise ModelError("unparsable", f"{self._name} returned {type(reply).__name__}; it has to return a Reply")
@@ -171,31 +171,31 @@ class _Call:
             self._reserved.settle(self._reserved.tokens, self._reserved.usd, calls=reply.calls)
         return reply
 
-    def heard(self, piece: str | Reply) -> str | Reply:
+    def receive(self, piece: str | Reply) -> str | Reply:
         """*piece* of a stream; where it is the whole reply, what that cost is known from here on."""
         self._was_heard = True
-        return self.answered(piece) if isinstance(piece, Reply) else piece
+        return self.settle(piece) if isinstance(piece, Reply) else piece
 
     def __enter__(self) -> _Call:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, ModelError):
-            self._failed(error)
+            self._record_error(error)
         elif error is None:
             self._attempt.succeeded()
         elif not isinstance(error, Exception):
-            self._given_up()
+            self._record_given_up()
         elif self._is_defect(error):
             self._attempt.abandoned()
         else:
             self._attempt.failed()
 
-    def _failed(self, error: ModelError) -> None:
+    def _record_error(self, error: ModelError) -> None:
         if error.is_free and not self._was_heard:
             self._reserved.settle(0, 0.0)
         if error.reason == "cancelled":
-            self._given_up()
+            self._record_given_up()
         elif error.reason == "timeout":
             self._attempt.late()
         elif error.reason in ("failed", "overloaded"):
@@ -205,7 +205,7 @@ class _Call:
         else:
             self._attempt.failed(error.retry_after)
 
-    def _given_up(self) -> None:
+    def _record_given_up(self) -> None:
         if monotonic() >= self._until - _NEARLY:
             self._attempt.late()
         else:

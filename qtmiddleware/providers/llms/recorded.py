@@ -63,7 +63,7 @@ def _read_record(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def shaped(value: Any, wanted: ReplyField) -> Any:
+def fit_shape(value: Any, wanted: ReplyField) -> Any:
     """*value* where it has the shape of the field *wanted*, else ``None``."""
     if wanted.shape != "list":
         return value if isinstance(value, str) and value.strip() else None
@@ -71,17 +71,17 @@ def shaped(value: Any, wanted: ReplyField) -> Any:
     return items[: wanted.max_items or None]
 
 
-def normal(text: Any) -> str:
+def normalise(text: Any) -> str:
     """*text* with single blanks for its white space, empty where it is no text."""
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
-def contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
+def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
     """What the messages of a conversation say, white space aside.
 
     Left out are blank messages, those of the system, and a last one that is *query* itself, as prompts leave them out.
     """
-    turns = ((_part(message, "role"), normal(_part(message, "content"))) for message in history)
+    turns = ((_part(message, "role"), normalise(_part(message, "content"))) for message in history)
     said = [text for role, text in turns if text and role != "system"]
     if said and said[-1] == query:
         said.pop()
@@ -143,7 +143,7 @@ class RecordedModel:
         self._by_standalone: dict[str, _Entry] = {}
         texts, known = _read_queries(queries)
         for key, history in (histories or {}).items():
-            known[key] = contents(history, normal(texts.get(key)))
+            known[key] = read_contents(history, normalise(texts.get(key)))
         total = 0
         for total, record in enumerate(records, 1):  # noqa: B007
             self._index(record, texts, known)
@@ -177,7 +177,7 @@ class RecordedModel:
         if entry is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
         asked = [wanted for wanted in prompt.fields if wanted.name != "standalone" or prompt.history]
-        values = {wanted.name: shaped(entry.value(wanted.name, prompt.mode), wanted) for wanted in asked}
+        values = {wanted.name: fit_shape(entry.value(wanted.name, prompt.mode), wanted) for wanted in asked}
         answer = {name: value for name, value in values.items() if value}
         if not answer:
             raise ModelError("empty", "the recorded reply for this query holds none of the fields that were asked for")
@@ -189,9 +189,9 @@ class RecordedModel:
 
     def _index(self, record: Mapping[str, Any], texts: Mapping[str, str], known: Mapping[str, tuple[str, ...]]) -> None:
         key = str(record.get("_id", ""))
-        text = normal(record.get("query") or texts.get(key))
-        history = contents(record["history"] or (), text) if "history" in record else known.get(key)
-        standalone = normal(record.get("standalone"))
+        text = normalise(record.get("query") or texts.get(key))
+        history = read_contents(record["history"] or (), text) if "history" in record else known.get(key)
+        standalone = normalise(record.get("standalone"))
         in_conversation = bool(standalone) if history is None else bool(history)
         entry = _Entry(history, in_conversation)
         if text:
@@ -203,12 +203,12 @@ class RecordedModel:
             self._by_standalone.setdefault(standalone, entry)
 
     def _find(self, prompt: Prompt) -> _Entry | None:
-        text = normal(prompt.query)
+        text = normalise(prompt.query)
         entries = self._by_text.get(text, {}).values()
-        if not (asked := contents(prompt.history, text)):
+        if not (asked := read_contents(prompt.history, text)):
             plain = (entry for entry in entries if not entry.in_conversation)
             return next(plain, None) or self._by_standalone.get(text)
-        ranked = [(_common_end(entry.history or (), asked), entry) for entry in entries if entry.in_conversation]
+        ranked = [(_count_common_end(entry.history or (), asked), entry) for entry in entries if entry.in_conversation]
         # An entry whose history is known and ends otherwise belongs to another conversation.
         ranked = [(rank, entry) for rank, entry in ranked if rank > (0, False) or entry.history is None]
         best = max((rank for rank, _ in ranked), default=None)
@@ -225,21 +225,21 @@ def _read_queries(queries: _Queries | None) -> tuple[dict[str, str], dict[str, t
     for query in queries:
         key = str(query["_id"])
         texts[key] = str(query["text"])
-        histories[key] = contents((query.get("metadata") or {}).get("history") or (), normal(texts[key]))
+        histories[key] = read_contents((query.get("metadata") or {}).get("history") or (), normalise(texts[key]))
     return texts, histories
 
 
-def _common_end(first: Sequence[str], second: Sequence[str]) -> tuple[int, bool]:
+def _count_common_end(first: Sequence[str], second: Sequence[str]) -> tuple[int, bool]:
     """How many messages at the end are equal, and whether that is all of both."""
     count = 0
     for one, other in zip(reversed(first), reversed(second), strict=False):
-        if not _same(one, other):
+        if not _is_same(one, other):
             break
         count += 1
     return count, len(first) == len(second) == count
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same(one: str, other: str) -> bool:
     """Whether two messages are the same one; prompts cut long messages and say so by an ellipsis."""
     short, full = sorted((one, other), key=len)
     return short == full or (short.endswith("…") and full.startswith(short[:-1].rstrip()))
@@ -277,15 +277,17 @@ class RecordingModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply of the inner model to *prompt*; raises what it raises."""
-        return self._kept(prompt, self._inner.complete(prompt, deadline))
+        return self._record(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply of the inner model to *prompt*; raises what it raises."""
-        return self._kept(prompt, await self._inner.acomplete(prompt, deadline))
+        return self._record(prompt, await self._inner.acomplete(prompt, deadline))
 
-    def _kept(self, prompt: Prompt, reply: Reply) -> Reply:
-        found = _first_object(reply.text)
-        answer = {wanted.name: value for wanted in prompt.fields if (value := shaped(found.get(wanted.name), wanted))}
+    def _record(self, prompt: Prompt, reply: Reply) -> Reply:
+        found = _parse_first_object(reply.text)
+        answer = {
+            wanted.name: value for wanted in prompt.fields if (value := fit_shape(found.get(wanted.name), wanted))
+        }
         if not answer:
             _log.warning("a reply of mode %s was not recorded: it holds none of the fields asked for", prompt.mode)
             return reply
@@ -309,11 +311,11 @@ class RecordingModel:
         if (key, mode) in self._written:
             return
         make_private_folders(self._path.parent)
-        append_line(self._path, _line(record))
+        append_line(self._path, _encode_line(record))
         self._written.add((key, mode))
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
+def _encode_line(record: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(record, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -321,7 +323,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
         return json.dumps(record).encode()
 
 
-def _first_object(text: str) -> dict[str, Any]:
+def _parse_first_object(text: str) -> dict[str, Any]:
     """The first JSON object in *text*, which may stand in a fence or after a preamble; else an empty one."""
     start = -1
     for _ in range(_MOST_BRACES):
@@ -336,5 +338,5 @@ def _first_object(text: str) -> dict[str, Any]:
 
 
 def _identity(prompt: Prompt) -> str:
-    parts = [normal(prompt.query), *(f"{message.role}: {message.content}" for message in prompt.history)]
+    parts = [normalise(prompt.query), *(f"{message.role}: {message.content}" for message in prompt.history)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

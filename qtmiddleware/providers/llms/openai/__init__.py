@@ -12,11 +12,11 @@ from typing import Any
 from qtmiddleware.config.settings import ReasoningEffort, Settings, StructuredOutput
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms.calls import LONGEST_WAIT, completed_in_background, timeout, wait_for
+from qtmiddleware.providers.llms.calls import LONGEST_WAIT, complete_in_background, make_timeout, request_timeout
 from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
 from qtmiddleware.providers.llms.openai.prices import Prices, find_prices
-from qtmiddleware.providers.llms.openai.replies import Collector, StreamReader, read_reply, says_all
-from qtmiddleware.providers.llms.openai.requests import Dialogue, Heard, Sent
+from qtmiddleware.providers.llms.openai.replies import Collector, StreamReader, is_whole_completion, read_reply
+from qtmiddleware.providers.llms.openai.requests import Negotiator, Received, Response
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.steps import aconverse, converse
 from qtmiddleware.types import Deadline
@@ -70,7 +70,7 @@ class OpenAIModel:
     ) -> None:
         self._model = model
         self._clients = client if isinstance(client, Clients) else Clients(client, base_url)
-        self._dialogue = Dialogue(
+        self._negotiator = Negotiator(
             model,
             lambda: self._clients.host,
             temperature=temperature,
@@ -97,15 +97,15 @@ class OpenAIModel:
         """The reply to *prompt*; raises `ModelError`."""
         with self._clients.in_use:
             if not self._clients.can_block:
-                return completed_in_background(self.acomplete, prompt, deadline)
-            heard = converse(self._dialogue.about(prompt), partial(self._send, deadline=deadline))
-            return self._accounted(heard, read_reply(heard.answer))
+                return complete_in_background(self.acomplete, prompt, deadline)
+            response = converse(self._negotiator.negotiate(prompt), partial(self._send, deadline=deadline))
+            return self._account(response, read_reply(response.answer))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
         with self._clients.in_use:
-            heard = await aconverse(self._dialogue.about(prompt), partial(self._asend, deadline=deadline))
-            return self._accounted(heard, read_reply(heard.answer))
+            response = await aconverse(self._negotiator.negotiate(prompt), partial(self._asend, deadline=deadline))
+            return self._account(response, read_reply(response.answer))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
@@ -114,9 +114,9 @@ class OpenAIModel:
             return
         reader = StreamReader(deadline)
         with self._clients.in_use, ExitStack() as stack:
-            talk = self._dialogue.about(prompt, streams=True)
-            heard = converse(talk, partial(self._open, deadline=deadline, stack=stack))
-            chunks = iter(heard.answer)
+            negotiation = self._negotiator.negotiate(prompt, streams=True)
+            response = converse(negotiation, partial(self._open, deadline=deadline, stack=stack))
+            chunks = iter(response.answer)
             if hasattr(chunks, "close"):
                 stack.callback(chunks.close)
             while not reader.is_done:
@@ -126,51 +126,51 @@ class OpenAIModel:
                     # Nothing is missing of an answer that had ended already.
                     if reader.is_whole:
                         break
-                    raise self._dialogue.failure(error) from None
+                    raise self._negotiator.read_error(error) from None
                 if chunk is None:
                     break
                 yield from filter(None, reader.feed(chunk))
-                if ended := reader.ended():
-                    yield self._accounted(heard, ended)
+                if ended := reader.take_ended():
+                    yield self._account(response, ended)
         left, reply = reader.end()
         if left:
             yield left
-        yield self._accounted(heard, reply)
+        yield self._account(response, reply)
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
         reader = StreamReader(deadline)
         async with AsyncExitStack() as stack:
             stack.enter_context(self._clients.in_use)
-            talk = self._dialogue.about(prompt, streams=True)
-            heard = await aconverse(talk, partial(self._aopen, deadline=deadline, stack=stack))
-            chunks = aiter(heard.answer)
+            negotiation = self._negotiator.negotiate(prompt, streams=True)
+            response = await aconverse(negotiation, partial(self._aopen, deadline=deadline, stack=stack))
+            chunks = aiter(response.answer)
             if hasattr(chunks, "aclose"):
                 stack.push_async_callback(chunks.aclose)
             while not reader.is_done:
                 try:
-                    async with asyncio.timeout(wait_for(deadline)):
+                    async with asyncio.timeout(request_timeout(deadline)):
                         chunk = await anext(chunks, None)
                 except Exception as error:
                     if reader.is_whole:
                         break
                     if isinstance(error, ModelError):
                         raise
-                    raise self._dialogue.failure(error) from None
+                    raise self._negotiator.read_error(error) from None
                 if chunk is None:
                     break
                 for text in filter(None, reader.feed(chunk)):
                     yield text
-                if ended := reader.ended():
-                    yield self._accounted(heard, ended)
+                if ended := reader.take_ended():
+                    yield self._account(response, ended)
         left, reply = reader.end()
         if left:
             yield left
-        yield self._accounted(heard, reply)
+        yield self._account(response, reply)
 
-    def _accounted(self, heard: Heard, reply: Reply) -> Reply:
-        self._dialogue.understood(heard)
-        return replace(reply, calls=heard.calls, cost_usd=self._prices.cost(reply.input_tokens, reply.output_tokens))
+    def _account(self, response: Response, reply: Reply) -> Reply:
+        self._negotiator.learn(response.capabilities)
+        return replace(reply, calls=response.calls, cost_usd=self._prices.cost(reply.input_tokens, reply.output_tokens))
 
     def warm_up(self) -> None:
         """Load and make what asking takes, and send nothing; raises `ModelError` where there is no key."""
@@ -182,7 +182,7 @@ class OpenAIModel:
         find_prices(self._model)
         client = self._clients.sync()
         if can_stream(client):
-            _ = timeout(LONGEST_WAIT), client.chat.completions.with_streaming_response, client.default_headers
+            _ = make_timeout(LONGEST_WAIT), client.chat.completions.with_streaming_response, client.default_headers
 
     def close(self) -> None:
         """Close our sync client and our async client of the private loop; the model stays usable."""
@@ -192,61 +192,61 @@ class OpenAIModel:
         """`close` for our async client of the running event loop too; the model stays usable."""
         await self._clients.aclose()
 
-    def _send(self, request: dict[str, Any], deadline: Deadline) -> Sent:
+    def _send(self, request: dict[str, Any], deadline: Deadline) -> Received:
         client = self._clients.sync()
-        left = wait_for(deadline)
+        left = request_timeout(deadline)
         completions = client.chat.completions
         if not can_stream(client):
             return completions.create(**request, timeout=left), 0
         collector = Collector(deadline)
-        with completions.with_streaming_response.create(**request, timeout=timeout(left)) as response:
+        with completions.with_streaming_response.create(**request, timeout=make_timeout(left)) as response:
             for chunk in response.iter_bytes():
                 collector.add(chunk)
         return collector.take(), _retries_of(response)
 
-    async def _asend(self, request: dict[str, Any], deadline: Deadline) -> Sent:
+    async def _asend(self, request: dict[str, Any], deadline: Deadline) -> Received:
         client = await self._clients.asynchronous()
-        left = wait_for(deadline)
+        left = request_timeout(deadline)
         async with asyncio.timeout(left):
             completions = client.chat.completions
             if not can_stream(client):
                 return await completions.create(**request, timeout=left), 0
             collector = Collector(deadline)
-            async with completions.with_streaming_response.create(**request, timeout=timeout(left)) as response:
+            async with completions.with_streaming_response.create(**request, timeout=make_timeout(left)) as response:
                 async for chunk in response.iter_bytes():
                     collector.add(chunk)
             return collector.take(), _retries_of(response)
 
-    def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Sent:
+    def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
         """What comes back, as an iterator that lives as long as *stack*."""
         client = self._clients.sync()
-        left = wait_for(deadline)
+        left = request_timeout(deadline)
         completions = client.chat.completions
         if can_stream(client):
-            opened = completions.with_streaming_response.create(**request, timeout=timeout(left))
+            opened = completions.with_streaming_response.create(**request, timeout=make_timeout(left))
             response = stack.enter_context(opened)
             return response.iter_bytes(), _retries_of(response)
         answer = completions.create(**request, timeout=left)
         if hasattr(answer, "close"):
             stack.callback(answer.close)
-        return iter((answer,) if says_all(answer) else answer), 0
+        return iter((answer,) if is_whole_completion(answer) else answer), 0
 
-    async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Sent:
+    async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Received:
         client = await self._clients.asynchronous()
-        left = wait_for(deadline)
+        left = request_timeout(deadline)
         completions = client.chat.completions
         async with asyncio.timeout(left):
             if can_stream(client):
-                opened = completions.with_streaming_response.create(**request, timeout=timeout(left))
+                opened = completions.with_streaming_response.create(**request, timeout=make_timeout(left))
                 response = await stack.enter_async_context(opened)
                 return response.iter_bytes(), _retries_of(response)
             answer = await completions.create(**request, timeout=left)
         if hasattr(answer, "close"):
             stack.push_async_callback(answer.close)
-        return _alone(answer) if says_all(answer) else answer, 0
+        return _yield_once(answer) if is_whole_completion(answer) else answer, 0
 
 
-async def _alone(answer: Any) -> AsyncIterator[Any]:
+async def _yield_once(answer: Any) -> AsyncIterator[Any]:
     yield answer
 
 

@@ -16,7 +16,7 @@ from qtmiddleware.types import Deadline
 MOST_BYTES: Final = 1 << 20
 """Largest body, and largest event of a stream, that is read: an answer is a few kilobytes, so this is none."""
 
-CUT: Final = frozenset({"length", "max_tokens"})
+CUT_OFF: Final = frozenset({"length", "max_tokens"})
 """The reasons to end that mean the token limit."""
 
 STILL_SENDING: Final = "the model was still sending"
@@ -60,24 +60,24 @@ def read_reply(raw: Any) -> Reply:
     ``refused`` where the model or a filter declined, ``truncated`` where the token limit left no text at all, and
     the reason of the status where a gateway wraps a failure into a success.
     """
-    completion = _decoded(raw) if isinstance(raw, bytes | bytearray | str) else raw
+    completion = _parse_json(raw) if isinstance(raw, bytes | bytearray | str) else raw
     raise_wrapped_error(completion)
     choice = _first_choice(completion)
-    message = get(choice, "message")
+    message = read_field(choice, "message")
     if message is None:
         raise ModelError("unparsable", "the model's answer holds no message")
-    text = text_of(message)
-    finish = str(get(choice, "finish_reason") or "").lower()
+    text = read_text(message)
+    finish = str(read_field(choice, "finish_reason") or "").lower()
     raise_refusal(message, finish)
-    cut = finish in CUT
+    cut = finish in CUT_OFF
     if not text.strip():
-        raise nothing_said(reasoned=reasons(message), cut=cut)
-    read = tokens_of(completion, "prompt_tokens", "input_tokens")
-    written = tokens_of(completion, "completion_tokens", "output_tokens")
+        raise make_empty_error(reasoned=has_reasoning(message), cut=cut)
+    read = read_tokens(completion, "prompt_tokens", "input_tokens")
+    written = read_tokens(completion, "completion_tokens", "output_tokens")
     return Reply(replace_surrogates(text), read, written, truncated=cut)
 
 
-def _decoded(raw: bytes | bytearray | str) -> Any:
+def _parse_json(raw: bytes | bytearray | str) -> Any:
     if not raw.strip():
         raise ModelError("empty", "the model's answer is empty")
     try:
@@ -87,7 +87,7 @@ def _decoded(raw: bytes | bytearray | str) -> Any:
         raise ModelError("unparsable", "the model's answer is not JSON; is this the address of an API?") from None
 
 
-def get(holder: Any, name: str) -> Any:
+def read_field(holder: Any, name: str) -> Any:
     """The value *name* of a mapping or an object, ``None`` where there is none."""
     if isinstance(holder, Mapping):
         return holder.get(name)
@@ -96,10 +96,10 @@ def get(holder: Any, name: str) -> Any:
 
 def raise_wrapped_error(completion: Any) -> None:
     """Raise the failure that a gateway wraps into a success, if *completion* is one."""
-    error = get(completion, "error")
+    error = read_field(completion, "error")
     if not error or not isinstance(error, Mapping | str):
         return
-    code = get(error, "code")
+    code = read_field(error, "code")
     reasons = {401: "unauthorized", 403: "unauthorized", 429: "rate_limited", 400: "rejected", 404: "rejected"}
     reason = reasons.get(code, "unavailable") if isinstance(code, int) else "unavailable"
     raise ModelError(reason, "the provider answered with an error in place of a completion")
@@ -107,7 +107,7 @@ def raise_wrapped_error(completion: Any) -> None:
 
 def _first_choice(completion: Any) -> Any:
     known = "choices" in completion if isinstance(completion, Mapping) else hasattr(completion, "choices")
-    choices = get(completion, "choices")
+    choices = read_field(completion, "choices")
     if known and (choices is None or choices in ([], ())):
         raise ModelError("empty", "the model gave no answer to choose from")
     if not isinstance(choices, list | tuple):
@@ -117,9 +117,9 @@ def _first_choice(completion: Any) -> Any:
 
 def raise_refusal(message: Any, finish: str) -> None:
     """Raise what *message*, which ended for the reason *finish*, says in place of an answer."""
-    refusal = get(message, "refusal")
-    parts = get(message, "content")
-    declined = isinstance(parts, list | tuple) and any(get(part, "type") == "refusal" for part in parts)
+    refusal = read_field(message, "refusal")
+    parts = read_field(message, "content")
+    declined = isinstance(parts, list | tuple) and any(read_field(part, "type") == "refusal" for part in parts)
     if declined or (isinstance(refusal, str) and refusal.strip()):
         raise ModelError("refused", "the model refused to answer")
     if finish == "content_filter":
@@ -128,23 +128,23 @@ def raise_refusal(message: Any, finish: str) -> None:
         raise ModelError("unavailable", "the provider failed while the model was answering")
 
 
-def text_of(message: Any) -> str:
+def read_text(message: Any) -> str:
     """The text of *message*, also where it comes in parts; ``""`` where there is none."""
-    content = get(message, "content")
+    content = read_field(message, "content")
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
         return ""
-    texts = (part if isinstance(part, str) else get(part, "text") for part in content)
+    texts = (part if isinstance(part, str) else read_field(part, "text") for part in content)
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def reasons(message: Any) -> bool:
+def has_reasoning(message: Any) -> bool:
     """Whether *message* holds what the model says to itself."""
-    return any(isinstance(get(message, name), str) for name in ("reasoning_content", "reasoning"))
+    return any(isinstance(read_field(message, name), str) for name in ("reasoning_content", "reasoning"))
 
 
-def nothing_said(*, reasoned: bool, cut: bool) -> ModelError:
+def make_empty_error(*, reasoned: bool, cut: bool) -> ModelError:
     """Why there is no answer in a reply."""
     if cut:
         advice = "raise llm.maxTokens, for answers answer.maxTokens"
@@ -153,10 +153,10 @@ def nothing_said(*, reasoned: bool, cut: bool) -> ModelError:
     return ModelError("empty", said)
 
 
-def tokens_of(completion: Any, *names: str) -> int:
+def read_tokens(completion: Any, *names: str) -> int:
     """The first count of these *names*, 0 where none is a positive number, of which a call can come to so many."""
-    usage = get(completion, "usage")
-    counts = (get(usage, name) for name in names)
+    usage = read_field(completion, "usage")
+    counts = (read_field(usage, name) for name in names)
     return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MOST_TOKENS), 0)
 
 
@@ -166,7 +166,7 @@ MOST_STREAM_BYTES: Final = 64 << 20
 _NO_STREAM: Final = "the model's answer is no stream of completions; is this the address of an API?"
 
 
-def says_all(answer: Any) -> bool:
+def is_whole_completion(answer: Any) -> bool:
     """Whether *answer* of a client is a whole completion and no stream of pieces."""
     if isinstance(answer, str | bytes | Mapping) or hasattr(answer, "choices"):
         return True
@@ -181,7 +181,7 @@ class Events:
 
     def __init__(self) -> None:
         self._line = Collector(Deadline())
-        self._data = Collector(Deadline())
+        self._read_event = Collector(Deadline())
         self._has_data = False
         self._after_return = False
 
@@ -208,12 +208,12 @@ class Events:
         name, _, value = line.partition(b":")
         if name == b"data":
             if self._has_data:
-                self._data.add(b"\n")
-            self._data.add(value.removeprefix(b" "))
+                self._read_event.add(b"\n")
+            self._read_event.add(value.removeprefix(b" "))
             self._has_data = True
         elif not line and self._has_data:
             self._has_data = False
-            yield self._data.take()
+            yield self._read_event.take()
 
 
 class StreamReader:
@@ -251,12 +251,12 @@ class StreamReader:
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")
         if not isinstance(chunk, bytes):
-            text = self._completion(chunk)
-            self._grow(len(text))
+            text = self._read_completion(chunk)
+            self._add_size(len(text))
             yield text
-            self._look_at_deadline()
+            self._check_deadline()
             return
-        self._grow(len(chunk))
+        self._add_size(len(chunk))
         if not self._seen:
             self._seen = chunk.lstrip()[:1]
             self._body = Collector(self._deadline) if self._seen == b"{" else None
@@ -264,15 +264,15 @@ class StreamReader:
             self._body.add(chunk)
             return
         for data in self._events.feed(chunk):
-            yield self._data(data)
-            self._look_at_deadline()
-        self._look_at_deadline()
+            yield self._read_event(data)
+            self._check_deadline()
+        self._check_deadline()
 
-    def _grow(self, size: int) -> None:
+    def _add_size(self, size: int) -> None:
         self._size += size
         check_size(self._size, MOST_STREAM_BYTES)
 
-    def _look_at_deadline(self) -> None:
+    def _check_deadline(self) -> None:
         if not self.is_whole:
             time_left(self._deadline, STILL_SENDING)
         elif self._deadline.passed:
@@ -284,17 +284,17 @@ class StreamReader:
         if self._body is not None or self._given is not None:
             reply = read_reply(self._given if self._body is None else self._body.take())
             return reply.text, reply
-        left = "".join(self._data(data) for data in self._events.end()) + self._whole(last=True)
-        text, cut = "".join(self._texts), self._finish in CUT
+        left = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(last=True)
+        text, cut = "".join(self._texts), self._finish in CUT_OFF
         if not self.is_whole:
             if self._heard:
                 raise ModelError("unavailable", "the model's answer broke off in the middle")
             raise ModelError("unparsable", _NO_STREAM) if self._seen else ModelError("empty", "nothing was answered")
         if not text.strip():
-            raise nothing_said(reasoned=self._reasoned, cut=cut)
+            raise make_empty_error(reasoned=self._reasoned, cut=cut)
         return left, self._reply(text)
 
-    def ended(self) -> Reply | None:
+    def take_ended(self) -> Reply | None:
         """The reply when the model has just ended it and what it cost is still to come; given once."""
         # In this order: the whole text is put together once, not for every chunk.
         if self._was_given or self.is_done or not (self._finish and self._says):
@@ -303,11 +303,11 @@ class StreamReader:
         return self._reply("".join(self._texts))
 
     def _reply(self, text: str) -> Reply:
-        read = tokens_of(self._usage, "prompt_tokens", "input_tokens")
-        written = tokens_of(self._usage, "completion_tokens", "output_tokens")
-        return Reply(text, read, written, truncated=self._finish in CUT)
+        read = read_tokens(self._usage, "prompt_tokens", "input_tokens")
+        written = read_tokens(self._usage, "completion_tokens", "output_tokens")
+        return Reply(text, read, written, truncated=self._finish in CUT_OFF)
 
-    def _data(self, data: bytes) -> str:
+    def _read_event(self, data: bytes) -> str:
         if self.is_done or not data.strip():
             return ""
         if data.startswith(b"[DONE]"):
@@ -318,28 +318,28 @@ class StreamReader:
         except (ValueError, RecursionError):
             # The decoder's error quotes what it read, so it does not become the cause.
             raise ModelError("unparsable", "a piece of the model's answer is not JSON") from None
-        return self._completion(completion)
+        return self._read_completion(completion)
 
-    def _completion(self, completion: Any) -> str:
+    def _read_completion(self, completion: Any) -> str:
         raise_wrapped_error(completion)
         self._heard = True
-        if get(completion, "usage"):
+        if read_field(completion, "usage"):
             self._usage = completion
-        choices = get(completion, "choices")
-        if not isinstance(choices, list | tuple) or not choices or get(choices[0], "index"):
+        choices = read_field(completion, "choices")
+        if not isinstance(choices, list | tuple) or not choices or read_field(choices[0], "index"):
             return ""
-        delta = get(choices[0], "delta")
-        if delta is None and get(choices[0], "message") is not None:
+        delta = read_field(choices[0], "delta")
+        if delta is None and read_field(choices[0], "message") is not None:
             self._given = completion
             return ""
-        finish = str(get(choices[0], "finish_reason") or "").lower()
+        finish = str(read_field(choices[0], "finish_reason") or "").lower()
         raise_refusal(delta, finish)
         self._finish = finish or self._finish
-        self._reasoned = self._reasoned or reasons(delta)
-        self._half += text_of(delta)
-        return self._whole()
+        self._reasoned = self._reasoned or has_reasoning(delta)
+        self._half += read_text(delta)
+        return self._take_text()
 
-    def _whole(self, *, last: bool = False) -> str:
+    def _take_text(self, *, last: bool = False) -> str:
         """What has come, without half a character at its end: some servers cut between two surrogates."""
         text, self._half = self._half, ""
         if text and not last and "\ud800" <= text[-1] <= "\udbff":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -71,7 +71,7 @@ def is_openai(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ProviderCapabilities:
     """How far a provider made us step down; each number is a place in a list that only ever goes forward."""
 
     response_format: int = 0
@@ -80,41 +80,23 @@ class Dialect:
     stream: int = 0
     reasoning_effort: int = 0
 
-    def joined(self, other: Dialect) -> Dialect:
-        """What is understood by both; the order of joining does not matter."""
-        return Dialect(
-            max(self.response_format, other.response_format),
-            max(self.tokens, other.tokens),
-            max(self.temperature, other.temperature),
-            max(self.stream, other.stream),
-            max(self.reasoning_effort, other.reasoning_effort),
-        )
+    def merge(self, other: ProviderCapabilities) -> ProviderCapabilities:
+        """What both understand; the order of merging does not matter."""
+        return ProviderCapabilities(*map(max, astuple(self), astuple(other)))
 
-    def without(self, part: Part) -> Dialect | None:
+    def step_down(self, part: Part) -> ProviderCapabilities | None:
         """One step further down in *part*; ``None`` where there is no further step."""
-        lists: Mapping[Part, int] = {
-            "response_format": len(FORMATS),
-            "tokens": len(TOKEN_LIMITS),
-            "stream": len(STREAMS),
-        }
-        last = lists.get(part, 2) - 1
         level: int = getattr(self, part)
-        return replace(self, **{part: level + 1}) if level < last else None
+        return replace(self, **{part: level + 1}) if level < _LAST_STEP[part] else None
 
 
-class Memory:
-    """What was learned about one provider; threads may learn at the same time and nothing is lost."""
-
-    __slots__ = ("_lock", "dialect")
-
-    def __init__(self) -> None:
-        self._lock = ForkLock()
-        self.dialect = Dialect()
-
-    def learn(self, dialect: Dialect) -> None:
-        """Keep *dialect* beside what is known already."""
-        with self._lock.free:
-            self.dialect = self.dialect.joined(dialect)
+_LAST_STEP: Final[Mapping[Part, int]] = {
+    "response_format": len(FORMATS) - 1,
+    "tokens": len(TOKEN_LIMITS) - 1,
+    "temperature": 1,
+    "reasoning_effort": 1,
+    "stream": len(STREAMS) - 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,32 +199,32 @@ def _description(field: ReplyField) -> str:
 
 
 MOST_REQUESTS: Final = 5
-"""Most requests one prompt may cost while a provider's dialect is being learned: each of four parts refused once."""
+"""Most requests one prompt may cost while capabilities are being learned: each of four parts refused once."""
 
 THINKING_TOKENS: Final = 10_000
 """Added to the limit of an answer where the model thinks first: what it thinks counts as written."""
 
 _log = get_logger("qtmiddleware.llms")
 
-Sent = tuple[Any, int]
+Received = tuple[Any, int]
 """What came back for one request, and how many retries the SDK needed for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What came back in the end, how many requests it cost and the *dialect* that was understood."""
+class Response:
+    """What came back in the end, how many requests it cost and the *capabilities* that were understood."""
 
     answer: Any
     calls: int
-    dialect: Dialect
+    capabilities: ProviderCapabilities
 
 
-Talk = Generator[dict[str, Any], Sent, Heard]
+Negotiation = Generator[dict[str, Any], Received, Response]
 """Yields the requests to send and is sent what came back, or has the error thrown in."""
 
 
-class Dialogue:
-    """Puts prompts to one *model*, at *where*, and learns what its provider understands.
+class Negotiator:
+    """Puts prompts to one *model*, at *where*, and learns what its provider understands; thread-safe.
 
     *response_format* ``None`` begins with a JSON schema and steps down where that is refused. *reasoning_effort*
     ``auto`` is the least that one of OpenAI's models takes, and none is sent to others; ``None`` sends none.
@@ -265,58 +247,62 @@ class Dialogue:
         self._format = response_format
         self._reasons = least_effort(model) is not None
         self._effort = least_effort(model) if reasoning_effort == "auto" else reasoning_effort
-        self._memory = Memory()
+        self._lock = ForkLock()
+        self.capabilities = ProviderCapabilities()
 
-    def about(self, prompt: Prompt, *, streams: bool = False) -> Talk:
+    def learn(self, capabilities: ProviderCapabilities) -> None:
+        """Remember *capabilities* beside what is known already."""
+        with self._lock.free:
+            self.capabilities = self.capabilities.merge(capabilities)
+
+    def negotiate(self, prompt: Prompt, *, streams: bool = False) -> Negotiation:
         """The requests it takes to put *prompt*; raises `ModelError`."""
-        guess = Dialect()
+        guess = ProviderCapabilities()
         for sent in range(1, MOST_REQUESTS + 1):
-            dialect = self._memory.dialect.joined(guess)
-            request = self._request(prompt, dialect, streams=streams)
+            capabilities = self.capabilities.merge(guess)
+            request = self._build(prompt, capabilities, streams=streams)
             try:
                 answer, retries = yield request
             except ModelError:
                 raise
             except Exception as error:
-                lower = self._step_down(error, dialect, request)
+                lower = self._step_down(error, capabilities, request)
                 if lower is None or sent == MOST_REQUESTS:
-                    raise self.failure(error) from None
+                    raise self.read_error(error) from None
                 guess = lower
                 continue
-            return Heard(answer, sent + retries, dialect)
+            return Response(answer, sent + retries, capabilities)
         raise AssertionError("the last request either returns or raises")  # pragma: no cover
 
-    def failure(self, error: Exception) -> ModelError:
+    def read_error(self, error: Exception) -> ModelError:
         """*error* of a client as a `ModelError`."""
         return read_client_error(error, f"{self._model} at {self._where()}")
 
-    def understood(self, heard: Heard) -> None:
-        """Remember the dialect of what could be read."""
-        self._memory.learn(heard.dialect)
-
-    def _request(self, prompt: Prompt, dialect: Dialect, *, streams: bool) -> dict[str, Any]:
-        effort = None if dialect.reasoning_effort else self._effort
+    def _build(self, prompt: Prompt, capabilities: ProviderCapabilities, *, streams: bool) -> dict[str, Any]:
+        effort = None if capabilities.reasoning_effort else self._effort
         # One of OpenAI's that is not told to leave it thinks, and takes no temperature then.
         thinks = self._reasons and effort != "none"
-        limit = self._token_limit(dialect)
+        limit = self._token_limit(capabilities)
         room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
         options: dict[str, Any] = {
             "reasoning_effort": effort,
-            "temperature": None if dialect.temperature or thinks else self._temperature,
+            "temperature": None if capabilities.temperature or thinks else self._temperature,
         }
         if limit and self._max_tokens is not None:
             options[limit] = self._max_tokens + room
-        response_format = self._format or FORMATS[dialect.response_format]
+        response_format = self._format or FORMATS[capabilities.response_format]
         request = build_request(prompt, model=self._model, response_format=response_format, **options)
-        return {**request, **STREAMS[dialect.stream]} if streams else request
+        return {**request, **STREAMS[capabilities.stream]} if streams else request
 
-    def _token_limit(self, dialect: Dialect) -> str | None:
+    def _token_limit(self, capabilities: ProviderCapabilities) -> str | None:
         """The name of the limit: other services than OpenAI often know the old one alone and pass over the new one."""
         is_new = self._reasons or is_openai(self._where())
-        return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[dialect.tokens]
+        return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[capabilities.tokens]
 
-    def _step_down(self, error: Exception, dialect: Dialect, request: dict[str, Any]) -> Dialect | None:
-        """The dialect to try next after *error*, ``None`` where nothing that was sent can be left out."""
+    def _step_down(
+        self, error: Exception, capabilities: ProviderCapabilities, request: dict[str, Any]
+    ) -> ProviderCapabilities | None:
+        """The capabilities to try next after *error*, ``None`` where nothing that was sent can be left out."""
         refusal = read_refusal(error)
         if refusal is None:
             return None
@@ -324,12 +310,11 @@ class Dialogue:
         if not refusal.certain and part not in request:
             # Of a request without a response format the stream's options are what is refused most often.
             part = "stream"
-        keys = {"tokens": self._token_limit(dialect)}
-        fixed = part == "response_format" and self._format is not None
-        sent = not fixed and keys.get(part, part) in request
-        lower = dialect.without(part) if sent else None
+        key = self._token_limit(capabilities) if part == "tokens" else part
+        is_fixed = part == "response_format" and self._format is not None
+        lower = capabilities.step_down(part) if key in request and not is_fixed else None
         if lower is not None:
             _log.info("%s refused %s; asking with less", self._model, part)
             if refusal.certain:
-                self._memory.learn(lower)
+                self.learn(lower)
         return lower

@@ -24,7 +24,7 @@ from qtmiddleware.providers.stores.passages import (
 )
 from qtmiddleware.providers.stores.sqlite.connections import Connections
 from qtmiddleware.providers.stores.sqlite.files import FAILURES, MEMORY, Damage
-from qtmiddleware.providers.stores.sqlite.held import Held
+from qtmiddleware.providers.stores.sqlite.memory_copy import Held
 
 if TYPE_CHECKING:
     from types import TracebackType
