@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import InvalidQuery
-from qtmiddleware.providers.stores.filters import DEEPEST, matcher
+from qtmiddleware.providers.stores.filters import DEEPEST, build_matcher
 
 FIELDS = st.sampled_from(["a", "b", "c"])
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-1.5, 0.0, 1.0, 2.5])
@@ -83,7 +83,7 @@ FILTERS = st.recursive(
     ],
 )
 def test_metadata_meets_a_condition_as_pinecone_has_it(condition: Any, metadata: Any, met: bool) -> None:
-    assert matcher(condition)(metadata) is met
+    assert build_matcher(condition)(metadata) is met
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -119,24 +119,24 @@ def nested(depth: int) -> dict[str, Any]:
 )
 def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(condition: Any, told: str) -> None:
     with pytest.raises(InvalidQuery, match=told) as caught:
-        matcher(condition)
+        build_matcher(condition)
     assert caught.value.argument == "filter"
 
 
 def test_the_deepest_filter_that_is_allowed_works() -> None:
-    assert matcher(nested(DEEPEST - 1))({"a": 1})
+    assert build_matcher(nested(DEEPEST - 1))({"a": 1})
 
 
 def test_a_filter_is_refused_without_telling_its_values() -> None:
     with pytest.raises(InvalidQuery) as caught:
-        matcher({"owner": {"$gt": "somebody in particular"}})
+        build_matcher({"owner": {"$gt": "somebody in particular"}})
     assert "somebody" not in str(caught.value)
 
 
 def test_a_filter_that_is_changed_later_changes_nothing() -> None:
     wanted = ["x"]
     condition: dict[str, Any] = {"a": {"$in": wanted}}
-    meets = matcher(condition)
+    meets = build_matcher(condition)
     wanted.append("y")
     condition["b"] = 1
     assert meets({"a": "x"})
@@ -145,39 +145,41 @@ def test_a_filter_that_is_changed_later_changes_nothing() -> None:
 
 @given(condition=FILTERS, metadata=METADATA)
 def test_no_metadata_breaks_a_filter(condition: Any, metadata: Any) -> None:
-    assert matcher(condition)(metadata) in (True, False)
+    assert build_matcher(condition)(metadata) in (True, False)
 
 
 @given(condition=ANYTHING | st.dictionaries(st.sampled_from(["a", "$and", "$or", "$gt"]), ANYTHING, max_size=2))
 def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(condition: Any) -> None:
     with suppress(InvalidQuery):
-        assert matcher(condition)({"a": 1}) in (True, False)
+        assert build_matcher(condition)({"a": 1}) in (True, False)
 
 
 @given(parts=st.lists(FILTERS, min_size=1, max_size=4), metadata=METADATA)
 def test_and_is_met_where_all_are_and_or_where_any_is(parts: Any, metadata: Any) -> None:
-    each = [matcher(part)(metadata) for part in parts]
-    assert matcher({"$and": parts})(metadata) is all(each)
-    assert matcher({"$or": parts})(metadata) is any(each)
+    each = [build_matcher(part)(metadata) for part in parts]
+    assert build_matcher({"$and": parts})(metadata) is all(each)
+    assert build_matcher({"$or": parts})(metadata) is any(each)
 
 
 @given(field=FIELDS, values=st.lists(SCALARS, max_size=3), metadata=METADATA)
 def test_of_an_operator_and_its_negation_exactly_one_is_met(field: str, values: Any, metadata: Any) -> None:
     for value in values:
-        assert matcher({field: {"$eq": value}})(metadata) is not matcher({field: {"$ne": value}})(metadata)
-    assert matcher({field: {"$in": values}})(metadata) is not matcher({field: {"$nin": values}})(metadata)
-    assert matcher({field: {"$exists": True}})(metadata) is not matcher({field: {"$exists": False}})(metadata)
+        assert build_matcher({field: {"$eq": value}})(metadata) is not build_matcher({field: {"$ne": value}})(metadata)
+    assert build_matcher({field: {"$in": values}})(metadata) is not build_matcher({field: {"$nin": values}})(metadata)
+    assert build_matcher({field: {"$exists": True}})(metadata) is not build_matcher({field: {"$exists": False}})(
+        metadata
+    )
 
 
 @given(field=FIELDS, values=st.lists(SCALARS, min_size=1, max_size=3), metadata=METADATA)
 def test_in_is_an_or_of_equals_and_nin_an_and_of_unequals(field: str, values: Any, metadata: Any) -> None:
     equal = {"$or": [{field: value} for value in values]}
     unequal = {"$and": [{field: {"$ne": value}} for value in values]}
-    assert matcher({field: {"$in": values}})(metadata) is matcher(equal)(metadata)
-    assert matcher({field: {"$nin": values}})(metadata) is matcher(unequal)(metadata)
+    assert build_matcher({field: {"$in": values}})(metadata) is build_matcher(equal)(metadata)
+    assert build_matcher({field: {"$nin": values}})(metadata) is build_matcher(unequal)(metadata)
 
 
 @given(conditions=st.dictionaries(FIELDS, SCALARS, min_size=1), metadata=METADATA)
 def test_several_fields_are_an_and(conditions: Any, metadata: Any) -> None:
     apart = {"$and": [{field: value} for field, value in conditions.items()]}
-    assert matcher(conditions)(metadata) is matcher(apart)(metadata)
+    assert build_matcher(conditions)(metadata) is build_matcher(apart)(metadata)

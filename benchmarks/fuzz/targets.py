@@ -21,7 +21,7 @@ from qtmiddleware.evaluation import Dataset
 from qtmiddleware.evaluation.reporting.figures import clean_text, fit_text, shorten_start
 from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.preprocessing import prepare, protected_spans
-from qtmiddleware.providers.stores.filters import matcher
+from qtmiddleware.providers.stores.filters import build_matcher
 from qtmiddleware.providers.stores.passages import index_text, query_words
 from qtmiddleware.runtime.cache.stored import decode, encode
 
@@ -67,7 +67,7 @@ def filters(data: bytes) -> None:
     """A condition is met or not, or refused with an `InvalidQuery`."""
     for given in _json(data):
         with suppress(InvalidQuery):
-            meets = matcher(given)
+            meets = build_matcher(given)
             for metadata in ({}, {"a": 1, "b": ["x", "y"], "c": "x", "d": True, "e": None}, given):
                 if isinstance(metadata, dict):
                     check(isinstance(meets(metadata), bool), "a condition is met or not")

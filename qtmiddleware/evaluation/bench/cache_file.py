@@ -16,13 +16,13 @@ from qtmiddleware.providers.stores.sqlite.files import (
     FAILURES,
     check_layout,
     connect_file,
+    describe_error,
     is_damage,
     is_empty,
     is_foreign,
     make_file,
-    mark_of,
-    said,
-    use_wal,
+    read_mark,
+    use_write_ahead_log,
 )
 from qtmiddleware.runtime.files import set_aside
 from qtmiddleware.runtime.logs import get_logger
@@ -86,7 +86,9 @@ class CacheFile:
         except FAILURES as error:
             # The cause may quote a text of the file.
             cause = None if is_damage(error) else error
-            raise StoreError(f"the cache {self._path} cannot be used ({said(error)}); {_advice(error)}") from cause
+            raise StoreError(
+                f"the cache {self._path} cannot be used ({describe_error(error)}); {_advice(error)}"
+            ) from cause
 
     def _opened(self) -> sqlite3.Connection:
         """A connection to the cache; one that is damaged is set aside first."""
@@ -123,7 +125,7 @@ class CacheFile:
             self._check(connection)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
         connection.execute("PRAGMA synchronous = NORMAL")
-        use_wal(connection)
+        use_write_ahead_log(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
             # Of two that come at once the second finds it made.
@@ -137,7 +139,7 @@ class CacheFile:
         self._check(connection)
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        if mark_of(connection) != (APPLICATION_ID, VERSION):
+        if read_mark(connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is no cache of this version of qtmiddleware; it was left as it is: move it away, or "
                 "name another folder"

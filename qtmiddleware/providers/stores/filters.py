@@ -24,7 +24,7 @@ _OPERATORS: Final = ("$eq", "$ne", *_ORDERS, "$in", "$nin", "$exists")
 _JUNCTIONS: Final = ("$and", "$or")
 
 
-def matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
+def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     """A function that tells whether metadata meets *filter*; it raises for no metadata whatever.
 
     ``{"field": value}`` means ``{"field": {"$eq": value}}``; several keys of one mapping must all be met. ``$eq`` and
@@ -40,35 +40,35 @@ def matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
 
 class Condition:
-    """A filter that is ready for use: *meets* is its `matcher`, *key* the same text for equal filters."""
+    """A filter that is ready for use: *meets* is its `build_matcher`, *key* the same text for equal filters."""
 
     def __init__(self, filter: Mapping[str, Any]) -> None:  # noqa: A002
-        self.meets: Final[Matcher] = matcher(filter)
+        self.meets: Final[Matcher] = build_matcher(filter)
         self.key: Final = repr(filter)
 
 
 def _conditions(found: Any, depth: int) -> Matcher:
     if not isinstance(found, Mapping):
-        raise _impossible(f"a condition is a mapping from fields, $and or $or, not {_kind(found)}")
+        raise _make_error(f"a condition is a mapping from fields, $and or $or, not {_kind_of(found)}")
     if depth > DEEPEST:
-        raise _impossible(f"conditions may be nested {DEEPEST} deep, these are deeper")
+        raise _make_error(f"conditions may be nested {DEEPEST} deep, these are deeper")
     return _all([_condition(key, value, depth) for key, value in found.items()])
 
 
 def _condition(key: Any, value: Any, depth: int) -> Matcher:
     if not isinstance(key, str):
-        raise _impossible(f"a field's name is a text, not {_kind(key)}")
+        raise _make_error(f"a field's name is a text, not {_kind_of(key)}")
     if key in _JUNCTIONS:
         if not isinstance(value, list | tuple) or not value:
-            raise _impossible(f"{key} takes a list of one or more conditions, not {_kind(value)}")
+            raise _make_error(f"{key} takes a list of one or more conditions, not {_kind_of(value)}")
         parts = [_conditions(part, depth + 1) for part in value]
         return _all(parts) if key == "$and" else _any(parts)
     if key.startswith("$"):
-        raise _impossible(f"{key} cannot stand where a field does; {' and '.join(_JUNCTIONS)} can")
+        raise _make_error(f"{key} cannot stand where a field does; {' and '.join(_JUNCTIONS)} can")
     if not isinstance(value, Mapping):
         return _equal(key, [_operand("$eq", value)])
     if not value:
-        raise _impossible(f"the field {key!r} has no operator; allowed are {', '.join(_OPERATORS)}")
+        raise _make_error(f"the field {key!r} has no operator; allowed are {', '.join(_OPERATORS)}")
     return _all([_operation(key, name, operand) for name, operand in value.items()])
 
 
@@ -79,18 +79,18 @@ def _operation(field: str, name: Any, operand: Any) -> Matcher:
         return equal if name == "$eq" else _not(equal)
     if name in ("$in", "$nin"):
         if not isinstance(operand, list | tuple | set | frozenset):
-            raise _impossible(f"{name} takes a list of texts, numbers and booleans, not {_kind(operand)}")
+            raise _make_error(f"{name} takes a list of texts, numbers and booleans, not {_kind_of(operand)}")
         equal = _equal(field, [_operand(name, one) for one in operand])
         return equal if name == "$in" else _not(equal)
     if name in _ORDERS:
         if not _is_number(operand) or not _is_finite(operand):
-            raise _impossible(f"{name} takes a number, not {_kind(operand)}")
+            raise _make_error(f"{name} takes a number, not {_kind_of(operand)}")
         return _ordered(field, _ORDERS[name], operand)
     if name == "$exists":
         if not isinstance(operand, bool):
-            raise _impossible(f"$exists takes true or false, not {_kind(operand)}")
+            raise _make_error(f"$exists takes true or false, not {_kind_of(operand)}")
         return lambda metadata: (metadata.get(field) is not None) is operand
-    raise _impossible(f"{name!r} is no operator; allowed are {', '.join(_OPERATORS)}")
+    raise _make_error(f"{name!r} is no operator; allowed are {', '.join(_OPERATORS)}")
 
 
 def _equal(field: str, operands: Collection[Any]) -> Matcher:
@@ -150,7 +150,7 @@ def _not(part: Matcher) -> Matcher:
 
 def _operand(name: str, value: Any) -> Any:
     if not isinstance(value, str | int | float):
-        raise _impossible(f"{name} takes a text, a number or a boolean, not {_kind(value)}")
+        raise _make_error(f"{name} takes a text, a number or a boolean, not {_kind_of(value)}")
     return value
 
 
@@ -166,12 +166,12 @@ def _is_finite(number: float) -> bool:
         return False
 
 
-def _kind(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     """What *value* is, without telling what it holds."""
     if isinstance(value, list | tuple) and not value:
         return "an empty list"
     return "null" if value is None else f"{type(value).__name__}"
 
 
-def _impossible(why: str) -> InvalidQuery:
+def _make_error(why: str) -> InvalidQuery:
     return InvalidQuery(f"the filter cannot be applied: {why}", argument="filter")

@@ -27,17 +27,17 @@ Row = tuple[str, str, str]
 """A passage as it is stored: its id, its text and its metadata as JSON."""
 
 
-def checked_slices(
+def check_slices(
     passages: Iterable[tuple[Passage, Sequence[float]]], dimension: int
 ) -> Iterator[tuple[list[Row], Floats]]:
     """*passages* as rows with their vectors, a few hundred at a time; raises `StoreError` for what cannot be kept."""
     source = iter(passages)
     while part := list(islice(source, SLICE)):
-        rows = [checked_row(passage) for passage, _ in part]
-        yield rows, checked_vectors([vector for _, vector in part], dimension, of=[row[0] for row in rows])
+        rows = [check_row(passage) for passage, _ in part]
+        yield rows, check_vectors([vector for _, vector in part], dimension, of=[row[0] for row in rows])
 
 
-def paired(
+def pair_vectors(
     passages: Sequence[Passage], vectors: Sequence[Sequence[float]]
 ) -> Iterator[tuple[Passage, Sequence[float]]]:
     """Each of *passages* with its vector; raises `StoreError` unless there are as many of both."""
@@ -46,12 +46,12 @@ def paired(
     return zip(passages, vectors, strict=True)
 
 
-def possible_ids(ids: Iterable[str]) -> list[str]:
+def filter_ids(ids: Iterable[str]) -> list[str]:
     """Of *ids* those that a passage can have, each once."""
     return [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
 
 
-def checked_row(passage: Passage) -> Row:
+def check_row(passage: Passage) -> Row:
     """*passage* as it is stored; raises `StoreError` for an id that is no text and metadata that is no JSON."""
     if not _is_storable(passage.id):
         raise StoreError(f"the id {passage.id!r} is not text that can be stored; nothing was written")
@@ -73,15 +73,15 @@ def _is_storable(id_: Any) -> bool:
     return True
 
 
-def checked_query(query: Sequence[float] | str, dimension: int) -> Floats:
+def check_query(query: Sequence[float] | str, dimension: int) -> Floats:
     """The vector of a search; raises `StoreError` for a text, which no store of this kind can embed."""
     if isinstance(query, str):
         raise StoreError("this store keeps vectors and embeds nothing itself: search it by the query's vector")
-    found: Floats = checked_vectors([query], dimension)[0]
+    found: Floats = check_vectors([query], dimension)[0]
     return found
 
 
-def checked_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: Sequence[str] = ()) -> Floats:
+def check_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: Sequence[str] = ()) -> Floats:
     """*vectors* as an array of float32, each of *dimension* finite numbers; raises `StoreError` otherwise.
 
     *of* are the ids they belong to; without them they are a query's.
@@ -107,7 +107,7 @@ def checked_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: S
     return array
 
 
-def normalised(vectors: Floats) -> Floats:
+def normalise(vectors: Floats) -> Floats:
     """*vectors*, brought to length 1 in place, so that a product is a cosine; one of length 0 stays as it is."""
     import numpy as np
 

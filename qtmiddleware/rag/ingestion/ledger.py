@@ -15,7 +15,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import StoreError
 from qtmiddleware.protocols import Store
 from qtmiddleware.providers.stores import MemoryStore
-from qtmiddleware.providers.stores.sqlite.files import FAILURES, MEMORY, is_damage, said
+from qtmiddleware.providers.stores.sqlite.files import FAILURES, MEMORY, describe_error, is_damage
 from qtmiddleware.rag.ingestion.schema import open_ledger
 
 _RUN_TABLES: Final = ("target", "publishing", "todo")
@@ -121,7 +121,7 @@ class Ledger:
             except FAILURES as error:
                 if is_damage(error):
                     # The cause may quote a text of the file.
-                    raise self.damaged(said(error)) from None
+                    raise self.damaged(describe_error(error)) from None
                 raise StoreError(f"{self.path}, which ingest keeps beside the index, failed: {error}") from error
 
     def damaged(self, why: str) -> StoreError:

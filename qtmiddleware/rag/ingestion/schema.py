@@ -13,13 +13,13 @@ from qtmiddleware.providers.stores.sqlite.files import (
     MEMORY,
     check_layout,
     connect_file,
+    describe_error,
     is_damage,
     is_empty,
     is_foreign,
-    kind_of,
     make_file,
-    mark_of,
-    said,
+    read_mark,
+    result_code,
 )
 
 APPLICATION_ID: Final = 0x71746D69
@@ -107,12 +107,12 @@ def open_ledger(path: str) -> sqlite3.Connection:
 
 
 def _refused(path: str, error: Exception) -> StoreError:
-    if kind_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(f"another ingest is running into this index (it holds {path}); wait until it has ended")
     if is_foreign(error):
         return StoreError(
-            f"{path}, which ingest keeps beside the index, cannot be used ({said(error)}); it was left as it is: move "
-            "it away, and everything is embedded again"
+            f"{path}, which ingest keeps beside the index, cannot be used ({describe_error(error)}); it was left as it "
+            "is: move it away, and everything is embedded again"
         )
     return StoreError(
         f"{path}, which ingest keeps beside the index, cannot be opened: {error}; it must be a file that can be "
@@ -142,7 +142,7 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: str) -> None:
-    owner, version = mark_of(connection)
+    owner, version = read_mark(connection)
     if owner != APPLICATION_ID:
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: move it away")
     if version != VERSION:

@@ -48,8 +48,6 @@ MAX_CHARS: Final = 50_000
 """Characters the tokenizer looks at: two hundred for every token kept. All of a text would take a second a megabyte."""
 BATCH: Final = 32
 
-__all__ = ["MODEL_NAME", "MiniLMEmbedder"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Model:

@@ -21,8 +21,6 @@ from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.steps import aconverse, converse
 from qtmiddleware.types import Deadline
 
-__all__ = ["OpenAIModel", "accepts", "make_model"]
-
 
 class OpenAIModel:
     """Asks *model* through the ``openai`` client and learns what its provider understands.

@@ -13,14 +13,14 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers.stores.filters import Condition
-from qtmiddleware.providers.stores.lancedb.table import open_table, spilled
+from qtmiddleware.providers.stores.lancedb.table import open_table, spill
 from qtmiddleware.providers.stores.passages import (
     DIGITS,
-    checked_query,
-    checked_slices,
-    normalised,
-    paired,
-    possible_ids,
+    check_query,
+    check_slices,
+    filter_ids,
+    normalise,
+    pair_vectors,
     query_words,
 )
 from qtmiddleware.runtime.forking import ForkLock
@@ -37,7 +37,7 @@ _REMEMBERED: Final = 32
 """Filters whose ids are kept until the table changes."""
 
 
-class Looking:
+class ExactSearch:
     """Finds the best of a table, exactly: neither a filter nor chance among equals keeps a better one out.
 
     The table cannot read metadata itself. So what it finds is held against the filter here; where few of the best meet
@@ -47,7 +47,7 @@ class Looking:
     def __init__(self) -> None:
         self._met: dict[tuple[int, str], list[str] | None] = {}
 
-    def best(
+    def find_best(
         self,
         table: Any,
         query: Callable[[], Any],
@@ -63,26 +63,26 @@ class Looking:
         first = limit = 1 + top_k * (1 if condition is None else 4)
         while True:
             if condition is not None and (limit > first or (table.version, condition.key) in self._met):
-                version, few = self._few(table, condition)
+                version, few = self._find_few(table, condition)
                 if few is not None:
-                    asked = query().where(by_id(few), prefilter=True).limit(max(1, len(few)))
-                    found = _sorted(_records(asked, measure, score), condition)
+                    asked = query().where(match_ids(few), prefilter=True).limit(max(1, len(few)))
+                    found = _sort(_read_records(asked, measure, score), condition)
                     if table.version == version:
                         break
                     # Somebody wrote in the meantime; what is found from here on is found in one look.
-            seen = _records(query().limit(limit), measure, score)
-            found = _sorted(seen, condition)[:top_k]
+            seen = _read_records(query().limit(limit), measure, score)
+            found = _sort(seen, condition)[:top_k]
             enough = len(found) == top_k and found[-1]["score"] > seen[-1]["score"]
             if enough or len(seen) < limit:
                 break
             limit *= _WIDER
         return [{**one, "metadata": json.loads(one["metadata"])} for one in found[:top_k]]
 
-    def _few(self, table: Any, condition: Condition) -> tuple[int, list[str] | None]:
+    def _find_few(self, table: Any, condition: Condition) -> tuple[int, list[str] | None]:
         """The table's version and the ids that meet *condition* in it; ``None`` where they are many."""
         version: int = table.version
         if (version, condition.key) not in self._met:
-            ids = _meeting(table, condition)
+            ids = _find_matching(table, condition)
             if len(self._met) >= _REMEMBERED:
                 self._met.clear()
             self._met[version, condition.key] = ids if len(ids) <= _FEW else None
@@ -90,7 +90,7 @@ class Looking:
         return version, self._met.get((version, condition.key))
 
 
-def by_id(ids: list[str]) -> str:
+def match_ids(ids: list[str]) -> str:
     """The condition that a passage is one of these, as SQL writes it."""
     if not ids:
         return "false"
@@ -98,7 +98,7 @@ def by_id(ids: list[str]) -> str:
     return f"id IN ({', '.join(quoted)})"
 
 
-def _meeting(table: Any, condition: Condition) -> list[str]:
+def _find_matching(table: Any, condition: Condition) -> list[str]:
     found: list[str] = []
     for batch in table.search().select(["id", "metadata"]).to_batches():
         values = json.loads(f"[{','.join(batch['metadata'].to_pylist())}]")
@@ -107,12 +107,12 @@ def _meeting(table: Any, condition: Condition) -> list[str]:
     return found
 
 
-def _sorted(records: list[Record], condition: Condition | None) -> list[Record]:
+def _sort(records: list[Record], condition: Condition | None) -> list[Record]:
     met = (one for one in records if condition is None or condition.meets(json.loads(one["metadata"])))
     return sorted(met, key=lambda one: (-one["score"], one["id"]))
 
 
-def _records(query: Any, measure: str, score: Callable[[float], float]) -> list[Record]:
+def _read_records(query: Any, measure: str, score: Callable[[float], float]) -> list[Record]:
     """What a query of the table finds, with the metadata as it is stored."""
     found = query.select(["id", "text", "metadata", measure]).to_arrow()
     columns = [found[name].to_pylist() for name in ("id", "text", "metadata", measure)]
@@ -121,8 +121,6 @@ def _records(query: Any, measure: str, score: Callable[[float], float]) -> list[
         for id_, text, metadata, measured in zip(*columns, strict=True)
     ]
 
-
-__all__ = ["LanceDBStore"]
 
 _log = get_logger(__name__)
 
@@ -156,7 +154,7 @@ class LanceDBStore:
         self._dimension = dimension
         self._writing = ForkLock()
         self._writes = 0
-        self._looking = Looking()
+        self._looking = ExactSearch()
         self._open: Any
         self._open, self._identity = open_table(self._path, embedding_model=embedding_model, dimension=dimension)
 
@@ -182,25 +180,25 @@ class LanceDBStore:
         *passages* are taken as they come, into a temporary file beside the table, and then written; what they raise
         passes through and nothing is written. Of several with one id the last stays; an id in both is written.
         """
-        with self._table("written to") as table:
+        with self._use_table("written to") as table:
             schema = table.schema
-        with spilled(checked_slices(passages, self._dimension), schema, self._path) as (count, reader):
-            gone = possible_ids(delete)
+        with spill(check_slices(passages, self._dimension), schema, self._path) as (count, reader):
+            gone = filter_ids(delete)
             if not count and not gone:
                 return
-            with self._writing.free, self._table("written to") as table:
+            with self._writing.free, self._use_table("written to") as table:
                 merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
                 if gone:
-                    merge = merge.when_not_matched_by_source_delete(by_id(gone))
+                    merge = merge.when_not_matched_by_source_delete(match_ids(gone))
                 merge.execute(reader)
-                self._tidy(table)
+                self._optimise(table)
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Write *passages*, replacing those of the same id; all of them or none.
 
         Of several with one id, the last stays.
         """
-        self.write(paired(passages, vectors))
+        self.write(pair_vectors(passages, vectors))
 
     def delete(self, ids: Sequence[str]) -> None:
         """Remove the passages of these *ids*, all or none; unknown ones are no error."""
@@ -208,7 +206,7 @@ class LanceDBStore:
 
     def count(self) -> int:
         """How many passages there are."""
-        with self._table("read") as table:
+        with self._use_table("read") as table:
             return int(table.count_rows())
 
     def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
@@ -218,10 +216,10 @@ class LanceDBStore:
         text raises `StoreError`. A filter that few of the nearest meet has all metadata read, once until
         the next write.
         """
-        vector = normalised(checked_query(query, self._dimension)[None].copy())[0]
+        vector = normalise(check_query(query, self._dimension)[None].copy())[0]
         condition = Condition(filter) if filter else None
-        with self._table("read") as table:
-            return self._looking.best(
+        with self._use_table("read") as table:
+            return self._looking.find_best(
                 table,
                 lambda: table.search(vector, vector_column_name="vector").distance_type("dot").bypass_vector_index(),
                 "_distance",
@@ -241,8 +239,8 @@ class LanceDBStore:
         condition = Condition(filter) if filter else None
         if not words:
             return []
-        with self._table("read") as table:
-            return self._looking.best(
+        with self._use_table("read") as table:
+            return self._looking.find_best(
                 table,
                 lambda: table.search(words, query_type="fts", fts_columns="words"),
                 "_score",
@@ -255,7 +253,7 @@ class LanceDBStore:
         """Let go of the folder; closing twice does no harm."""
         self._open = None
 
-    def _tidy(self, table: Any) -> None:
+    def _optimise(self, table: Any) -> None:
         """Bring files together and new words into the index, now and then; no write fails by it."""
         self._writes += 1
         try:
@@ -268,7 +266,7 @@ class LanceDBStore:
             _log.debug("the files of the store were not brought together: %s", type(error).__name__)
 
     @contextmanager
-    def _table(self, doing: str) -> Iterator[Any]:
+    def _use_table(self, doing: str) -> Iterator[Any]:
         table = self._open
         if table is None:
             raise StoreError(f"the store {self._path} could not be {doing}: it is closed")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
-from qtmiddleware.providers.stores.passages import Row, index_text, normalised
+from qtmiddleware.providers.stores.passages import Row, index_text, normalise
 from qtmiddleware.runtime.files import PRIVATE_FOLDER, check_link, make_private_folders
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ _IN_MEMORY: Final = 32 << 20
 
 
 @contextmanager
-def spilled(slices: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path) -> Iterator[tuple[int, Any]]:
+def spill(slices: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path) -> Iterator[tuple[int, Any]]:
     """How many different ids *slices* hold, and a reader over them that keeps the last of each id.
 
     The table refuses an id that comes twice and has to be able to read again where another writer was faster; and what
@@ -141,10 +141,10 @@ def spilled(slices: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Pat
                 except OSError as error:
                     raise StoreError(f"the store {folder} could not be written to: {error}") from error
         file.seek(0)
-        yield len(last), pa.RecordBatchReader.from_batches(schema, _each_once(pa.ipc.open_stream(file), last))
+        yield len(last), pa.RecordBatchReader.from_batches(schema, _keep_last(pa.ipc.open_stream(file), last))
 
 
-def _each_once(batches: Iterable[Any], last: dict[str, int]) -> Iterator[Any]:
+def _keep_last(batches: Iterable[Any], last: dict[str, int]) -> Iterator[Any]:
     import pyarrow as pa
 
     position = 0
@@ -160,7 +160,7 @@ def _batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
     ids, texts, metadata = zip(*rows, strict=True)
     words = [index_text(text, facts) for _, text, facts in rows]
     # Of length 1 or 0, so that a product is the cosine and one without direction has the score 0.
-    flat = pa.array(normalised(vectors.copy()).ravel())
+    flat = pa.array(normalise(vectors.copy()).ravel())
     vector = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
     columns = [pa.array(values, pa.string()) for values in (ids, texts, words, metadata)]
     return pa.record_batch([*columns, vector], schema=schema)

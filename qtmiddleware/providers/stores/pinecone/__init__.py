@@ -9,7 +9,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.protocols import Store
-from qtmiddleware.providers.stores.pinecone.calls import PATIENCE, within
+from qtmiddleware.providers.stores.pinecone.calls import TIMEOUT_SECONDS, call_within
 from qtmiddleware.providers.stores.pinecone.indexes import (
     HybridPineconeStore,
     PineconeSparseEncoder,
@@ -109,7 +109,7 @@ def _client(key: str, opened: ExitStack) -> Any:
     from pinecone import Pinecone
 
     made_with = f"made with the key of {KEY_VARIABLE}"
-    client = within(PATIENCE, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with)
+    client = call_within(TIMEOUT_SECONDS, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with)
     _close_with(opened, client)
     return client
 
@@ -117,7 +117,9 @@ def _client(key: str, opened: ExitStack) -> Any:
 def _index(client: Any, name: str | None, host: str | None, opened: ExitStack) -> Any:
     """The index of that *host*, else of that *name*."""
     asked = {"host": host} if host else {"name": name}
-    index = within(PATIENCE, lambda: client.Index(**asked), f"the Pinecone index {host or name!r}", "opened")
+    index = call_within(
+        TIMEOUT_SECONDS, lambda: client.Index(**asked), f"the Pinecone index {host or name!r}", "opened"
+    )
     _close_with(opened, index)
     return index
 

@@ -11,21 +11,21 @@ from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.protocols import Filter, Passage, Record
-from qtmiddleware.providers.stores.passages import paired
-from qtmiddleware.providers.stores.pinecone.calls import PATIENCE, Calls
+from qtmiddleware.providers.stores.passages import pair_vectors
+from qtmiddleware.providers.stores.pinecone.calls import TIMEOUT_SECONDS, Calls
 from qtmiddleware.providers.stores.pinecone.records import (
     DEFAULT_NAMESPACES,
     MOST_IDS,
     MOST_MATCHES,
     MOST_VECTORS,
     Row,
-    as_record,
-    as_sent,
-    batches,
-    checked_id,
-    in_order,
+    check_id,
     is_id,
-    whole,
+    plain_filter,
+    read_record,
+    restore_integer,
+    sort_records,
+    split_batches,
 )
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
@@ -35,14 +35,14 @@ _DEFAULT: Final = "__default__"
 _log = get_logger("qtmiddleware.stores")
 
 
-def vectors_in(stats: Any, namespace: str) -> int:
+def count_vectors(stats: Any, namespace: str) -> int:
     """How many vectors *stats* counts in *namespace*; the default one goes by two names."""
     held: Mapping[str, Any] = getattr(stats, "namespaces", None) or {}
     names = DEFAULT_NAMESPACES if namespace in DEFAULT_NAMESPACES else (namespace,)
     return max((int(held[name].vector_count or 0) for name in names if name in held), default=0)
 
 
-class About:
+class ModelRecord:
     """The record that says which model made the vectors of *namespace*, looked for once, before anything else.
 
     *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *patience* is how many seconds a
@@ -133,7 +133,7 @@ class About:
         self._check_index(stats)
         answer = self._calls("fetch", "opened", ids=[self._id], namespace=NAMESPACE, missing=None)
         found = None if answer is None else answer.vectors.get(self._id)
-        self._foreign = vectors_in(stats, self._namespace)
+        self._foreign = count_vectors(stats, self._namespace)
         if found is not None:
             self._check_model(found.metadata or {})
         elif self._foreign:
@@ -152,7 +152,7 @@ class About:
             )
 
     def _check_model(self, held: Mapping[str, Any]) -> None:
-        model, dimension = str(held.get("embedding_model") or ""), int(whole(held.get("dimension")) or 0)
+        model, dimension = str(held.get("embedding_model") or ""), int(restore_integer(held.get("dimension")) or 0)
         if (model, dimension) != (self._model, self._dimension):
             raise StoreError(
                 f"{self._where} was made {_made_by(model, dimension)}, not "
@@ -207,7 +207,7 @@ class PineconeBase:
         dimension: int,
         namespace: str,
         text_field: str,
-        timeout_seconds: float = PATIENCE,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         opened: ExitStack | None = None,
     ) -> None:
         # Some clients say None for the default namespace.
@@ -219,14 +219,14 @@ class PineconeBase:
         self._namespace = namespace
         self._text_field = text_field
         self._calls = Calls(index, seconds=timeout_seconds, opened=opened)
-        self._about = About(
+        self._about = ModelRecord(
             self._calls,
             namespace,
             kind=self._kind,
             model=embedding_model,
             dimension=dimension,
             patience=timeout_seconds,
-            put=self._put_note,
+            put=self._write_note,
         )
 
     def __repr__(self) -> str:
@@ -259,7 +259,7 @@ class PineconeBase:
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Write *passages*, replacing those of the same id; all are checked before the first is sent."""
-        self._write(list(self._rows(paired(passages, vectors))), ())
+        self._write(list(self._rows(pair_vectors(passages, vectors))), ())
 
     def delete(self, ids: Sequence[str]) -> None:
         """Remove the passages of these *ids*, up to a thousand in a request; unknown ones are no error."""
@@ -273,7 +273,7 @@ class PineconeBase:
     def count(self) -> int:
         """How many passages there are, as far as Pinecone has counted: what was just written may still be missing."""
         self._about.look()
-        return vectors_in(self._calls("describe_index_stats", "read"), self._namespace)
+        return count_vectors(self._calls("describe_index_stats", "read"), self._namespace)
 
     def close(self) -> None:
         """Let go of the connections that were opened for this store; an index that was given stays open."""
@@ -283,7 +283,7 @@ class PineconeBase:
         stale = dict.fromkeys(delete)
         sent = 0
         try:
-            for batch in batches(rows, self._most):
+            for batch in split_batches(rows, self._most):
                 if not sent:
                     self._about.claim()
                 self._send(batch)
@@ -299,7 +299,7 @@ class PineconeBase:
     def _rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
         """*passages* as they will be sent, each checked."""
         for passage, vector in passages:
-            checked_id(passage.id)
+            check_id(passage.id)
             yield self._row(passage, vector)
 
     def _row(self, passage: Passage, vector: Sequence[float]) -> Row:
@@ -308,7 +308,7 @@ class PineconeBase:
     def _send(self, batch: list[Row]) -> None:
         raise NotImplementedError
 
-    def _put_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         raise NotImplementedError
 
     def _remove(self, ids: list[str]) -> None:
@@ -322,7 +322,7 @@ class PineconeBase:
 
     def _query(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
         """The matches of a query by vector."""
-        condition = as_sent(filter)
+        condition = plain_filter(filter)
         if top_k < 1:
             return []
         answer = self._calls(
@@ -337,6 +337,6 @@ class PineconeBase:
         )
         # A Euclidean index answers distances, the least first; everywhere here greater is better.
         sign = -1.0 if self._about.metric == "euclidean" else 1.0
-        return in_order(
-            [as_record(it.id, sign * (it.score or 0.0), it.metadata, self._text_field) for it in answer.matches]
+        return sort_records(
+            [read_record(it.id, sign * (it.score or 0.0), it.metadata, self._text_field) for it in answer.matches]
         )

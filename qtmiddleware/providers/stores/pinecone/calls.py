@@ -32,15 +32,15 @@ def status_of(error: BaseException) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def as_store_error(error: Exception, subject: str, doing: str) -> StoreError:
+def read_client_error(error: Exception, subject: str, doing: str) -> StoreError:
     """The `StoreError` for *error*, raised by the client while *subject* was being *doing* ("searched", "written to").
 
     Its message names the kind of failure alone: Pinecone likes to quote what it was sent.
     """
-    return StoreError(f"{subject} could not be {doing}: {_said(error)}")
+    return StoreError(f"{subject} could not be {doing}: {_describe(error)}")
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     status = status_of(error)
     if status is not None:
         advice = _ADVICE.get(status) or ("is not available; try again later" if status >= 500 else _ADVICE[400])
@@ -58,12 +58,12 @@ def _said(error: Exception) -> str:
 
 T = TypeVar("T")
 
-PATIENCE: Final = 60.0
+TIMEOUT_SECONDS: Final = 60.0
 """Seconds one request may take by default, with the client's own retries."""
 FAIL: Final = object()
 
 
-def within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T:
+def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T:
     """What *call* returns; raises `StoreError` for what it raises and when it has not returned after *seconds*.
 
     The client's own timeout counts for one attempt of four, each followed by a pause of up to a minute and a half. A
@@ -90,7 +90,7 @@ def within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T
         raise error
     if isinstance(error, StoreError):
         raise error
-    raise as_store_error(error, subject, doing) from error
+    raise read_client_error(error, subject, doing) from error
 
 
 class Calls:
@@ -118,7 +118,7 @@ class Calls:
                 'the pinecone client that is installed is too old for this; run: pip install "pinecone>=6"'
             )
         try:
-            return within(self._seconds, partial(call, **arguments), self.subject, doing)
+            return call_within(self._seconds, partial(call, **arguments), self.subject, doing)
         except StoreError as error:
             if missing is not FAIL and error.__cause__ is not None and status_of(error.__cause__) == 404:
                 return missing

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from qtmiddleware.errors import StoreError
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers.stores.pinecone.base import WRITING, PineconeBase
-from qtmiddleware.providers.stores.pinecone.calls import PATIENCE, status_of, within
+from qtmiddleware.providers.stores.pinecone.calls import TIMEOUT_SECONDS, call_within, status_of
 from qtmiddleware.providers.stores.pinecone.records import (
     FRAME_BYTES,
     MOST_MATCHES,
@@ -20,13 +20,13 @@ from qtmiddleware.providers.stores.pinecone.records import (
     MOST_TEXTS,
     NUMBER_BYTES,
     Row,
-    as_record,
-    as_sent,
-    checked_fields,
-    checked_id,
-    checked_vector,
-    in_order,
+    check_fields,
+    check_id,
+    check_vector,
+    plain_filter,
     plain_text,
+    read_record,
+    sort_records,
 )
 
 
@@ -48,7 +48,7 @@ class PineconeTextStore(PineconeBase):
         *,
         namespace: str = "",
         text_field: str = "text",
-        timeout_seconds: float = PATIENCE,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         opened: ExitStack | None = None,
     ) -> None:
         super().__init__(
@@ -70,25 +70,25 @@ class PineconeTextStore(PineconeBase):
         if top_k < 1 or not query.strip():
             return []
         asked: dict[str, Any] = {"inputs": {"text": plain_text(query)}, "top_k": min(top_k, MOST_MATCHES)}
-        if condition := as_sent(filter):
+        if condition := plain_filter(filter):
             asked["filter"] = condition
-        answer = self._asked("search", "searched", namespace=self._namespace, query=asked)
+        answer = self._call("search", "searched", namespace=self._namespace, query=asked)
         hits = answer.result.hits
-        return in_order([as_record(_id(hit), _score(hit), hit["fields"], self._text_field) for hit in hits])
+        return sort_records([read_record(_id(hit), _score(hit), hit["fields"], self._text_field) for hit in hits])
 
     def _row(self, passage: Passage, vector: Sequence[float]) -> Row:  # noqa: ARG002
-        fields, size = checked_fields(passage, self._text_field, reserved=("id", "_id"))
+        fields, size = check_fields(passage, self._text_field, reserved=("id", "_id"))
         return Row(passage, {"_id": passage.id, **fields}, size + len(passage.id) + FRAME_BYTES)
 
     def _send(self, batch: list[Row]) -> None:
         records = [row.record for row in batch]
-        self._asked("upsert_records", WRITING, records=records, namespace=self._namespace)
+        self._call("upsert_records", WRITING, records=records, namespace=self._namespace)
 
-    def _put_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         note = {"_id": id_, self._text_field: "about this index", **metadata}
-        self._asked("upsert_records", WRITING, records=[note], namespace=namespace)
+        self._call("upsert_records", WRITING, records=[note], namespace=namespace)
 
-    def _asked(self, method: str, doing: str, **arguments: Any) -> Any:
+    def _call(self, method: str, doing: str, **arguments: Any) -> Any:
         """What *method* of the index returns; a refusal says what it mostly comes of."""
         try:
             return self._calls(method, doing, **arguments)
@@ -129,7 +129,7 @@ class PineconeSparseEncoder:
     """
 
     def __init__(
-        self, client: Any, model: str = "pinecone-sparse-english-v0", *, timeout_seconds: float = PATIENCE
+        self, client: Any, model: str = "pinecone-sparse-english-v0", *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
         self._client = client
         self._seconds = timeout_seconds
@@ -144,13 +144,13 @@ class PineconeSparseEncoder:
         worded = [at for at, text in enumerate(texts) if text.strip()]
         for start in range(0, len(worded), MOST_TEXTS):
             part = worded[start : start + MOST_TEXTS]
-            for at, vector in zip(part, self._embedded([texts[at] for at in part], kind), strict=True):
+            for at, vector in zip(part, self._embed([texts[at] for at in part], kind), strict=True):
                 made[at] = vector
         return made
 
-    def _embedded(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
+    def _embed(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
         subject, options = f"Pinecone's model {self.name}", {"input_type": kind, "truncate": "END"}
-        answer = within(
+        answer = call_within(
             self._seconds,
             lambda: self._client.inference.embed(model=self.name, inputs=texts, parameters=options),
             subject,
@@ -184,7 +184,7 @@ class SparseLeg(PineconeBase):
         *,
         namespace: str = "",
         text_field: str = "text",
-        timeout_seconds: float = PATIENCE,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         opened: ExitStack | None = None,
     ) -> None:
         self._encoder = encoder
@@ -206,15 +206,15 @@ class SparseLeg(PineconeBase):
         self._about.look()
         if top_k < 1 or not query.strip():
             return []
-        as_sent(filter)
-        (vector,) = self._encoded([query], "query")
+        plain_filter(filter)
+        (vector,) = self._encode([query], "query")
         return self._query(top_k, filter, sparse_vector=vector) if vector else []
 
     def _rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
         source = iter(passages)
         while part := [passage for passage, _ in islice(source, MOST_TEXTS)]:
-            checked = [(checked_id(it.id), *checked_fields(it, self._text_field)) for it in part]
-            vectors = self._encoded([_words_of(it) for it in part], "passage")
+            checked = [(check_id(it.id), *check_fields(it, self._text_field)) for it in part]
+            vectors = self._encode([_words_of(it) for it in part], "passage")
             for passage, (id_, fields, size), vector in zip(part, checked, vectors, strict=True):
                 if vector is None:
                     yield Row(passage, None)
@@ -231,15 +231,15 @@ class SparseLeg(PineconeBase):
         if wordless := [row.passage.id for row in batch if row.record is None]:
             self._remove(wordless)
 
-    def _put_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         anything = {"indices": [0], "values": [1.0]}
         self._upsert_vectors([{"id": id_, "values": [], "sparse_values": anything, "metadata": metadata}], namespace)
 
-    def _encoded(self, texts: list[str], kind: TextKind) -> list[dict[str, list[Any]] | None]:
+    def _encode(self, texts: list[str], kind: TextKind) -> list[dict[str, list[Any]] | None]:
         made = self._encoder([plain_text(text) for text in texts], kind)
         if len(made) != len(texts):
             raise StoreError(f"the sparse encoder gave {len(made)} vectors for {len(texts)} texts")
-        return [_checked(indices, values) for indices, values in made]
+        return [_check_sparse(indices, values) for indices, values in made]
 
 
 def _words_of(passage: Passage) -> str:
@@ -248,7 +248,7 @@ def _words_of(passage: Passage) -> str:
     return f"{passage.text}\n{context}" if isinstance(context, str) else passage.text
 
 
-def _checked(indices: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]] | None:
+def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]] | None:
     """A sparse vector as it is sent, ``None`` for one without weights; raises `StoreError` for one that is none."""
     try:
         weights = {int(at): float(weight) for at, weight in zip(indices, values, strict=True) if weight}
@@ -292,7 +292,7 @@ class PineconeStore(PineconeBase):
         dimension: int,
         namespace: str = "",
         text_field: str = "text",
-        timeout_seconds: float = PATIENCE,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         opened: ExitStack | None = None,
     ) -> None:
         self._dimension = dimension
@@ -314,13 +314,13 @@ class PineconeStore(PineconeBase):
         """
         if isinstance(query, str):
             raise StoreError("this store keeps vectors and embeds nothing itself: search it by the query's vector")
-        vector = checked_vector(query, self._dimension, "the query")
+        vector = check_vector(query, self._dimension, "the query")
         self._about.look()
         return self._query(top_k, filter, vector=vector)
 
     def _row(self, passage: Passage, vector: Sequence[float]) -> Row:
-        fields, size = checked_fields(passage, self._text_field)
-        values = checked_vector(vector, self._dimension, f"the passage {passage.id!r}")
+        fields, size = check_fields(passage, self._text_field)
+        values = check_vector(vector, self._dimension, f"the passage {passage.id!r}")
         if not any(values):
             raise StoreError(f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not take")
         record = {"id": passage.id, "values": values, "metadata": fields}
@@ -329,7 +329,7 @@ class PineconeStore(PineconeBase):
     def _send(self, batch: list[Row]) -> None:
         self._upsert_vectors([row.record for row in batch if row.record], self._namespace)
 
-    def _put_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         direction = [1.0] + [0.0] * (self._dimension - 1)
         self._upsert_vectors([{"id": id_, "values": direction, "metadata": metadata}], namespace)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import InvalidQuery, StoreError
 from qtmiddleware.protocols import Filter, Passage, Record
-from qtmiddleware.providers.stores.filters import matcher
+from qtmiddleware.providers.stores.filters import build_matcher
 
 # https://docs.pinecone.io/reference/api/database-limits and the requests' own description.
 MOST_IDS: Final = 1_000
@@ -44,7 +44,7 @@ def is_id(id_: object) -> bool:
     return isinstance(id_, str) and 0 < len(id_) <= LONGEST_ID and id_.isascii() and "\0" not in id_
 
 
-def checked_id(id_: Any) -> str:
+def check_id(id_: Any) -> str:
     """*id_*, if Pinecone can hold it; raises `StoreError`."""
     if not is_id(id_):
         shown = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
@@ -54,7 +54,7 @@ def checked_id(id_: Any) -> str:
     return str(id_)
 
 
-def checked_fields(passage: Passage, text_field: str, reserved: Sequence[str] = ()) -> tuple[dict[str, Any], int]:
+def check_fields(passage: Passage, text_field: str, reserved: Sequence[str] = ()) -> tuple[dict[str, Any], int]:
     """The metadata and the text of *passage* as one mapping of what Pinecone can hold, and its size in bytes.
 
     A value of ``None`` is left out, as Pinecone keeps none; raises `StoreError` for one it cannot hold.
@@ -100,7 +100,7 @@ def plain_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def checked_vector(vector: Any, dimension: int, whose: str) -> list[float]:
+def check_vector(vector: Any, dimension: int, whose: str) -> list[float]:
     """*vector* as a list of *dimension* finite numbers; raises `StoreError`."""
     try:
         numbers = [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
@@ -113,7 +113,7 @@ def checked_vector(vector: Any, dimension: int, whose: str) -> list[float]:
     return numbers
 
 
-def batches(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+def split_batches(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
     """*rows* in the parts that one request may hold each; of one id twice in a part, the last stays."""
     part: dict[str, Row] = {}
     size = 0
@@ -129,11 +129,11 @@ def batches(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
         yield list(part.values())
 
 
-def as_sent(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
+def plain_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
     """*filter* in plain JSON, empty where there is none; raises `InvalidQuery` for an impossible one."""
     if not filter:
         return {}
-    matcher(filter)
+    build_matcher(filter)
     return {key: _json(value) for key, value in filter.items()}
 
 
@@ -147,19 +147,19 @@ def _json(value: Any) -> Any:
     return [_json(one) for one in value] if isinstance(value, list | tuple | set | frozenset) else value
 
 
-def as_record(id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str) -> Record:
+def read_record(id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str) -> Record:
     """What was found as every store answers it."""
     held = dict(fields or {})
     text = held.pop(text_field, "")
-    metadata = {key: whole(value) for key, value in held.items()}
+    metadata = {key: restore_integer(value) for key, value in held.items()}
     return {"id": id_, "score": score, "text": text if isinstance(text, str) else str(text), "metadata": metadata}
 
 
-def whole(value: Any) -> Any:
+def restore_integer(value: Any) -> Any:
     """*value*, a whole number as the integer it was: Pinecone gives every number back as a float."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT else value
 
 
-def in_order(records: list[Record]) -> list[Record]:
+def sort_records(records: list[Record]) -> list[Record]:
     """*records* by score, best first, and of equal score by id."""
     return sorted(records, key=lambda record: (-record["score"], record["id"]))

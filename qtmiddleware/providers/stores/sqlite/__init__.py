@@ -16,78 +16,26 @@ from qtmiddleware.providers.stores.filters import Condition
 from qtmiddleware.providers.stores.passages import (
     SLICE,
     Row,
-    checked_query,
-    checked_slices,
-    paired,
-    possible_ids,
+    check_query,
+    check_slices,
+    filter_ids,
+    pair_vectors,
     query_words,
 )
 from qtmiddleware.providers.stores.sqlite.connections import Connections
 from qtmiddleware.providers.stores.sqlite.files import FAILURES, MEMORY, Damage
-from qtmiddleware.providers.stores.sqlite.memory_copy import Held
+from qtmiddleware.providers.stores.sqlite.memory_copy import MemoryCopy
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from qtmiddleware.providers.stores.passages import Floats, Row
+    from qtmiddleware.providers.stores.passages import Floats
 
 _UPSERT: Final = """
 INSERT INTO passages (id, text, metadata, vector, changed) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
     text = excluded.text, metadata = excluded.metadata, vector = excluded.vector, changed = excluded.changed
 """
-
-
-def put(run: sqlite3.Connection, rows: Sequence[Row], vectors: Floats, change: int) -> None:
-    """Write *rows* with their *vectors* as part of the change of this number."""
-    blobs = (vector.tobytes() for vector in vectors.astype("<f4"))
-    run.executemany(_UPSERT, ((*row, blob, change) for row, blob in zip(rows, blobs, strict=True)))
-
-
-def meta(run: sqlite3.Connection, key: str) -> Any:
-    """What the store says of itself under *key*."""
-    found = run.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    if found is None:
-        raise Damage("its own account of itself is missing")
-    return found[0]
-
-
-def remove(run: sqlite3.Connection, ids: Sequence[str]) -> int:
-    """Remove the rows of these *ids*; answers how many there were."""
-    return sum(run.execute(f"DELETE FROM passages WHERE id IN ({_marks(part)})", part).rowcount for part in _parts(ids))
-
-
-def records(run: sqlite3.Connection, found: Sequence[tuple[int, float]]) -> list[Record]:
-    """The rows that were *found* (row, score), read."""
-    held: dict[int, tuple[str, str, str]] = {}
-    for part in _parts([row for row, _ in found]):
-        rows = run.execute(f"SELECT row, id, text, metadata FROM passages WHERE row IN ({_marks(part)})", part)
-        held.update({row: (id_, text, metadata) for row, id_, text, metadata in rows})
-    if any(row not in held for row, _ in found):
-        raise Damage("an index of it names passages that are not there")
-    return [_record(*held[row], score) for row, score in found]
-
-
-def _record(id_: str, text: str, metadata: str, score: float) -> Record:
-    try:
-        facts = dict(json.loads(metadata))
-    except (TypeError, ValueError):
-        raise Damage("the metadata of a passage is no JSON object") from None
-    return {"id": id_, "score": score, "text": text, "metadata": facts}
-
-
-def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    # Some builds of SQLite allow no more than 999 values in one statement.
-    for start in range(0, len(values), SLICE):
-        yield values[start : start + SLICE]
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ",".join("?" * len(values))
-
-
-__all__ = ["SQLiteStore"]
-
 _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank"
 
 
@@ -112,10 +60,10 @@ class SQLiteStore:
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
         self._path = MEMORY if str(path) == MEMORY else str(Path(path).expanduser())
         self._dimension = dimension
-        self._held = Held(dimension)
+        self._held = MemoryCopy(dimension)
         self._connections = Connections(self._path, embedding_model=embedding_model, dimension=dimension)
         with self._connections.reading() as run:
-            self._identity = str(meta(run, "identity"))
+            self._identity = str(_read_meta(run, "identity"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
@@ -140,20 +88,20 @@ class SQLiteStore:
         written. Of several with one id the last stays; an id in both is written, not removed. A store in memory takes
         all of *passages* before it writes, as its readers would have to wait.
         """
-        slices = checked_slices(_apart(passages), self._dimension)
+        slices = check_slices(_mark_errors(passages), self._dimension)
         try:
-            self._write(iter(list(slices)) if self._connections.in_memory else slices, possible_ids(delete))
+            self._write(iter(list(slices)) if self._connections.in_memory else slices, filter_ids(delete))
         except _OfThePassages as raised:
             raise raised.error from None
 
     def _write(self, slices: Iterator[tuple[list[Row], Floats]], gone: Sequence[str]) -> None:
         with self._connections.writing() as run:
-            changes = int(meta(run, "changes"))
-            if remove(run, gone):
+            changes = int(_read_meta(run, "changes"))
+            if _delete_rows(run, gone):
                 run.execute("UPDATE meta SET value = value + 1 WHERE key = 'deletions'")
             written = False
             for rows, vectors in slices:
-                put(run, rows, vectors, changes + 1)
+                _write_rows(run, rows, vectors, changes + 1)
                 written = True
             if written:
                 run.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
@@ -163,7 +111,7 @@ class SQLiteStore:
 
         Of several with one id, the last stays.
         """
-        self.write(paired(passages, vectors))
+        self.write(pair_vectors(passages, vectors))
 
     def delete(self, ids: Sequence[str]) -> None:
         """Remove the passages of these *ids*, all or none; unknown ones are no error."""
@@ -181,11 +129,11 @@ class SQLiteStore:
         The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id. *query* is a vector; a
         text raises `StoreError`.
         """
-        vector = checked_query(query, self._dimension)
+        vector = check_query(query, self._dimension)
         condition = Condition(filter) if filter else None
         with self._connections.reading() as run:
             matrix, allowed = self._held.vectors(run, condition)
-            return records(run, matrix.nearest(vector, top_k, allowed))
+            return _read_records(run, matrix.find_nearest(vector, top_k, allowed))
 
     def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
@@ -204,16 +152,16 @@ class SQLiteStore:
             if condition is not None:
                 allowed = frozenset(self._held.rows(run, condition).tolist())
                 ranked = (one for one in ranked if one[0] in allowed)
-            found = records(run, _with_ties(ranked, top_k))
+            found = _read_records(run, _take_with_ties(ranked, top_k))
         return sorted(found, key=lambda one: (-one["score"], one["id"]))[:top_k]
 
     def close(self) -> None:
         """Let go of the file; closing twice does no harm."""
         self._connections.close()
-        self._held.forget()
+        self._held.clear()
 
 
-def _with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tuple[int, float]]:
+def _take_with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tuple[int, float]]:
     """The first *top_k*, and all that tie with the last of them, or chance would choose among those."""
     found = list(islice(ranked, top_k))
     return [*found, *takewhile(lambda one: one[1] == found[-1][1], ranked)]
@@ -227,12 +175,60 @@ class _OfThePassages(Exception):
         self.error = error
 
 
-def _apart(passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[tuple[Passage, Sequence[float]]]:
+def _mark_errors(passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[tuple[Passage, Sequence[float]]]:
     """*passages*, whose own errors of SQLite (they may be read from another database) are told from the store's."""
     try:
         yield from passages
     except FAILURES as error:
         raise _OfThePassages(error) from error
+
+
+def _write_rows(run: sqlite3.Connection, rows: Sequence[Row], vectors: Floats, change: int) -> None:
+    """Write *rows* with their *vectors* as part of the change of this number."""
+    blobs = (vector.tobytes() for vector in vectors.astype("<f4"))
+    run.executemany(_UPSERT, ((*row, blob, change) for row, blob in zip(rows, blobs, strict=True)))
+
+
+def _read_meta(run: sqlite3.Connection, key: str) -> Any:
+    """What the store says of itself under *key*."""
+    found = run.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if found is None:
+        raise Damage("its own account of itself is missing")
+    return found[0]
+
+
+def _delete_rows(run: sqlite3.Connection, ids: Sequence[str]) -> int:
+    """Remove the rows of these *ids*; answers how many there were."""
+    return sum(run.execute(f"DELETE FROM passages WHERE id IN ({_marks(part)})", part).rowcount for part in _parts(ids))
+
+
+def _read_records(run: sqlite3.Connection, found: Sequence[tuple[int, float]]) -> list[Record]:
+    """The rows that were *found* (row, score), read."""
+    held: dict[int, tuple[str, str, str]] = {}
+    for part in _parts([row for row, _ in found]):
+        rows = run.execute(f"SELECT row, id, text, metadata FROM passages WHERE row IN ({_marks(part)})", part)
+        held.update({row: (id_, text, metadata) for row, id_, text, metadata in rows})
+    if any(row not in held for row, _ in found):
+        raise Damage("an index of it names passages that are not there")
+    return [_read_one(*held[row], score) for row, score in found]
+
+
+def _read_one(id_: str, text: str, metadata: str, score: float) -> Record:
+    try:
+        facts = dict(json.loads(metadata))
+    except (TypeError, ValueError):
+        raise Damage("the metadata of a passage is no JSON object") from None
+    return {"id": id_, "score": score, "text": text, "metadata": facts}
+
+
+def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    # Some builds of SQLite allow no more than 999 values in one statement.
+    for start in range(0, len(values), SLICE):
+        yield values[start : start + SLICE]
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ",".join("?" * len(values))
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> SQLiteStore:

@@ -21,15 +21,15 @@ from qtmiddleware.providers.stores.sqlite.files import (
     MEMORY,
     check_layout,
     connect_file,
+    describe_error,
     is_damage,
     is_empty,
     is_foreign,
-    kind_of,
     make_file,
-    mark_of,
-    said,
+    read_mark,
+    result_code,
     short_values,
-    use_wal,
+    use_write_ahead_log,
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 
@@ -130,27 +130,27 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> Connect
             f"the store {path} cannot be opened: {error.strerror}; name a file that can be written"
         ) from error
     except FAILURES as error:
-        raise _refused(path, error) from None
+        raise _opening_error(path, error) from None
     try:
         _prepare(connection, path, embedding_model, dimension)
         tune(connection)
     except FAILURES as error:
         connection.close()
         # The cause may quote a text of the file.
-        raise _refused(path, error) from (None if is_damage(error) else error)
+        raise _opening_error(path, error) from (None if is_damage(error) else error)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _refused(path: str, error: Exception) -> StoreError:
+def _opening_error(path: str, error: Exception) -> StoreError:
     if is_foreign(error):
         return StoreError(
-            f"{path} is not a store of this package or is damaged ({said(error)}); "
+            f"{path} is not a store of this package or is damaged ({describe_error(error)}); "
             "it was left as it is: name another path, or move it away and ingest again"
         )
-    if kind_of(error) == sqlite3.SQLITE_BUSY:
+    if result_code(error) == sqlite3.SQLITE_BUSY:
         return StoreError(f"the store {path} cannot be opened: another process is writing to it; try again")
     return StoreError(
         f"the store {path} cannot be opened: {error}; it must be a file that can be written, in a folder that can be "
@@ -173,7 +173,7 @@ def _prepare(connection: Connection, path: str, embedding_model: str, dimension:
 def _create(connection: Connection, embedding_model: str, dimension: int) -> None:
     """Lay out the tables in one transaction; of two processes that come at once, the second finds them made."""
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-    use_wal(connection)
+    use_write_ahead_log(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         if is_empty(connection):
@@ -204,7 +204,7 @@ def _statements() -> tuple[str, ...]:
 
 def _check(connection: Connection, path: str, embedding_model: str, dimension: int) -> None:
     """Raise `StoreError` unless the database is a store of this version, made with this model."""
-    owner, version = mark_of(connection)
+    owner, version = read_mark(connection)
     if owner != APPLICATION_ID:
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: name another path")
     if version != VERSION:
@@ -264,19 +264,19 @@ class Connections:
             with self._writing, self._transaction(self._writer, "BEGIN", "read") as run:
                 yield run
             return
-        connection = self._lent()
+        connection = self._lend()
         try:
             with self._transaction(connection, "BEGIN", "read") as run:
                 yield run
         finally:
-            self._taken_back(connection)
+            self._take_back(connection)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """All that is written inside, or nothing."""
         with self._writing:
             if self._is_forked and self._writer is not None:
-                self._writer, self._is_forked = self._connected("written to"), False
+                self._writer, self._is_forked = self._connect("written to"), False
             with self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as run:
                 yield run
 
@@ -292,23 +292,23 @@ class Connections:
                 self._writer.close()
             self._writer = None
 
-    def _lent(self) -> Connection:
+    def _lend(self) -> Connection:
         with self._lending:
             if self._closed:
-                raise self._failed("read", "it is closed")
+                raise self._make_error("read", "it is closed")
             if self._idle:
                 return self._idle.pop()
-        return self._connected("read")
+        return self._connect("read")
 
-    def _connected(self, doing: str) -> Connection:
+    def _connect(self, doing: str) -> Connection:
         try:
             return connect(self._path)
         except OSError as error:
-            raise self._failed(doing, error.strerror) from None
+            raise self._make_error(doing, error.strerror) from None
         except FAILURES as error:
-            raise self._failed(doing, said(error)) from None
+            raise self._make_error(doing, describe_error(error)) from None
 
-    def _taken_back(self, connection: Connection) -> None:
+    def _take_back(self, connection: Connection) -> None:
         with self._lending:
             if not self._closed:
                 self._idle.append(connection)
@@ -318,7 +318,7 @@ class Connections:
     @contextmanager
     def _transaction(self, run: Connection | None, begin: str, doing: str) -> Iterator[Connection]:
         if run is None:
-            raise self._failed(doing, "it is closed")
+            raise self._make_error(doing, "it is closed")
         try:
             run.execute(begin)
             try:
@@ -331,12 +331,16 @@ class Connections:
             if run.interruption is not None:
                 interruption, run.interruption = run.interruption, None
                 raise interruption from None
-            if kind_of(error) == sqlite3.SQLITE_BUSY:
-                raise self._failed(doing, "another process is writing to it; try again when that is done") from error
+            if result_code(error) == sqlite3.SQLITE_BUSY:
+                raise self._make_error(
+                    doing, "another process is writing to it; try again when that is done"
+                ) from error
             if is_damage(error):
                 # The cause may quote a text of the file.
-                raise self._failed(doing, f"it is damaged ({said(error)}); move it away and ingest again") from None
-            raise self._failed(doing, error) from error
+                raise self._make_error(
+                    doing, f"it is damaged ({describe_error(error)}); move it away and ingest again"
+                ) from None
+            raise self._make_error(doing, error) from error
 
-    def _failed(self, doing: str, why: object) -> StoreError:
+    def _make_error(self, doing: str, why: object) -> StoreError:
         return StoreError(f"the store {self._path} could not be {doing}: {why}")

@@ -62,7 +62,7 @@ def connect_file(path: str, **options: Any) -> Any:
     raise OSError(errno.ELOOP, "a link was put in its place", path)
 
 
-def mark_of(connection: sqlite3.Connection) -> tuple[int, int]:
+def read_mark(connection: sqlite3.Connection) -> tuple[int, int]:
     """Whose file it is (``application_id``) and the version of its layout (``user_version``); zeros where not said."""
     owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -72,7 +72,7 @@ def mark_of(connection: sqlite3.Connection) -> tuple[int, int]:
 def is_empty(connection: sqlite3.Connection) -> bool:
     """Whether nothing was ever put into the database."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return tables == 0 and mark_of(connection) == (0, 0)
+    return tables == 0 and read_mark(connection) == (0, 0)
 
 
 def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
@@ -82,7 +82,7 @@ def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) ->
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     with short_values(connection):
-        if _objects(connection) != _made_by(statements):
+        if _objects(connection) != _objects_made_by(statements):
             raise Damage("its tables are not those such a file has")
 
 
@@ -99,7 +99,7 @@ def short_values(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @cache
-def _made_by(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
+def _objects_made_by(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
     with closing(sqlite3.connect(MEMORY, isolation_level=None)) as fresh:
         for statement in statements:
             fresh.execute(statement)
@@ -115,21 +115,21 @@ def _objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
     return frozenset((kind, name, " ".join((sql or "").split()), is_stored) for kind, name, sql, is_stored in rows)
 
 
-def use_wal(connection: sqlite3.Connection) -> None:
+def use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch to the write-ahead log. SQLite does not wait for another process that does so now; we do."""
     deadline = monotonic() + BUSY_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if kind_of(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+            if result_code(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
         else:
             return
 
 
-def kind_of(error: Exception) -> int:
+def result_code(error: Exception) -> int:
     """SQLite's primary result code of *error*, 0 where it has none, as one of Python's own."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
@@ -146,7 +146,7 @@ def is_damage(error: Exception) -> bool:
     """Whether *error* comes of what is in a file, and not of a place that cannot be read or written."""
     return (
         isinstance(error, Damage | UnicodeDecodeError)
-        or kind_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        or result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
         or _UNDECODED in str(error)
     )
 
@@ -154,10 +154,10 @@ def is_damage(error: Exception) -> bool:
 def is_foreign(error: Exception) -> bool:
     """Whether *error*, met while a file is opened, says that it is damaged or none of ours."""
     # A table that is not there is an error of no kind of its own.
-    return is_damage(error) or kind_of(error) == sqlite3.SQLITE_ERROR
+    return is_damage(error) or result_code(error) == sqlite3.SQLITE_ERROR
 
 
-def said(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What *error* says, without any text of a file."""
     # Python quotes the whole text where it is not UTF-8.
     undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)

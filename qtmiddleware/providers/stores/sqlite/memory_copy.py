@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.providers.stores.filters import Condition
-from qtmiddleware.providers.stores.passages import DIGITS, normalised
+from qtmiddleware.providers.stores.passages import DIGITS, normalise
 from qtmiddleware.providers.stores.sqlite.files import Damage
 from qtmiddleware.runtime.forking import ForkLock
 
@@ -35,14 +35,14 @@ class Matrix:
     ids: tuple[str, ...]
     vectors: Floats
 
-    def updated(self, changes: int, new: Sequence[tuple[int, str, bytes]]) -> Matrix:
+    def update(self, changes: int, new: Sequence[tuple[int, str, bytes]]) -> Matrix:
         """This matrix with *new* rows (row, id, vector) in place of the old ones or, if there are none, at the end."""
         import numpy as np
 
         if not len(new):
             return replace(self, changes=changes)
         rows = np.fromiter((row for row, _, _ in new), dtype=np.int64, count=len(new))
-        vectors = normalised(_from_bytes([blob for _, _, blob in new], self.vectors.shape[1]))
+        vectors = normalise(_read_vectors([blob for _, _, blob in new], self.vectors.shape[1]))
         known = np.isin(rows, self.rows)
         old = self.vectors
         if known.any():
@@ -57,7 +57,7 @@ class Matrix:
             np.concatenate([old, vectors[~known]]) if len(old) else vectors,
         )
 
-    def without_deleted(self, deletions: int, left: Sequence[tuple[int]]) -> Matrix:
+    def drop_deleted(self, deletions: int, left: Sequence[tuple[int]]) -> Matrix:
         """This matrix without the rows that are not among those *left*."""
         import numpy as np
 
@@ -65,7 +65,9 @@ class Matrix:
         ids = tuple(id_ for id_, stays in zip(self.ids, kept, strict=True) if stays)
         return Matrix(self.changes, deletions, self.rows[kept], ids, self.vectors[kept])
 
-    def nearest(self, vector: Floats, top_k: int, among: NDArray[np.int64] | None = None) -> list[tuple[int, float]]:
+    def find_nearest(
+        self, vector: Floats, top_k: int, among: NDArray[np.int64] | None = None
+    ) -> list[tuple[int, float]]:
         """The *top_k* rows of the highest cosine *among* some or all, best first, those of equal score by id."""
         import numpy as np
 
@@ -73,7 +75,7 @@ class Matrix:
         count = len(places)
         if top_k < 1 or not count:
             return []
-        scores = np.round(self.vectors @ normalised(vector[None].copy())[0], DIGITS)[places]
+        scores = np.round(self.vectors @ normalise(vector[None].copy())[0], DIGITS)[places]
         if top_k < count:
             edge = np.partition(scores, count - top_k)[count - top_k]
             # All that tie with the last one come along, or chance would choose among them.
@@ -90,7 +92,7 @@ def empty_matrix(dimension: int) -> Matrix:
     return Matrix(0, 0, np.empty(0, dtype=np.int64), (), np.empty((0, dimension), dtype=np.float32))
 
 
-def _from_bytes(blobs: Sequence[bytes], dimension: int) -> Floats:
+def _read_vectors(blobs: Sequence[bytes], dimension: int) -> Floats:
     import numpy as np
 
     # A bytearray, so that the array over it can be written to and no second copy of all vectors is made.
@@ -111,7 +113,7 @@ class _Metadata:
     values: list[Mapping[str, Any]]
     _met: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
-    def meeting(self, condition: Condition) -> Rows:
+    def find_rows(self, condition: Condition) -> Rows:
         """The rows whose metadata meets *condition*."""
         import numpy as np
 
@@ -124,7 +126,7 @@ class _Metadata:
         return self.rows[met]
 
 
-class Held:
+class MemoryCopy:
     """Brings vectors and metadata up to date with the view of the file a reader has, reading what is new alone.
 
     A reader's view begins with its first look, which happens here, one reader at a time: so none ever meets vectors
@@ -137,7 +139,7 @@ class Held:
         self._matrix: Matrix | None = None
         self._metadata: _Metadata | None = None
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Let go of all of it."""
         with self._lock.free:
             self._matrix = self._metadata = None
@@ -145,25 +147,25 @@ class Held:
     def vectors(self, run: sqlite3.Connection, condition: Condition | None) -> tuple[Matrix, Rows | None]:
         """All vectors and, if there is a *condition*, the rows whose metadata meets it."""
         with self._lock.free:
-            changes, deletions = _version(run)
+            changes, deletions = _read_version(run)
             matrix = self._current_matrix(run, changes, deletions)
             metadata = self._current_metadata(run, (changes, deletions)) if condition else None
-        return matrix, metadata.meeting(condition) if metadata and condition else None
+        return matrix, metadata.find_rows(condition) if metadata and condition else None
 
     def rows(self, run: sqlite3.Connection, condition: Condition) -> Rows:
         """The rows whose metadata meets *condition*."""
         with self._lock.free:
-            metadata = self._current_metadata(run, _version(run))
-        return metadata.meeting(condition)
+            metadata = self._current_metadata(run, _read_version(run))
+        return metadata.find_rows(condition)
 
     def _current_matrix(self, run: sqlite3.Connection, changes: int, deletions: int) -> Matrix:
         matrix = self._matrix or empty_matrix(self._dimension)
         if matrix.deletions != deletions:
-            matrix = matrix.without_deleted(deletions, run.execute("SELECT row FROM passages").fetchall())
+            matrix = matrix.drop_deleted(deletions, run.execute("SELECT row FROM passages").fetchall())
         if matrix.changes != changes:
             query = "SELECT row, id, vector FROM passages WHERE changed > ? ORDER BY row"
             try:
-                matrix = matrix.updated(changes, run.execute(query, (matrix.changes,)).fetchall())
+                matrix = matrix.update(changes, run.execute(query, (matrix.changes,)).fetchall())
             except (TypeError, ValueError):
                 raise Damage("a vector is not of the length it was stored with") from None
         self._matrix = matrix
@@ -186,7 +188,7 @@ class Held:
         return self._metadata
 
 
-def _version(run: sqlite3.Connection) -> tuple[int, int]:
+def _read_version(run: sqlite3.Connection) -> tuple[int, int]:
     """The numbers of changes and deletions the view has seen."""
     held = dict(run.execute("SELECT key, value FROM meta WHERE key IN ('changes', 'deletions')"))
     changes, deletions = held.get("changes"), held.get("deletions")
