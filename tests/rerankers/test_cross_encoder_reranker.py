@@ -174,7 +174,7 @@ def test_code_of_a_model_that_is_not_known_here_does_not_run_unasked(folder: Pat
 def test_a_licence_against_commercial_use_is_pointed_out_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cross_encoder, "_pointed_out", set())
+    monkeypatch.setattr(cross_encoder, "_warned", set())
     for _ in range(2):
         with pytest.raises(ModelError):
             CrossEncoderReranker(JINA, trust_remote_code=True).rerank(QUERY, TEXTS)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.errors import EmbeddingError
-from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders.vectors import check_vectors
-from qtmiddleware.providers.loading import load
+from qtmiddleware.providers.loading import cut_for, load_model
 from qtmiddleware.runtime.forking import ForkLock
-
-CHARS_A_TOKEN: Final = 200
-"""Characters the tokenizer looks at for every token the model keeps: all of a text would take a second a megabyte."""
-MOST_TOKENS: Final = 8_192
-"""What stands for the length of a model that does not say it, or says any."""
 
 
 class SentenceTransformersEmbedder:
@@ -70,11 +64,10 @@ class SentenceTransformersEmbedder:
         if not texts:
             return []
         with self._lock.free:
-            model = self._loaded()
-            longest = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
+            model = self._load_once()
             try:
                 made = model.encode(
-                    [replace_surrogates(text[:longest]) for text in texts],
+                    [cut_for(model, text) for text in texts],
                     batch_size=self._batch_size,
                     show_progress_bar=False,
                     normalize_embeddings=True,
@@ -85,10 +78,10 @@ class SentenceTransformersEmbedder:
         self._dimension = len(vectors[0])
         return vectors
 
-    def _loaded(self) -> Any:
+    def _load_once(self) -> Any:
         """The model, read on the first call while other threads wait."""
         if self._model is None:
-            self._model = load(
+            self._model = load_model(
                 "SentenceTransformer",
                 self._name,
                 EmbeddingError,

@@ -6,7 +6,6 @@ package loads none of them.
 
 from __future__ import annotations
 
-import builtins
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -35,7 +34,7 @@ def as_reranker(given: Any, settings: Settings) -> Reranker:
     `ConfigError` for all else, async functions among it.
     """
     if given is None:
-        return _named(settings.rerank.model, trust_remote_code=settings.rerank.trust_remote_code)
+        return _find_reranker(settings.rerank.model, trust_remote_code=settings.rerank.trust_remote_code)
     if not isinstance(given, type):
         if isinstance(given, Reranker):
             if inspect.iscoroutinefunction(given.rerank):
@@ -44,12 +43,11 @@ def as_reranker(given: Any, settings: Settings) -> Reranker:
                 )
             return given
         # First of all callables: a model of torch can be called too, but with tensors.
-        if builtins.callable(getattr(given, "predict", None)):
+        if callable(getattr(given, "predict", None)):
             from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 
             return CrossEncoderReranker(given)
-        # The bare name is that of a module of this package as soon as it was imported.
-        if builtins.callable(given):
+        if callable(given):
             from qtmiddleware.providers.rerankers import CallableReranker
 
             return CallableReranker(given)
@@ -59,7 +57,7 @@ def as_reranker(given: Any, settings: Settings) -> Reranker:
     )
 
 
-def _named(model: str, *, trust_remote_code: bool) -> Reranker:
+def _find_reranker(model: str, *, trust_remote_code: bool) -> Reranker:
     """The reranker for a model's name: one hosted by Pinecone, else a cross-encoder."""
     if model in _HOSTED or model.startswith(_PINECONE):
         from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
@@ -106,10 +104,10 @@ class CallableReranker:
             if inspect.iscoroutine(made):
                 made.close()
             raise ModelError("unparsable", f"the reranker {self._name} returned an awaitable: give a plain function")
-        return checked_scores(_in_order(made), len(texts))
+        return checked_scores(_sort_by_index(made), len(texts))
 
 
-def _in_order(made: Any) -> Any:
+def _sort_by_index(made: Any) -> Any:
     """The scores of ``(index, score)`` pairs by their index; anything else as it is."""
     given = made.tolist() if hasattr(made, "tolist") else made
     if not isinstance(given, list | tuple) or not given or not all(_is_pair(it) for it in given):

@@ -8,8 +8,7 @@ from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.loading import load
+from qtmiddleware.providers.loading import cut_for, load_model
 from qtmiddleware.retrieval.scores import checked_scores
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
@@ -21,15 +20,11 @@ LICENCES: Final = {
     "jinaai/jina-reranker-v2-base-multilingual": "CC BY-NC 4.0, which does not allow commercial use",
 }
 """Models known to have a licence that forbids what many would do with them."""
-CHARS_A_TOKEN: Final = 200
-"""Characters the tokenizer looks at for every token the model keeps: all of a text would take a second a megabyte."""
-MOST_TOKENS: Final = 8_192
-"""What stands for the length of a model that does not say it, or says any."""
 AGAIN_SECONDS: Final = 60.0
 """How long a model that could not be read is not tried again: a hub out of reach takes seconds each time."""
 
 _log = get_logger("qtmiddleware.rerankers")
-_pointed_out: Final[set[str]] = set()
+_warned: Final[set[str]] = set()
 
 
 class CrossEncoderReranker:
@@ -95,35 +90,34 @@ class CrossEncoderReranker:
     def load(self) -> None:
         """Read the model now, unless it is there already; raises what a use would."""
         with self._lock.free:
-            self._loaded()
+            self._load_once()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """One score a text, in the texts' order; greater is better."""
         if not texts:
             return []
         with self._lock.free:
-            model = self._loaded()
-            longest = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
-            question = replace_surrogates(query[:longest])
-            pairs = [(question, replace_surrogates(text[:longest])) for text in texts]
+            model = self._load_once()
+            question = cut_for(model, query)
+            pairs = [(question, cut_for(model, text)) for text in texts]
             try:
                 scores = model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
             except Exception as error:
                 raise ModelError("unavailable", f"the reranker {self._name} failed: {type(error).__name__}") from error
         return checked_scores(scores, len(texts))
 
-    def _loaded(self) -> Any:
+    def _load_once(self) -> Any:
         """The model, read on the first call while other threads wait."""
         if self._model is None:
             if not self.is_unread:
                 raise ModelError("unavailable", self._failure)
-            _point_out(self._name)
+            _warn_of_licence(self._name)
             try:
-                self._model = load(
+                self._model = load_model(
                     "CrossEncoder",
                     self._name,
                     lambda said: ModelError("unavailable", said),
-                    prepare=_restore_moved_name if self._trust else None,
+                    prepare=_restore_moved_function if self._trust else None,
                     device=self._device,
                     trust_remote_code=self._trust,
                     max_length=self._max_length,
@@ -134,14 +128,14 @@ class CrossEncoderReranker:
         return self._model
 
 
-def _point_out(model: str) -> None:
+def _warn_of_licence(model: str) -> None:
     """Warn of the licence of *model*, once a process, where it is one to be warned of."""
-    if model in LICENCES and model not in _pointed_out:
-        _pointed_out.add(model)
+    if model in LICENCES and model not in _warned:
+        _warned.add(model)
         _log.warning("the reranker %s is licensed under %s", model, LICENCES[model])
 
 
-def _restore_moved_name() -> None:
+def _restore_moved_function() -> None:
     """Put a function of transformers back where code written for versions before 5 looks for it, Jina's among it."""
     module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
     name = "create_position_ids_from_input_ids"

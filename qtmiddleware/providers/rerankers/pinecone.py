@@ -55,7 +55,7 @@ class PineconeReranker:
         for start in range(0, len(worded), most):
             part = worded[start : start + most]
             with self.in_use:
-                judged = self._judged(query, [texts[at] for at in part])
+                judged = self._judge(query, [texts[at] for at in part])
             for at, score in judged.items():
                 scores[part[at]] = score
         return scores
@@ -67,7 +67,7 @@ class PineconeReranker:
         if callable(close := getattr(made, "close", None)):
             close()
 
-    def _judged(self, query: str, texts: list[str]) -> dict[int, float]:
+    def _judge(self, query: str, texts: list[str]) -> dict[int, float]:
         """The score of each of *texts*, by its position."""
         options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
         answer = self._client().inference.rerank(
@@ -89,11 +89,11 @@ class PineconeReranker:
             return self._given
         with self._lock.free:
             if self._made is None:
-                self._made = _made()
+                self._made = _make_client()
             return self._made
 
 
-def _made() -> Any:
+def _make_client() -> Any:
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not key:
         raise ModelError("unauthorized", f"there is no key for Pinecone: set {KEY_VARIABLE} in the environment")

@@ -6,7 +6,8 @@ import json
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.protocols import Passage
@@ -25,6 +26,65 @@ DIGITS: Final = 6
 
 Row = tuple[str, str, str]
 """A passage as it is stored: its id, its text and its metadata as JSON."""
+
+
+class ClosingStore:
+    """A store that ``with`` closes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        raise NotImplementedError
+
+
+class LocalStore(ClosingStore):
+    """A store that keeps passages and vectors itself, in a file or folder; every write is whole or nothing."""
+
+    embeds: Final = False
+    atomic: Final = True
+    _identity: str
+
+    @property
+    def identity(self) -> str:
+        """The name the file or folder was given when it was made; a copy of it has it too."""
+        return self._identity
+
+    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+        """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change."""
+        raise NotImplementedError
+
+    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
+        """Write *passages*, replacing those of the same id; all of them or none.
+
+        Of several with one id, the last stays.
+        """
+        self.write(pair_vectors(passages, vectors))
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove the passages of these *ids*, all or none; unknown ones are no error."""
+        self.write((), delete=ids)
+
+
+def raise_other_layout(path: object, version: object, known: object) -> NoReturn:
+    """Raise the `StoreError` of a store at *path* whose layout has another *version* than the *known* one."""
+    raise StoreError(f"{path} has the layout {version}, this version reads {known}: move it away, ingest again")
+
+
+def check_model(path: object, model: object, length: object, embedding_model: str, dimension: int) -> None:
+    """Raise `StoreError` unless the store at *path*, of vectors of *length* numbers of *model*, was made with these."""
+    if (model, length) != (embedding_model, dimension):
+        raise StoreError(
+            f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and cannot be used with "
+            f"{embedding_model!r} ({dimension}): their vectors mean different things. Use {model!r}, or ingest again "
+            "into another path"
+        )
 
 
 def check_slices(

@@ -29,13 +29,13 @@ from qtmiddleware.providers.embedders.minilm.files import (
     SHA256,
     WEIGHTS,
     ModelFiles,
-    cache_files,
     download,
-    given_files,
-    installed_files,
-    sha256_of,
+    find_cached_files,
+    find_given_files,
+    find_installed_files,
+    hash_file,
 )
-from qtmiddleware.providers.embedders.minilm.forward import HIDDEN, Weights, encode, expected_shapes, weights_of
+from qtmiddleware.providers.embedders.minilm.forward import HIDDEN, Weights, arrange_weights, encode, list_shapes
 from qtmiddleware.runtime.forking import ForkLock
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class MiniLMEmbedder:
     def name(self) -> str:
         """``all-MiniLM-L6-v2``; with other weights in an own folder, followed by ``@`` and the head of their sha256."""
         if not self._name and self._folder is not None:
-            found = sha256_of(given_files(self._folder).weights)
+            found = hash_file(find_given_files(self._folder).weights)
             self._name = MODEL_NAME if found == SHA256[WEIGHTS] else f"{MODEL_NAME}@{found[:12]}"
         return self._name
 
@@ -99,15 +99,15 @@ class MiniLMEmbedder:
         """One vector a text, in the texts' order; an empty text has one too."""
         if not texts:
             return []
-        model = self._loaded()
+        model = self._load_once()
         tokens = [model.tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
-        for batch in _batches(tokens):
+        for batch in _group_by_length(tokens):
             for at, vector in zip(batch, encode(model.weights, [tokens[at] for at in batch]), strict=True):
                 vectors[at] = vector.tolist()
         return vectors
 
-    def _loaded(self) -> _Model:
+    def _load_once(self) -> _Model:
         """The model, read on the first call while other threads wait."""
         if self._model is None:
             with self._lock.free:
@@ -116,7 +116,7 @@ class MiniLMEmbedder:
         return self._model
 
 
-def _batches(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+def _group_by_length(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Positions of the texts in batches of like length, the longest first, so that too little memory shows at once."""
     order = sorted(range(len(tokens)), key=lambda at: -len(tokens[at]))
     for start in range(0, len(order), BATCH):
@@ -126,10 +126,10 @@ def _batches(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 def _load(folder: Path | None) -> _Model:
     """Find the files, check them and read them."""
     _require_packages()
-    files = _find(folder)
+    files = _find_files(folder)
     if folder is None:
         files.check()
-    return _Model(_tokenizer(files), weights_of(_tensors(files)))
+    return _Model(_read_tokenizer(files), arrange_weights(_read_tensors(files)))
 
 
 def _require_packages() -> None:
@@ -143,12 +143,12 @@ def _require_packages() -> None:
             raise MissingExtra(package, "local") from error
 
 
-def _find(folder: Path | None) -> ModelFiles:
+def _find_files(folder: Path | None) -> ModelFiles:
     """The files from the first place that has them."""
     if folder is not None:
-        return given_files(folder)
-    cached = cache_files()
-    if (installed := installed_files()) is not None:
+        return find_given_files(folder)
+    cached = find_cached_files()
+    if (installed := find_installed_files()) is not None:
         return installed
     if not cached.present:
         try:
@@ -163,7 +163,7 @@ def _find(folder: Path | None) -> ModelFiles:
     return cached
 
 
-def _tokenizer(files: ModelFiles) -> Tokenizer:
+def _read_tokenizer(files: ModelFiles) -> Tokenizer:
     """The model's tokenizer, cutting at 256 tokens; the file itself says 128 and pads, which was for training."""
     from tokenizers import Tokenizer
 
@@ -176,11 +176,11 @@ def _tokenizer(files: ModelFiles) -> Tokenizer:
     return tokenizer
 
 
-def _tensors(files: ModelFiles) -> dict[str, Any]:
+def _read_tensors(files: ModelFiles) -> dict[str, Any]:
     """The tensors of the file, those and only those that are needed, each of the shape it must have."""
     from safetensors import SafetensorError, safe_open
 
-    shapes = expected_shapes()
+    shapes = list_shapes()
     try:
         with safe_open(str(files.weights), framework="numpy") as file:
             held = set(file.keys())

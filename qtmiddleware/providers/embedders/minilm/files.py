@@ -50,14 +50,14 @@ class ModelFiles:
     def check(self) -> None:
         """Return if both files are the official ones, byte for byte; raise `EmbeddingError` otherwise."""
         for name, official in SHA256.items():
-            if sha256_of(self.folder / name) != official:
+            if hash_file(self.folder / name) != official:
                 raise EmbeddingError(
                     f"{self.folder / name} is not the official {name} of all-MiniLM-L6-v2 "
                     f"(its sha256 is not {official}); {self.remedy}"
                 )
 
 
-def sha256_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The sha256 of a file, in hexadecimal; raises `EmbeddingError` if it cannot be read."""
     try:
         with path.open("rb") as file:
@@ -66,7 +66,7 @@ def sha256_of(path: Path) -> str:
         raise EmbeddingError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
 
 
-def given_files(folder: Path) -> ModelFiles:
+def find_given_files(folder: Path) -> ModelFiles:
     """The files of a folder the user named; raises `EmbeddingError` if one is missing."""
     files = ModelFiles(folder, "put the official file there or name another folder")
     missing = [path.name for path in (files.weights, files.tokenizer) if not path.is_file()]
@@ -78,7 +78,7 @@ def given_files(folder: Path) -> ModelFiles:
     return files
 
 
-def installed_files() -> ModelFiles | None:
+def find_installed_files() -> ModelFiles | None:
     """The files inside the installed distribution, of which no code is imported; ``None`` where it is not installed."""
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -90,7 +90,7 @@ def installed_files() -> ModelFiles | None:
     return files if files.present else None
 
 
-def cache_files() -> ModelFiles:
+def find_cached_files() -> ModelFiles:
     """The files of an earlier download, in ``$XDG_CACHE_HOME`` or ``~/.cache``; they need not be there."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     # The base directory specification says that a relative path there is to be ignored.

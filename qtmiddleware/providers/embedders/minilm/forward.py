@@ -95,7 +95,7 @@ class Weights:
     layers: tuple[Layer, ...]
 
 
-def expected_shapes() -> dict[str, tuple[int, ...]]:
+def list_shapes() -> dict[str, tuple[int, ...]]:
     """The tensors this arithmetic needs, by their names in the file, with their shapes."""
     square, row = (HIDDEN, HIDDEN), (HIDDEN,)
     shapes: dict[str, tuple[int, ...]] = {
@@ -122,8 +122,8 @@ def expected_shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def weights_of(tensors: Mapping[str, Any]) -> Weights:
-    """The weights, arranged for multiplication, from *tensors* that have the `expected_shapes`."""
+def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
+    """The weights, arranged for multiplication, from *tensors* that have the `list_shapes`."""
     import numpy as np
 
     def dense(*names: str) -> Dense:

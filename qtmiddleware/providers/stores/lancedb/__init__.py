@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
@@ -16,18 +16,15 @@ from qtmiddleware.providers.stores.filters import Condition
 from qtmiddleware.providers.stores.lancedb.table import open_table, spill
 from qtmiddleware.providers.stores.passages import (
     DIGITS,
+    LocalStore,
     check_query,
     check_slices,
     filter_ids,
     normalise,
-    pair_vectors,
     query_words,
 )
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _WIDER: Final = 16
 """How many times more is asked for where filter or ties leave too little."""
@@ -132,7 +129,7 @@ _KEPT: Final = timedelta(hours=1)
 """How long superseded files stay for readers of other processes."""
 
 
-class LanceDBStore:
+class LanceDBStore(LocalStore):
     """Keeps passages in a folder, on disk, and finds them by vector or by word; for what is too much for `SQLiteStore`.
 
     *path* is a folder, made if it is not there and open to its owner alone. *embedding_model* and *dimension* are kept
@@ -146,9 +143,6 @@ class LanceDBStore:
     and `MissingExtra` without LanceDB.
     """
 
-    embeds: Final = False
-    atomic: Final = True
-
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
         self._path = Path(path).expanduser()
         self._dimension = dimension
@@ -160,19 +154,6 @@ class LanceDBStore:
 
     def __repr__(self) -> str:
         return f"LanceDBStore({str(self._path)!r}, dimension={self._dimension})"
-
-    def __enter__(self) -> LanceDBStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def identity(self) -> str:
-        """The name the folder was given when it was made; a copy of the folder has it too."""
-        return self._identity
 
     def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
         """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
@@ -192,17 +173,6 @@ class LanceDBStore:
                     merge = merge.when_not_matched_by_source_delete(match_ids(gone))
                 merge.execute(reader)
                 self._optimise(table)
-
-    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those of the same id; all of them or none.
-
-        Of several with one id, the last stays.
-        """
-        self.write(pair_vectors(passages, vectors))
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages of these *ids*, all or none; unknown ones are no error."""
-        self.write((), delete=ids)
 
     def count(self) -> int:
         """How many passages there are."""

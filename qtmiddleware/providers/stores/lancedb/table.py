@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
-from qtmiddleware.providers.stores.passages import Row, index_text, normalise
+from qtmiddleware.providers.stores.passages import Row, check_model, index_text, normalise, raise_other_layout
 from qtmiddleware.runtime.files import PRIVATE_FOLDER, check_link, make_private_folders
 
 if TYPE_CHECKING:
@@ -105,14 +105,8 @@ def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension
     if not version:
         raise StoreError(f"{path} is the LanceDB folder of another program; it was left as it is: name another path")
     if version != VERSION:
-        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
-    model, length = held[b"embedding_model"].decode(), int(held[b"dimension"])
-    if (model, length) != (embedding_model, dimension):
-        raise StoreError(
-            f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and cannot be used with "
-            f"{embedding_model!r} ({dimension}): their vectors mean different things. Use {model!r}, or ingest again "
-            "into another path"
-        )
+        raise_other_layout(path, version, VERSION)
+    check_model(path, held[b"embedding_model"].decode(), int(held[b"dimension"]), embedding_model, dimension)
 
 
 _IN_MEMORY: Final = 32 << 20

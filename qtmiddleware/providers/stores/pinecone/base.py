@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
-from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.protocols import Filter, Passage, Record
-from qtmiddleware.providers.stores.passages import pair_vectors
+from qtmiddleware.providers.stores.passages import ClosingStore, pair_vectors
 from qtmiddleware.providers.stores.pinecone.calls import TIMEOUT_SECONDS, Calls
 from qtmiddleware.providers.stores.pinecone.records import (
     DEFAULT_NAMESPACES,
@@ -185,11 +184,10 @@ def _made_by(model: str, dimension: int) -> str:
     return f"with the embedding model {model!r}" + (f" ({dimension} numbers a vector)" if dimension else "")
 
 
-S = TypeVar("S", bound="PineconeBase")
 WRITING: Final = "written to"
 
 
-class PineconeBase:
+class PineconeBase(ClosingStore):
     """One namespace of one index.
 
     Pinecone is eventually consistent: what was written or removed is seen by searches and by `count` a little later.
@@ -231,14 +229,6 @@ class PineconeBase:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._calls.host!r}, namespace={self._namespace!r})"
-
-    def __enter__(self: S) -> S:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def identity(self) -> str:

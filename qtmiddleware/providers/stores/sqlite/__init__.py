@@ -15,11 +15,11 @@ from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers.stores.filters import Condition
 from qtmiddleware.providers.stores.passages import (
     SLICE,
+    LocalStore,
     Row,
     check_query,
     check_slices,
     filter_ids,
-    pair_vectors,
     query_words,
 )
 from qtmiddleware.providers.stores.sqlite.connections import Connections
@@ -27,8 +27,6 @@ from qtmiddleware.providers.stores.sqlite.files import FAILURES, MEMORY, Damage
 from qtmiddleware.providers.stores.sqlite.memory_copy import MemoryCopy
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from qtmiddleware.providers.stores.passages import Floats
 
 _UPSERT: Final = """
@@ -39,7 +37,7 @@ ON CONFLICT (id) DO UPDATE SET
 _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank"
 
 
-class SQLiteStore:
+class SQLiteStore(LocalStore):
     """Keeps passages, their vectors and their words in one file, and finds them by either; good to about 100,000.
 
     *path* is a file, made with its folders if it is not there and readable by its owner alone, or ``":memory:"``.
@@ -54,9 +52,6 @@ class SQLiteStore:
     `MissingExtra` without numpy.
     """
 
-    embeds: Final = False
-    atomic: Final = True
-
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
         self._path = MEMORY if str(path) == MEMORY else str(Path(path).expanduser())
         self._dimension = dimension
@@ -67,19 +62,6 @@ class SQLiteStore:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
-
-    def __enter__(self) -> SQLiteStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def identity(self) -> str:
-        """The name the file was given when it was made; a copy of the file has it too."""
-        return self._identity
 
     def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
         """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
@@ -105,17 +87,6 @@ class SQLiteStore:
                 written = True
             if written:
                 run.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
-
-    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those of the same id; all of them or none.
-
-        Of several with one id, the last stays.
-        """
-        self.write(pair_vectors(passages, vectors))
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages of these *ids*, all or none; unknown ones are no error."""
-        self.write((), delete=ids)
 
     def count(self) -> int:
         """How many passages there are."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.providers.stores.passages import CATEGORIES, index_text
+from qtmiddleware.providers.stores.passages import CATEGORIES, check_model, index_text, raise_other_layout
 from qtmiddleware.providers.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
@@ -208,17 +208,11 @@ def _check(connection: Connection, path: str, embedding_model: str, dimension: i
     if owner != APPLICATION_ID:
         raise StoreError(f"{path} is the SQLite database of another program; it was left as it is: name another path")
     if version != VERSION:
-        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
+        raise_other_layout(path, version, VERSION)
     check_layout(connection, _statements())
     with short_values(connection):
         held = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
-    model, length = held.get("embedding_model"), held.get("dimension")
-    if (model, length) != (embedding_model, dimension):
-        raise StoreError(
-            f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and cannot be used with "
-            f"{embedding_model!r} ({dimension}): their vectors mean different things. Use {model!r}, or ingest again "
-            "into another path"
-        )
+    check_model(path, held.get("embedding_model"), held.get("dimension"), embedding_model, dimension)
 
 
 _LEFT: Final[list[Connection | None]] = []
