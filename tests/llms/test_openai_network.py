@@ -18,7 +18,8 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.llms.openai import OpenAIModel, waiting
+from qtmiddleware.providers.llms import calls
+from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"
@@ -88,7 +89,7 @@ def test_a_silent_server_is_given_up_at_the_deadline(ask, prompt, wire, scheme: 
 
 
 def test_a_host_that_does_not_answer_is_not_waited_for_as_a_model_is(ask, prompt, wire, hasty, monkeypatch) -> None:
-    monkeypatch.setattr(waiting, "LONGEST_CONNECT", 0.2)
+    monkeypatch.setattr(calls, "LONGEST_CONNECT", 0.2)
     server = wire(lambda self, connection: self.ended.wait())
     model = OpenAIModel("m", base_url=server.url("https"))
     with pytest.raises(ModelError, match=r"cannot be reached .* check llm\.baseUrl and the network") as caught:
