@@ -360,8 +360,8 @@ def changed(key: Key, base: Settings) -> Settings:
 def request_of(settings: Settings, prompt: Prompt) -> Any:
     """The request a model would be sent, and where."""
     model: Any = as_language_model(None, settings)
-    dialogue = model._dialogue
-    return dialogue.about(prompt).send(None), settings.llm.base_url
+    negotiator = model._negotiator
+    return negotiator.negotiate(prompt).send(None), settings.llm.base_url
 
 
 @pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name)

@@ -151,13 +151,13 @@ class _Call:
         self._prices = prices
         # A deadline can be cancelled; when the call would have been late stays.
         self._until = until
-        self._was_heard = False
+        self._has_output = False
 
     def settle(self, reply: object) -> Reply:
         """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
         if not isinstance(reply, Reply):
             raise ModelError("unparsable", f"{self._name} returned {type(reply).__name__}; it has to return a Reply")
-        self._was_heard = True
+        self._has_output = True
         # What it still takes to end says nothing of the model: some services never close what they have sent.
         self._attempt.succeeded()
         usd = reply.cost_usd
@@ -173,7 +173,7 @@ class _Call:
 
     def receive(self, piece: str | Reply) -> str | Reply:
         """*piece* of a stream; where it is the whole reply, what that cost is known from here on."""
-        self._was_heard = True
+        self._has_output = True
         return self.settle(piece) if isinstance(piece, Reply) else piece
 
     def __enter__(self) -> _Call:
@@ -192,7 +192,7 @@ class _Call:
             self._attempt.failed()
 
     def _record_error(self, error: ModelError) -> None:
-        if error.is_free and not self._was_heard:
+        if error.is_free and not self._has_output:
             self._reserved.settle(0, 0.0)
         if error.reason == "cancelled":
             self._record_given_up()

@@ -238,7 +238,7 @@ class StreamReader:
         self._finish = ""
         self._reasoned = False
         self._was_given = False
-        self._heard = False
+        self._has_begun = False
         self._usage: Any = None
 
     @property
@@ -287,7 +287,7 @@ class StreamReader:
         left = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(last=True)
         text, cut = "".join(self._texts), self._finish in CUT_OFF
         if not self.is_whole:
-            if self._heard:
+            if self._has_begun:
                 raise ModelError("unavailable", "the model's answer broke off in the middle")
             raise ModelError("unparsable", _NO_STREAM) if self._seen else ModelError("empty", "nothing was answered")
         if not text.strip():
@@ -322,7 +322,7 @@ class StreamReader:
 
     def _read_completion(self, completion: Any) -> str:
         raise_wrapped_error(completion)
-        self._heard = True
+        self._has_begun = True
         if read_field(completion, "usage"):
             self._usage = completion
         choices = read_field(completion, "choices")

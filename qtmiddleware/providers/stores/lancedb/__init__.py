@@ -59,14 +59,15 @@ class ExactSearch:
             return []
         first = limit = 1 + top_k * (1 if condition is None else 4)
         while True:
-            if condition is not None and (limit > first or (table.version, condition.key) in self._met):
-                version, few = self._find_few(table, condition)
+            version = table.version
+            if condition is not None and (limit > first or (version, condition.key) in self._met):
+                few = self._find_few(table, version, condition)
                 if few is not None:
                     asked = query().where(match_ids(few), prefilter=True).limit(max(1, len(few)))
                     found = _sort(_read_records(asked, measure, score), condition)
                     if table.version == version:
                         break
-                    # Somebody wrote in the meantime; what is found from here on is found in one look.
+                    # Ids of before a write say nothing of what came by it; the search below is of one state.
             seen = _read_records(query().limit(limit), measure, score)
             found = _sort(seen, condition)[:top_k]
             enough = len(found) == top_k and found[-1]["score"] > seen[-1]["score"]
@@ -75,16 +76,16 @@ class ExactSearch:
             limit *= _WIDER
         return [{**one, "metadata": json.loads(one["metadata"])} for one in found[:top_k]]
 
-    def _find_few(self, table: Any, condition: Condition) -> tuple[int, list[str] | None]:
-        """The table's version and the ids that meet *condition* in it; ``None`` where they are many."""
-        version: int = table.version
-        if (version, condition.key) not in self._met:
+    def _find_few(self, table: Any, version: int, condition: Condition) -> list[str] | None:
+        """The ids that meet *condition*, read once for each version of the table; ``None`` where they are many."""
+        key = version, condition.key
+        if key not in self._met:
             ids = _find_matching(table, condition)
             if len(self._met) >= _REMEMBERED:
                 self._met.clear()
-            self._met[version, condition.key] = ids if len(ids) <= _FEW else None
-        # Whoever cleared it in the meantime leaves it to be looked for in the next round.
-        return version, self._met.get((version, condition.key))
+            self._met[key] = few = ids if len(ids) <= _FEW else None
+            return few
+        return self._met.get(key)
 
 
 def match_ids(ids: list[str]) -> str:
@@ -148,7 +149,7 @@ class LanceDBStore(LocalStore):
         self._dimension = dimension
         self._writing = ForkLock()
         self._writes = 0
-        self._looking = ExactSearch()
+        self._search = ExactSearch()
         self._open: Any
         self._open, self._identity = open_table(self._path, embedding_model=embedding_model, dimension=dimension)
 
@@ -189,7 +190,7 @@ class LanceDBStore(LocalStore):
         vector = normalise(check_query(query, self._dimension)[None].copy())[0]
         condition = Condition(filter) if filter else None
         with self._use_table("read") as table:
-            return self._looking.find_best(
+            return self._search.find_best(
                 table,
                 lambda: table.search(vector, vector_column_name="vector").distance_type("dot").bypass_vector_index(),
                 "_distance",
@@ -210,7 +211,7 @@ class LanceDBStore(LocalStore):
         if not words:
             return []
         with self._use_table("read") as table:
-            return self._looking.find_best(
+            return self._search.find_best(
                 table,
                 lambda: table.search(words, query_type="fts", fts_columns="words"),
                 "_score",

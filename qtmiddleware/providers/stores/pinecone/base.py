@@ -44,7 +44,7 @@ def count_vectors(stats: Any, namespace: str) -> int:
 class ModelRecord:
     """The record that says which model made the vectors of *namespace*, looked for once, before anything else.
 
-    *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *patience* is how many seconds a
+    *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *timeout* is how many seconds a
     thread waits for another that looks. *put* writes the record, given its namespace, its id and its metadata. With
     *model* ``""`` the index embeds by itself.
     """
@@ -57,7 +57,7 @@ class ModelRecord:
         kind: str,
         model: str,
         dimension: int,
-        patience: float,
+        timeout: float,
         put: Callable[[str, str, dict[str, Any]], None],
     ) -> None:
         self._calls = calls
@@ -65,7 +65,7 @@ class ModelRecord:
         self._kind = kind
         self._model = model
         self._dimension = dimension
-        self._patience = patience
+        self._timeout = timeout
         self._put = put
         self._lock = ForkLock()
         self._looked = False
@@ -104,8 +104,8 @@ class ModelRecord:
     def _locked(self) -> Iterator[None]:
         """One thread at a time asks; the others do not queue behind one that waits in vain."""
         lock = self._lock.free
-        if not lock.acquire(timeout=self._patience):
-            late = f"Pinecone did not answer within {self._patience:g} seconds; try again later"
+        if not lock.acquire(timeout=self._timeout):
+            late = f"Pinecone did not answer within {self._timeout:g} seconds; try again later"
             raise StoreError(f"{self._calls.subject} could not be opened: {late}")
         try:
             yield
@@ -223,7 +223,7 @@ class PineconeBase(ClosingStore):
             kind=self._kind,
             model=embedding_model,
             dimension=dimension,
-            patience=timeout_seconds,
+            timeout=timeout_seconds,
             put=self._write_note,
         )
 
