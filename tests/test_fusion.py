@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import FusionMethod
-from qtmiddleware.retrieval.fusion import MOST_SPREADS, WHOLE_TO_TAIL, Fused, direction, fuse, has_scores, spread
+from qtmiddleware.retrieval.fusion import (
+    MOST_SPREADS,
+    WHOLE_TO_TAIL,
+    Fused,
+    Fusion,
+    find_direction,
+    fuse,
+    has_scores,
+    measure_spread,
+    sum_weighted,
+)
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
 METHODS: tuple[FusionMethod, ...] = ("anchored", "rrf", "weighted_rrf", "max", "concat")
@@ -139,19 +149,19 @@ def test_anchored_hears_a_list_whose_scores_are_all_equal_as_one_that_prefers_no
 
 
 def test_the_spread_of_a_short_list_is_its_whole_width() -> None:
-    assert [spread(scores) for scores in ([], [0.3], [0.9, 0.4], [4.0, 3.0, 2.0, 0.5])] == [0.0, 0.0, 0.5, 3.5]
+    assert [measure_spread(scores) for scores in ([], [0.3], [0.9, 0.4], [4.0, 3.0, 2.0, 0.5])] == [0.0, 0.0, 0.5, 3.5]
 
 
 def test_the_spread_of_a_longer_list_is_that_of_its_lower_part() -> None:
     scores = [9.0, 8.0, 4.0, 3.5, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0]
-    assert spread(scores) == pytest.approx(WHOLE_TO_TAIL * (3.5 - 2.0))
+    assert measure_spread(scores) == pytest.approx(WHOLE_TO_TAIL * (3.5 - 2.0))
     # How far the leaders lead changes nothing; which way the scores run does not either.
-    assert spread([10.0, 6.0, *scores[2:]]) == spread(scores)
-    assert spread([-score for score in scores]) == spread(scores)
+    assert measure_spread([10.0, 6.0, *scores[2:]]) == measure_spread(scores)
+    assert measure_spread([-score for score in scores]) == measure_spread(scores)
 
 
 def test_no_leader_lies_more_than_so_many_spreads_above_the_rest() -> None:
-    assert spread([100.0, *[0.0] * 9]) == 100.0 / MOST_SPREADS
+    assert measure_spread([100.0, *[0.0] * 9]) == 100.0 / MOST_SPREADS
 
 
 def test_what_is_merged_by_rank_has_no_spread() -> None:
@@ -186,7 +196,7 @@ def test_anchored_handles_negative_scores() -> None:
 
 def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
     near = [ranked(("a", 0.1), ("b", 0.4), ("c", 2.0)), ranked(("b", 0.2), ("d", 2.1))]
-    assert direction(near) > 0
+    assert find_direction(near) > 0
     fused = fuse(near)
     # The lowest place of a list of distances is its largest distance.
     expected = {
@@ -201,7 +211,7 @@ def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
 
 def test_one_list_out_of_order_does_not_turn_the_direction() -> None:
     falling = [ranked(("a", 0.9), ("b", 0.1)), ranked(("a", 0.8), ("c", 0.2)), ranked(("d", 0.1), ("e", 0.2))]
-    assert direction(falling) <= 0
+    assert find_direction(falling) <= 0
 
 
 @pytest.mark.parametrize(
@@ -209,7 +219,7 @@ def test_one_list_out_of_order_does_not_turn_the_direction() -> None:
     [[], [ranked()], [ranked(("a", 0.5))], [ranked(("a", 0.5), ("b", 0.5))], [ranked(("a", None), ("b", 1.0))]],
 )
 def test_higher_is_better_where_the_order_does_not_tell(rankings: list[Ranking]) -> None:
-    assert direction(rankings) <= 0
+    assert find_direction(rankings) <= 0
 
 
 # --- max and concat, as the seeds do them -------------------------------------------------------------------------
@@ -232,13 +242,14 @@ def test_concat_keeps_everything_with_the_place_where_each_list_begins() -> None
     lists = [ranked(("a", 0.9), ("b", 0.8)), ranked(), ranked(("b", 0.95), ("a", 0.1), ("c", 0.0))]
     fused = fuse(lists, "concat")
     assert names(fused) == ["a", "b", "b", "a", "c"]
-    assert fused.offsets == (0, 2, 2)
+    assert Fusion(fused, tuple(lists), lists[0]).offsets == (0, 2, 2)
     assert list(fused.sources) == [0b001, 0b001, 0b100, 0b100, 0b100]
     assert list(fused.items) == [item for ranking in lists for item in ranking.items]
 
 
 def test_concat_of_one_list_has_its_offset() -> None:
-    assert fuse([ranked(("a", 0.9))], "concat").offsets == (0,)
+    ranking = ranked(("a", 0.9))
+    assert Fusion(fuse([ranking], "concat"), (ranking,), ranking).offsets == (0,)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -308,6 +319,34 @@ def test_items_are_not_printed(method: FusionMethod) -> None:
     assert "secret" not in repr(fuse([ranking, ranking], method))
 
 
+# --- weighted sums ------------------------------------------------------------------------------------------------
+
+
+def test_a_weighted_sum_adds_scores_from_0_to_1_and_nothing_for_an_absent_passage() -> None:
+    similar = ranked(("a", 0.9), ("b", 0.8), ("c", 0.5), weight=0.8)
+    distant = ranked(("d", 1.0), ("b", 2.0), ("a", 5.0), weight=0.2)
+    expected = {"a": 0.8, "b": 0.8 * 0.3 / 0.4 + 0.2 * 3 / 4, "d": 0.2, "c": 0.0}
+    found = [(name, score) for (_, name), score in sum_weighted([similar, distant])]
+    assert dict(found) == pytest.approx(expected)
+    assert [name for name, _ in found] == ["a", "b", "d", "c"]
+
+
+def test_equal_scores_of_a_list_count_1_in_a_weighted_sum() -> None:
+    assert sum_weighted([ranked(("b", 0.5), ("a", 0.5), weight=0.3)]) == [(key("a"), 0.3), (key("b"), 0.3)]
+
+
+def test_a_weighted_sum_of_ranks_counts_a_passage_once_a_list_at_its_best_place() -> None:
+    lists = [ranked(("a", 0.9), ("b", 0.8), ("a", 0.7), weight=2.0), ranked(("b", 0.5), weight=0.5)]
+    expected = {"a": 2 / 61, "b": 2 / 62 + 0.5 / 61}
+    assert {name: score for (_, name), score in sum_weighted(lists, "rrf")} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("scores", [(None, 0.5), (0.5, NAN), (0.1, 0.9, 0.5)])
+def test_a_weighted_sum_counts_ranks_where_scores_cannot_be_used(scores: tuple[Any, ...]) -> None:
+    lists = [ranked(*zip("abc", scores, strict=False)), ranked(("a", 0.5))]
+    assert sum_weighted(lists) == sum_weighted(lists, "rrf")
+
+
 # --- laws ---------------------------------------------------------------------------------------------------------
 
 numbers = st.integers(-64, 64)
@@ -366,11 +405,11 @@ def test_scores_never_rise_down_the_list(rankings: list[Ranking], method: Fusion
 
 @given(st.lists(rankings_of(unique=False), min_size=2, max_size=4))
 def test_anchored_equals_its_formula(rankings: list[Ranking]) -> None:
-    if direction(rankings) > 0:
+    if find_direction(rankings) > 0:
         return
     heard = [it for it in rankings if it.keys]
     total = sum(it.variant.weight for it in heard)
-    spreads = [spread(it.scores) for it in heard]  # type: ignore[arg-type]
+    spreads = [measure_spread(it.scores) for it in heard]  # type: ignore[arg-type]
     telling = sum(it.variant.weight for it, own in zip(heard, spreads, strict=True) if own)
     mean = sum(it.variant.weight * own for it, own in zip(heard, spreads, strict=True)) / (telling or 1.0)
     expected = {}

@@ -15,9 +15,9 @@ from qtmiddleware.retrieval.keyword_evidence import (
     K1,
     OVERLAP,
     B,
-    keyword_evidence,
-    keyword_scores,
-    weighed,
+    add_evidence,
+    score_bm25,
+    score_by_keywords,
 )
 
 TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
@@ -37,7 +37,7 @@ def test_the_constants_are_the_usual_ones() -> None:
 
 
 def test_one_term_scores_as_the_formula_says() -> None:
-    assert keyword_scores("fox", TEXTS) == pytest.approx([bm25(1, 3, 2), 0.0, bm25(2, 3, 2)], rel=1e-12)
+    assert score_bm25("fox", TEXTS) == pytest.approx([bm25(1, 3, 2), 0.0, bm25(2, 3, 2)], rel=1e-12)
 
 
 def test_several_terms_add_up() -> None:
@@ -46,33 +46,33 @@ def test_several_terms_add_up() -> None:
         bm25(1, 5, 2),
         bm25(2, 3, 2) + bm25(1, 3, 2),
     ]
-    assert keyword_scores("quick fox dog", TEXTS) == pytest.approx(expected, rel=1e-12)
+    assert score_bm25("quick fox dog", TEXTS) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_keyword_written_twice_counts_once() -> None:
-    assert keyword_scores("fox Fox FOX", TEXTS) == keyword_scores("fox", TEXTS)
+    assert score_bm25("fox Fox FOX", TEXTS) == score_bm25("fox", TEXTS)
 
 
 def test_a_word_of_every_text_still_counts_a_little() -> None:
-    scores = keyword_scores("fox", ["fox", "fox"])
+    scores = score_bm25("fox", ["fox", "fox"])
     assert scores == pytest.approx([bm25(1, 1, 2, documents=2, mean=1)] * 2)
     assert scores is not None
     assert scores[0] > 0
 
 
 def test_a_missing_text_scores_nothing_and_counts_as_a_text_of_no_words() -> None:
-    scores = keyword_scores("fox", ["fox", None, ""])
+    scores = score_bm25("fox", ["fox", None, ""])
     assert scores == pytest.approx([bm25(1, 1, 1, documents=3, mean=1 / 3), 0.0, 0.0], rel=1e-12)
 
 
 @pytest.mark.parametrize("keywords", ["", "   ", "?!", "\n", "…"])
 def test_no_keyword_gives_no_evidence(keywords: str) -> None:
-    assert keyword_scores(keywords, TEXTS) is None
+    assert score_bm25(keywords, TEXTS) is None
 
 
 @pytest.mark.parametrize("texts", [[], [None], [None, ""], ["nothing of it", "here"]])
 def test_no_match_gives_no_evidence(texts: list[str | None]) -> None:
-    assert keyword_scores("zebra", texts) is None
+    assert score_bm25("zebra", texts) is None
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_no_match_gives_no_evidence(texts: list[str | None]) -> None:
     ],
 )
 def test_words_meet_across_case_plural_and_genitive(query: str, text: str) -> None:
-    scores = keyword_scores(query, [text, "unrelated"])
+    scores = score_bm25(query, [text, "unrelated"])
     assert scores is not None
     assert scores[0] > 0 == scores[1]
 
 
 @pytest.mark.parametrize(("one", "other"), [("bus", "bu"), ("class", "clas"), ("gas", "ga"), ("status", "statu")])
 def test_an_s_that_is_no_plural_stays(one: str, other: str) -> None:
-    assert keyword_scores(one, [other]) is None
+    assert score_bm25(one, [other]) is None
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_an_s_that_is_no_plural_stays(one: str, other: str) -> None:
     ],
 )
 def test_scripts_without_spaces_and_others_find_their_passage(query: str, right: str, wrong: str) -> None:
-    scores = keyword_scores(query, [wrong, right])
+    scores = score_bm25(query, [wrong, right])
     assert scores is not None
     assert scores[1] > scores[0]
 
 
 def test_a_script_without_spaces_is_counted_in_pairs_of_neighbours() -> None:
     # "天気予報" is the pairs 天気, 気予, 予報: three of them in the first text, one in the second.
-    pairs = keyword_scores("天気予報", ["天気予報", "天気図"])
+    pairs = score_bm25("天気予報", ["天気予報", "天気図"])
     expected = [
         bm25(1, 3, 2, documents=2, mean=2.5) + 2 * bm25(1, 3, 1, documents=2, mean=2.5),
         bm25(1, 2, 2, documents=2, mean=2.5),
@@ -127,14 +127,14 @@ def test_a_script_without_spaces_is_counted_in_pairs_of_neighbours() -> None:
 
 
 def test_letters_beside_characters_of_such_a_script_are_words() -> None:
-    scores = keyword_scores("GPT4", ["我喜欢GPT4模型", "我喜欢模型"])
+    scores = score_bm25("GPT4", ["我喜欢GPT4模型", "我喜欢模型"])
     assert scores is not None
     assert scores[0] > 0 == scores[1]
 
 
 def test_vowel_signs_belong_to_their_word() -> None:
     # The second text holds the consonants of the word and not the word.
-    scores = keyword_scores("हिन्दी", ["हिन्दी भाषा", "ह न द"])
+    scores = score_bm25("हिन्दी", ["हिन्दी भाषा", "ह न द"])
     assert scores is not None
     assert scores[0] > 0 == scores[1]
 
@@ -143,13 +143,13 @@ def test_vowel_signs_belong_to_their_word() -> None:
 def test_an_accent_is_the_same_however_it_is_encoded(form: str) -> None:
     query, text = unicodedata.normalize(form, "café"), "le café noir"
     other = unicodedata.normalize("NFD" if form == "NFC" else "NFC", text)
-    scores = keyword_scores(query, [other, "cafe"])
+    scores = score_bm25(query, [other, "cafe"])
     assert scores is not None
     assert scores[0] > 0
 
 
 def test_full_width_letters_are_letters() -> None:
-    assert keyword_scores("ＡＢＣ", ["abc"]) is not None
+    assert score_bm25("ＡＢＣ", ["abc"]) is not None
 
 
 anything = st.text(st.characters(), max_size=60)
@@ -157,7 +157,7 @@ anything = st.text(st.characters(), max_size=60)
 
 @given(anything, st.lists(st.one_of(st.none(), anything), max_size=6))
 def test_evidence_never_fails_keeps_the_length_and_is_not_negative(keywords: str, texts: list[str | None]) -> None:
-    scores = keyword_scores(keywords, texts)
+    scores = score_bm25(keywords, texts)
     if scores is not None:
         assert len(scores) == len(texts)
         assert all(score >= 0 for score in scores)
@@ -169,7 +169,7 @@ def test_evidence_never_fails_keeps_the_length_and_is_not_negative(keywords: str
 def test_more_of_the_keyword_in_a_text_of_the_same_length_scores_no_less(words: list[str], extra: int) -> None:
     less = " ".join([*words, *["owl"] * extra])
     more = " ".join([*words, *["fox"] * extra])
-    scores = keyword_scores("fox", [less, more, "fox"])
+    scores = score_bm25("fox", [less, more, "fox"])
     assert scores is not None
     assert scores[1] >= scores[0]
 
@@ -189,14 +189,14 @@ def scaled(scores: list[float]) -> list[float]:
 def test_one_querys_evidence_is_its_scores_on_one_scale_whatever_its_weight(
     words: str, texts: list[str], weight: float
 ) -> None:
-    scores = keyword_scores(words, texts)
+    scores = score_bm25(words, texts)
     expected = None if scores is None else pytest.approx(scaled(scores))
-    assert keyword_evidence([(words, weight)], texts) == expected
+    assert score_by_keywords([(words, weight)], texts) == expected
 
 
 def test_a_word_that_few_texts_hold_is_more_evidence_than_one_of_many() -> None:
     texts = ["owl", *["fox"] * 15, *["dog"] * 16]
-    rare, common = keyword_evidence([("owl", 1.0)], texts), keyword_evidence([("fox", 1.0)], texts)
+    rare, common = score_by_keywords([("owl", 1.0)], texts), score_by_keywords([("fox", 1.0)], texts)
     assert rare is not None
     assert common is not None
     assert max(rare) > 1.0 > max(common)
@@ -206,16 +206,16 @@ def test_scores_that_differ_by_rounding_alone_are_no_evidence() -> None:
     # The same words in another order may be summed to another last digit.
     words = ["fox", "dog", "cat", "owl", "elk", "ant", "bee"]
     texts = [" ".join(words[at:] + words[:at]) for at in range(7)]
-    assert keyword_evidence([(" ".join(words), 1.0)], texts) == [0.0] * 7
+    assert score_by_keywords([(" ".join(words), 1.0)], texts) == [0.0] * 7
 
 
 @given(queries=st.lists(st.tuples(WORDS, st.floats(0, 2)), min_size=2, max_size=4), texts=st.lists(WORDS, max_size=5))
 def test_several_queries_evidence_is_the_weighted_sum_of_each_alone(
     queries: list[tuple[str, float]], texts: list[str]
 ) -> None:
-    alone = [(keyword_scores(words, texts), weight) for words, weight in queries if weight > 0]
+    alone = [(score_bm25(words, texts), weight) for words, weight in queries if weight > 0]
     heard = [(scores, weight) for scores, weight in alone if scores is not None]
-    found = keyword_evidence(queries, texts)
+    found = score_by_keywords(queries, texts)
     if not heard:
         assert found is None
         return
@@ -230,50 +230,51 @@ def test_several_queries_evidence_is_the_weighted_sum_of_each_alone(
 
 
 def test_a_query_without_a_word_in_any_text_says_nothing() -> None:
-    assert keyword_evidence([("fox", 1.0), ("unicorn", 5.0)], TEXTS) == pytest.approx(
-        keyword_evidence([("fox", 1.0), ("fox", 0.0)], TEXTS)
+    assert score_by_keywords([("fox", 1.0), ("unicorn", 5.0)], TEXTS) == pytest.approx(
+        score_by_keywords([("fox", 1.0), ("fox", 0.0)], TEXTS)
     )
 
 
-# --- weighed ------------------------------------------------------------------------------------------------------
+# --- scores and evidence ------------------------------------------------------------------------------------------
 
 
 def test_scores_and_evidence_are_added_by_weight() -> None:
     # Scores 2, 6, 4 become 0, 1, 0.5; evidence is on that scale already.
-    assert weighed([2, 6, 4], [0.0, 0.5, 1.0], 0.25) == pytest.approx(
+    assert add_evidence([2, 6, 4], [0.0, 0.5, 1.0], 0.25, 4.0) == pytest.approx(
         [0.75 * 0 + 0.25 * 0, 0.75 * 1 + 0.25 * 0.5, 0.75 * 0.5 + 0.25 * 1]
     )
 
 
-def test_a_given_spread_is_the_unit_of_the_scores() -> None:
-    assert weighed([2, 6, 4], [0.0, 0.5, 1.0], 0.25, spread=2.0) == pytest.approx(
+def test_the_spread_is_the_unit_of_the_scores() -> None:
+    assert add_evidence([2, 6, 4], [0.0, 0.5, 1.0], 0.25, 2.0) == pytest.approx(
         [0.75 * 0 + 0.25 * 0, 0.75 * 2 + 0.25 * 0.5, 0.75 * 1 + 0.25 * 1]
     )
 
 
 def test_negative_scores_are_only_another_scale() -> None:
-    assert weighed([-4, 0, -2], [0.0, 0.5, 1.0], 0.25) == weighed([2, 6, 4], [0.0, 0.5, 1.0], 0.25)
+    evidence = [0.0, 0.5, 1.0]
+    assert add_evidence([-4, 0, -2], evidence, 0.25, 4.0) == add_evidence([2, 6, 4], evidence, 0.25, 4.0)
 
 
-@pytest.mark.parametrize("spread", [None, 0.0])
-def test_scores_that_tell_nothing_apart_have_no_say(spread: float | None) -> None:
-    assert weighed([1.0, 1.0], [0.0, 1.0], 0.25, spread=spread) == [0.0, 0.25]
+def test_scores_that_tell_nothing_apart_have_no_say() -> None:
+    assert add_evidence([1.0, 1.0], [0.0, 1.0], 0.25, 0.0) == [0.0, 0.25]
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(0.0, [0.0, 1.0]), (1.0, [0.7, 0.0])])
 def test_a_weight_at_its_limit_hears_one_side_alone(weight: float, expected: list[float]) -> None:
-    assert weighed([1.0, 2.0], [0.7, 0.0], weight) == expected
+    assert add_evidence([1.0, 2.0], [0.7, 0.0], weight, 1.0) == expected
 
 
-def test_nothing_weighed_is_nothing() -> None:
-    assert weighed([], [], 0.25) == []
+def test_no_scores_stay_none() -> None:
+    assert add_evidence([], [], 0.25, 1.0) == []
 
 
 @given(
     st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 2)), min_size=1, max_size=10),
     st.floats(0, 1),
+    st.floats(0, 1e6),
 )
-def test_the_sum_is_never_negative(pairs: list[tuple[float, float]], weight: float) -> None:
-    result = weighed([score for score, _ in pairs], [keyword for _, keyword in pairs], weight)
+def test_the_sum_is_never_negative(pairs: list[tuple[float, float]], weight: float, spread: float) -> None:
+    result = add_evidence([score for score, _ in pairs], [keyword for _, keyword in pairs], weight, spread)
     assert len(result) == len(pairs)
     assert all(value >= 0 for value in result)

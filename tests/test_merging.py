@@ -9,7 +9,7 @@ import pytest
 from retrieval_world import PASSAGES, QUERY, REPLIES, Way, every_way, ids, kinds, scripted, search, transforming
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.retrieval.fusion import spread
+from qtmiddleware.retrieval.fusion import measure_spread
 
 SUBS = REPLIES["decompose"]["sub_queries"]
 
@@ -25,14 +25,15 @@ def plain(**fusion: Any) -> dict[str, Any]:
 @every_way
 def test_the_anchored_score_is_the_weighted_mean_of_the_stretched_scores(way: Way) -> None:
     retrieval = way.wrap(config=plain(weights={"subQueries": 1.0})).retrieve(QUERY, top_k=8)
-    voices = {QUERY: 0.5, SUBS[0]: 0.25, SUBS[1]: 0.25}
-    scores = {text: [row["score"] for row in search(text, 8)] for text in voices}
-    mean = sum(weight * spread(scores[text]) for text, weight in voices.items())
+    weights = {QUERY: 0.5, SUBS[0]: 0.25, SUBS[1]: 0.25}
+    scores = {text: [row["score"] for row in search(text, 8)] for text in weights}
+    mean = sum(weight * measure_spread(scores[text]) for text, weight in weights.items())
     for match in retrieval.matches:
         name = str(match.id)
         expected = sum(
-            weight * (scores[text][-1] + mean * (score_of(text, name) - scores[text][-1]) / spread(scores[text]))
-            for text, weight in voices.items()
+            weight
+            * (scores[text][-1] + mean * (score_of(text, name) - scores[text][-1]) / measure_spread(scores[text]))
+            for text, weight in weights.items()
         )
         # Equal ones are told apart by a millionth.
         assert match.fused_score == pytest.approx(expected, rel=1e-5)
@@ -79,7 +80,7 @@ def test_without_the_original_it_is_still_the_answer_where_nothing_else_is(way: 
 
 
 @pytest.mark.parametrize("name", ["original", "subQueries"])
-def test_a_voice_without_weight_is_not_heard(name: str) -> None:
+def test_a_variant_without_weight_takes_no_part(name: str) -> None:
     retrieval = Way("sync").wrap(config=plain(weights={name: 0.0})).retrieve(QUERY)
     silent = {"original": "original", "subQueries": "sub_query"}[name]
     assert silent not in {it.variant.kind for it in retrieval.rankings}

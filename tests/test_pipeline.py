@@ -315,13 +315,11 @@ def fails(*_: Any, **__: Any) -> Any:
 
 
 @every_way
-@pytest.mark.parametrize(
-    "place", ["pipeline.prepared", "pipeline.reason_not_to_ask", "pipeline.combined", "merging.fuse"]
-)
+@pytest.mark.parametrize("place", ["prepare_query", "find_skip_reason", "fuse", "build_result"])
 def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
     place: str, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"qtmiddleware.{place}", fails)
+    monkeypatch.setattr(f"qtmiddleware.retrieval.pipeline.{place}", fails)
     searched = way.wrap(config={"preprocess": {"applyTo": "text"}})
     found = searched.retrieve(QUERY, top_k=3)
     assert found.response == search(QUERY, 3)
@@ -333,7 +331,7 @@ def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
 def test_what_fails_inside_around_a_response_that_cannot_be_read_leaves_the_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepared", fails)
+    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", fails)
     response = object()
     found = qtm.QueryMiddleware().wrap(lambda query: response).retrieve(QUERY)
     assert found.response is response

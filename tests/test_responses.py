@@ -22,7 +22,15 @@ from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchRes
 from pydantic import BaseModel, ConfigDict
 
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.responses import Shape, custom_shape, keys_of, settled, shape_of, text_of
+from qtmiddleware.retrieval.responses import (
+    CustomShape,
+    Shape,
+    build_keys,
+    find_reader,
+    find_shape,
+    read_text,
+    wait_for_response,
+)
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 
 
@@ -238,19 +246,19 @@ SHAPES: list[Any] = [
 def test_every_known_shape_is_read(
     response: Any, name: str, namespace: str, ids: list[Any], scores: list[Any], texts: list[Any]
 ) -> None:
-    shape = shape_of(response)
+    shape = find_shape(response)
     items = shape.items(response)
     assert shape.name == name
     assert shape.namespace(response) == namespace
-    assert [shape.id(item) for item in items] == ids
-    assert [shape.score(item) for item in items] == scores
-    assert [text_of(shape, item, None) for item in items] == texts
+    assert [find_reader(item).id(item) for item in items] == ids
+    assert [find_reader(item).score(item) for item in items] == scores
+    assert [read_text(item, None) for item in items] == texts
 
 
 @pytest.mark.parametrize("response", [row[0] for row in SHAPES])
 def test_every_known_shape_is_rebuilt_in_its_own_type_and_left_untouched(response: Any) -> None:
     before = copy.deepcopy(response)
-    shape = shape_of(response)
+    shape = find_shape(response)
     items = list(shape.items(response))
     rebuilt = shape.rebuild(response, items[:2][::-1])
     assert type(rebuilt) is (list if isinstance(response, deque) else type(response))
@@ -270,33 +278,33 @@ def as_data(value: Any) -> Any:
 def test_all_else_in_a_response_is_kept() -> None:
     usage = SearchUsage(read_units=6, embed_total_tokens=4)
     search = SearchRecordsResponse(result=SearchResult(hits=HITS), usage=usage)
-    assert shape_of(search).rebuild(search, HITS[:1]).usage is usage
+    assert find_shape(search).rebuild(search, HITS[:1]).usage is usage
     raw = {"result": {"hits": RAW_HITS, "more": 1}, "usage": {"read_units": 6}}
-    assert shape_of(raw).rebuild(raw, []) == {"result": {"hits": [], "more": 1}, "usage": {"read_units": 6}}
+    assert find_shape(raw).rebuild(raw, []) == {"result": {"hits": [], "more": 1}, "usage": {"read_units": 6}}
     plain = PlainResponse(list(POINTS))
-    assert shape_of(plain).rebuild(plain, []).note is plain.note
+    assert find_shape(plain).rebuild(plain, []).note is plain.note
     counted = InitlessResponse(matches=vectors())
     counted.count = 7
-    assert shape_of(counted).rebuild(counted, []).count == 7
+    assert find_shape(counted).rebuild(counted, []).count == 7
 
 
 def test_a_read_only_mapping_comes_back_as_a_dict() -> None:
     response = MappingProxyType({"matches": DICTS, "namespace": "ns"})
-    assert shape_of(response).rebuild(response, DICTS[:1]) == {"matches": DICTS[:1], "namespace": "ns"}
+    assert find_shape(response).rebuild(response, DICTS[:1]) == {"matches": DICTS[:1], "namespace": "ns"}
 
 
 @pytest.mark.parametrize(
     "response", [[], (), {"matches": []}, {"matches": None}, {"documents": []}, QueryResponse(matches=[])]
 )
 def test_an_empty_response_is_no_error_and_stays_what_it_was(response: Any) -> None:
-    shape = shape_of(response)
+    shape = find_shape(response)
     assert len(shape.items(response)) == 0
-    assert keys_of(shape, response, shape.items(response)) == []
+    assert build_keys(shape, response, shape.items(response)) == []
     assert type(shape.rebuild(response, [])) is type(response)
 
 
 def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
-    shape = shape_of(None)
+    shape = find_shape(None)
     assert shape.items(None) == ()
     assert shape.namespace(None) == DEFAULT
     assert shape.rebuild(None, ()) is None
@@ -328,7 +336,7 @@ def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
 )
 def test_an_unknown_response_is_refused_by_its_type_with_the_way_out(response: Any, named: str) -> None:
     with pytest.raises(ResponseShapeError) as caught:
-        shape_of(response)
+        find_shape(response)
     assert caught.value.shape.rpartition(".")[2] == named
     assert "read=" in str(caught.value)
     assert "write=" in str(caught.value)
@@ -336,7 +344,7 @@ def test_an_unknown_response_is_refused_by_its_type_with_the_way_out(response: A
 
 def test_an_error_never_holds_what_was_found() -> None:
     with pytest.raises(ResponseShapeError) as caught:
-        shape_of({"secret passage": "x"})
+        find_shape({"secret passage": "x"})
     assert "secret" not in str(caught.value)
 
 
@@ -350,7 +358,7 @@ def test_a_response_that_cannot_be_copied_is_refused_and_not_changed() -> None:
 
     response = Single()
     with pytest.raises(ResponseShapeError):
-        shape_of(response).rebuild(response, [])
+        find_shape(response).rebuild(response, [])
     assert len(response.matches) == 3
 
 
@@ -371,27 +379,27 @@ def test_a_response_that_cannot_be_copied_is_refused_and_not_changed() -> None:
 )
 def test_a_score_is_a_finite_number_or_none(score: Any, expected: float | None) -> None:
     item = {"id": "a", "score": score}
-    assert shape_of([item]).score(item) == expected
+    assert find_reader(item).score(item) == expected
 
 
 def test_the_first_number_there_is_is_the_score() -> None:
     for item in ({"id": "a", "score": None, "distance": 0.5}, SimpleNamespace(id="a", score=None, distance=0.5)):
-        assert shape_of([item]).score(item) == 0.5
+        assert find_reader(item).score(item) == 0.5
 
 
 def test_a_number_of_another_library_is_a_score() -> None:
     numpy = pytest.importorskip("numpy")
     item = {"id": "a", "score": numpy.float32(0.5)}
-    assert shape_of([item]).score(item) == 0.5
-    assert shape_of([("a", numpy.float32(0.5))]).score(("a", numpy.float32(0.5))) == 0.5
+    assert find_reader(item).score(item) == 0.5
+    assert find_reader(("a", 0.5)).score(("a", numpy.float32(0.5))) == 0.5
 
 
 @pytest.mark.parametrize(("namespace", "expected"), [("", DEFAULT), (None, DEFAULT), ("n", "n")])
 def test_the_default_namespace_has_one_name(namespace: Any, expected: str) -> None:
     response = {"matches": [{"id": "a", "score": 1.0}], "namespace": namespace}
-    assert keys_of(shape_of(response), response, response["matches"]) == [(expected, "a")]
+    assert build_keys(find_shape(response), response, response["matches"]) == [(expected, "a")]
     own = [{"id": "a", "namespace": namespace}]
-    assert keys_of(shape_of(own), own, own) == [(expected, "a")]
+    assert build_keys(find_shape(own), own, own) == [(expected, "a")]
 
 
 def test_an_items_own_namespace_goes_before_the_responses() -> None:
@@ -399,17 +407,17 @@ def test_an_items_own_namespace_goes_before_the_responses() -> None:
         "matches": [{"id": "a", "namespace": "x"}, {"id": "a", "namespace": "y"}, {"id": "a"}],
         "namespace": "z",
     }
-    assert keys_of(shape_of(response), response, response["matches"]) == [("x", "a"), ("y", "a"), ("z", "a")]
+    assert build_keys(find_shape(response), response, response["matches"]) == [("x", "a"), ("y", "a"), ("z", "a")]
 
 
 def test_the_same_text_under_two_ids_is_two_passages() -> None:
     response = [{"id": "a", "text": "same"}, {"id": "b", "text": "same"}]
-    assert keys_of(shape_of(response), response, response) == [(DEFAULT, "a"), (DEFAULT, "b")]
+    assert build_keys(find_shape(response), response, response) == [(DEFAULT, "a"), (DEFAULT, "b")]
 
 
 def test_the_text_stands_in_only_where_there_is_no_id() -> None:
     response = [LangChainDocument(page_content="t"), LangChainDocument(page_content="t", id="a"), "t"]
-    assert keys_of(shape_of(response), response, response) == [
+    assert build_keys(find_shape(response), response, response) == [
         (DEFAULT, "\0t"),
         (DEFAULT, "a"),
         (DEFAULT, "\0t"),
@@ -418,23 +426,23 @@ def test_the_text_stands_in_only_where_there_is_no_id() -> None:
 
 def test_items_without_id_and_text_are_one_passage_only_where_they_are_equal() -> None:
     response = [{"title": "x"}, {"title": "y"}, {"title": "x"}, {"id": "", "title": "x"}]
-    first, second, third, fourth = keys_of(shape_of(response), response, response)
+    first, second, third, fourth = build_keys(find_shape(response), response, response)
     assert first == third
     assert len({first, second, fourth}) == 3
 
 
 def test_a_passage_without_id_and_text_is_the_same_whatever_its_score() -> None:
     response = [{"title": "x", "score": 0.5}, {"title": "x", "score": 0.25}, {"title": "y", "score": 0.5}]
-    first, second, third = keys_of(shape_of(response), response, response)
+    first, second, third = build_keys(find_shape(response), response, response)
     assert first == second != third
 
 
 @pytest.mark.parametrize("make", [dict, SimpleNamespace])
 def test_chunks_that_share_their_documents_id_stay_apart(make: Any) -> None:
     response = [make(document_id="d", text="one"), make(document_id="d", text="two"), make(document_id="e", text="one")]
-    shape = shape_of(response)
-    assert shape.id(response[0]) == "d"
-    assert [key for _, key in keys_of(shape, response, response)] == ["d\0one", "d\0two", "e\0one"]
+    shape = find_shape(response)
+    assert find_reader(response[0]).id(response[0]) == "d"
+    assert [key for _, key in build_keys(shape, response, response)] == ["d\0one", "d\0two", "e\0one"]
 
 
 def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_own() -> None:
@@ -443,24 +451,23 @@ def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_o
         SimpleNamespace(id="b", score=0.25, text="two"),
         SimpleNamespace(page_content="three", metadata={"n": 1}),
     ]
-    shape = shape_of(response)
-    assert [shape.id(item) for item in response] == ["a", "b", None]
-    assert [shape.score(item) for item in response] == [0.5, 0.25, None]
-    assert [text_of(shape, item, None) for item in response] == ["one", "two", "three"]
+    assert [find_reader(item).id(item) for item in response] == ["a", "b", None]
+    assert [find_reader(item).score(item) for item in response] == [0.5, 0.25, None]
+    assert [read_text(item, None) for item in response] == ["one", "two", "three"]
 
 
 def test_an_id_that_is_a_number_is_an_id() -> None:
     response = [{"id": 0}, {"id": 7}, (7, 0.5)]
-    assert [key for _, key in keys_of(shape_of(response), response, response)] == ["0", "7", "7"]
+    assert [key for _, key in build_keys(find_shape(response), response, response)] == ["0", "7", "7"]
 
 
 def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
     metadata = {"score": "x", "query": "y", "id": 3, "namespace": "z", "metadata": {"deep": [1]}}
     for item in (ScoredVector(id="a", score=0.5, metadata=metadata), {"id": "a", "score": 0.5, "metadata": metadata}):
-        shape = shape_of([item])
-        assert shape.metadata(item) is metadata
-        assert (shape.id(item), shape.score(item)) == ("a", 0.5)
-        assert keys_of(shape, [item], [item]) == [(DEFAULT, "a")]
+        shape = find_shape([item])
+        assert find_reader(item).metadata(item) is metadata
+        assert (find_reader(item).id(item), find_reader(item).score(item)) == ("a", 0.5)
+        assert build_keys(shape, [item], [item]) == [(DEFAULT, "a")]
 
 
 @pytest.mark.parametrize(
@@ -478,7 +485,7 @@ def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
     ],
 )
 def test_metadata_is_what_the_item_keeps_or_its_own_other_fields(item: Any, expected: dict[str, Any]) -> None:
-    assert dict(shape_of([item]).metadata(item)) == expected
+    assert dict(find_reader(item).metadata(item)) == expected
 
 
 @pytest.mark.parametrize(
@@ -512,30 +519,30 @@ def test_metadata_is_what_the_item_keeps_or_its_own_other_fields(item: Any, expe
     ],
 )
 def test_the_text_is_found_under_the_named_field_or_the_usual_names(item: Any, text_field: Any, expected: Any) -> None:
-    assert text_of(shape_of([item]), item, text_field) == expected
+    assert read_text(item, text_field) == expected
 
 
 def test_a_custom_shape_needs_two_small_functions() -> None:
-    shape: Shape = custom_shape(lambda r: r["deep"]["found"], lambda r, items: {**r, "deep": {"found": list(items)}})
+    shape: Shape = CustomShape(lambda r: r["deep"]["found"], lambda r, items: {**r, "deep": {"found": list(items)}})
     response = {"deep": {"found": [("a", 0.5), ("b", 0.25)]}, "namespace": "ns", "kept": 1}
     items = shape.items(response)
-    assert keys_of(shape, response, items) == [("ns", "a"), ("ns", "b")]
-    assert [shape.score(item) for item in items] == [0.5, 0.25]
+    assert build_keys(shape, response, items) == [("ns", "a"), ("ns", "b")]
+    assert [find_reader(item).score(item) for item in items] == [0.5, 0.25]
     assert shape.rebuild(response, items[1:]) == {"deep": {"found": [("b", 0.25)]}, "namespace": "ns", "kept": 1}
 
 
 def test_a_custom_read_that_gives_no_list_is_named() -> None:
     with pytest.raises(ResponseShapeError, match="read= must return a list"):
-        custom_shape(lambda r: iter(r), lambda r, items: items).items([])
+        CustomShape(lambda r: iter(r), lambda r, items: items).items([])
 
 
 def test_what_a_thread_pool_or_a_future_holds_is_waited_for() -> None:
     response = QueryResponse(matches=vectors())
     future: Future[Any] = Future()
     future.set_result(response)
-    assert settled(future) is response
+    assert wait_for_response(future) is response
     with ThreadPool(1) as pool:
-        assert settled(pool.apply_async(lambda: response)) is response
+        assert wait_for_response(pool.apply_async(lambda: response)) is response
 
 
 def test_an_exception_in_a_future_is_raised_as_it_is() -> None:
@@ -543,7 +550,7 @@ def test_an_exception_in_a_future_is_raised_as_it_is() -> None:
     error = KeyError("theirs")
     future.set_exception(error)
     with pytest.raises(KeyError) as caught:
-        settled(future)
+        wait_for_response(future)
     assert caught.value is error
 
 
@@ -552,13 +559,13 @@ async def test_an_awaitable_is_left_to_those_who_can_await_it() -> None:
         return 1
 
     coroutine = later()
-    assert settled(coroutine) is coroutine
+    assert wait_for_response(coroutine) is coroutine
     assert await coroutine == 1
 
 
 @pytest.mark.parametrize("response", [None, DICTS, QueryResponse(matches=[]), SHAPES[1][0], {"result": {"hits": []}}])
 def test_a_response_is_settled_already(response: Any) -> None:
-    assert settled(response) is response
+    assert wait_for_response(response) is response
 
 
 ids = st.text(min_size=1) | st.integers() | st.none()
@@ -586,13 +593,13 @@ def test_any_list_of_dicts_is_read_without_error_and_rebuilt_as_it_was(found: li
     }
     response = forms[form]
     before = copy.deepcopy(response)
-    shape = shape_of(response)
+    shape = find_shape(response)
     read = shape.items(response)
-    keys = keys_of(shape, response, read)
+    keys = build_keys(shape, response, read)
     assert len(keys) == len(found)
     assert all(isinstance(part, str) and part for key in keys for part in key)
     for item in read:
-        shape.score(item)
-        text_of(shape, item, None)
-        text_of(shape, item, "metadata.text")
+        find_reader(item).score(item)
+        read_text(item, None)
+        read_text(item, "metadata.text")
     assert shape.rebuild(response, read) == before == response

@@ -13,7 +13,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.responses import keys_of, shape_of, text_of
+from qtmiddleware.retrieval.responses import build_keys, find_reader, find_shape, read_text, rescore
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 
 TEXTS = ["the first", "the second", "the third"]
@@ -41,22 +41,22 @@ def chroma(*, nested: bool = True, count: int = 3, **columns: Any) -> dict[str, 
 
 def read(response: Any) -> tuple[list[Any], list[Any], list[Any]]:
     """Keys, scores and texts."""
-    shape = shape_of(response)
+    shape = find_shape(response)
     items = shape.items(response)
-    keys = keys_of(shape, response, items)
-    return keys, [shape.score(item) for item in items], [text_of(shape, item, None) for item in items]
+    keys = build_keys(shape, response, items)
+    return keys, [find_reader(item).score(item) for item in items], [read_text(item, None) for item in items]
 
 
 def kept(response: Any, *places: int) -> Any:
     """A response with the items at these *places* alone."""
-    shape = shape_of(response)
+    shape = find_shape(response)
     items = shape.items(response)
     return shape.rebuild(response, [items[place] for place in places])
 
 
 def refused(response: Any) -> str:
     with pytest.raises(ResponseShapeError) as caught:
-        shape_of(response)
+        find_shape(response)
     return str(caught.value)
 
 
@@ -66,8 +66,8 @@ def refused(response: Any) -> str:
 def test_a_data_frame_is_read_by_its_columns() -> None:
     response = frame(page=[1, 2, 3])
     assert read(response) == ([(DEFAULT, "a"), (DEFAULT, "b"), (DEFAULT, "c")], SCORES, TEXTS)
-    shape = shape_of(response)
-    assert dict(shape.metadata(shape.items(response)[0])) == {"text": "the first", "page": 1}
+    first = find_shape(response).items(response)[0]
+    assert dict(find_reader(first).metadata(first)) == {"text": "the first", "page": 1}
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_rows_of_several_data_frames_become_one_like_the_first() -> None:
     first = frame(page=[1, 2, 3], score=np.array(SCORES, dtype="float32")).set_index(pd.Index(["x", "y", "z"]))
     first.attrs["query"] = 1
     second = frame(id=["d", "e", "f"], page=[4, None, 6], more=["1", "2", "3"], score=np.float32([0.9, 0.8, 0.7]))
-    shape = shape_of(first)
-    theirs = shape_of(second).items(second)
+    shape = find_shape(first)
+    theirs = find_shape(second).items(second)
     made = shape.rebuild(first, [theirs[0], *shape.items(first)[:2], theirs[2]])
     assert list(made.columns) == list(first.columns)
     assert list(made["id"]) == ["d", "a", "b", "f"]
@@ -126,7 +126,7 @@ def test_rows_of_several_data_frames_become_one_like_the_first() -> None:
 def test_rows_can_come_into_a_data_frame_that_had_none(columns: list[str]) -> None:
     response = pd.DataFrame(columns=columns)
     other = frame()
-    made = shape_of(response).rebuild(response, shape_of(other).items(other)[1:])
+    made = find_shape(response).rebuild(response, find_shape(other).items(other)[1:])
     assert read(made) == read(other.iloc[1:])
     assert made.dtypes.to_dict() == other.dtypes.to_dict()
 
@@ -138,7 +138,7 @@ def test_a_class_of_data_frames_stays_what_it_is() -> None:
             return Passages
 
     first, second = Passages(frame()), Passages(frame(id=["d", "e", "f"]))
-    shape = shape_of(first)
+    shape = find_shape(first)
     assert type(shape.rebuild(first, shape.items(first)[:1])) is Passages
     assert type(shape.rebuild(first, [*shape.items(first), *shape.items(second)])) is Passages
 
@@ -146,8 +146,8 @@ def test_a_class_of_data_frames_stays_what_it_is() -> None:
 @pytest.mark.parametrize(("dtype", "after"), [("float64", "float64"), ("float32", "float32"), ("int64", "float64")])
 def test_new_scores_are_written_into_the_column(dtype: str, after: str) -> None:
     response = frame(score=np.array([3, 2, 1], dtype=dtype))
-    shape = shape_of(response)
-    made = shape.rebuild(response, [shape.rescore(item, 0.5) for item in shape.items(response)[:2]])
+    shape = find_shape(response)
+    made = shape.rebuild(response, [rescore(item, 0.5) for item in shape.items(response)[:2]])
     assert list(made["score"]) == [0.5, 0.5]
     assert made["score"].dtype == after
     assert list(response["score"]) == [3, 2, 1]
@@ -155,8 +155,8 @@ def test_new_scores_are_written_into_the_column(dtype: str, after: str) -> None:
 
 def test_rows_without_a_number_keep_having_none_when_others_get_new_ones() -> None:
     response = frame(score=[0.75, None, 0.25])
-    shape = shape_of(response)
-    made = shape.rebuild(response, [shape.rescore(item, 0.5) for item in shape.items(response)])
+    shape = find_shape(response)
+    made = shape.rebuild(response, [rescore(item, 0.5) for item in shape.items(response)])
     assert read(made)[1] == [0.5, None, 0.5]
 
 
@@ -174,8 +174,8 @@ def test_a_data_frame_without_passages_is_refused(response: Any) -> None:
 
 def test_a_data_frame_with_a_text_of_an_unusual_name_is_read_with_that_name() -> None:
     response = pd.DataFrame({"what": TEXTS, "score": SCORES})
-    shape = shape_of(response)
-    assert [text_of(shape, item, "what") for item in shape.items(response)] == TEXTS
+    shape = find_shape(response)
+    assert [read_text(item, "what") for item in shape.items(response)] == TEXTS
     assert len(set(read(response)[0])) == 3
 
 
@@ -203,7 +203,7 @@ def test_chromas_columns_are_read_and_written_back(nested: bool) -> None:
 @pytest.mark.parametrize("nested", [True, False])
 def test_chroma_finding_nothing_is_no_error_and_can_be_filled(nested: bool) -> None:
     response, other = chroma(nested=nested, count=0), chroma(nested=nested)
-    shape = shape_of(response)
+    shape = find_shape(response)
     assert list(shape.items(response)) == []
     assert shape.rebuild(response, []) == response
     made = shape.rebuild(response, shape.items(other))
@@ -224,8 +224,8 @@ def test_vectors_of_chroma_stay_an_array() -> None:
 
 def test_a_column_that_only_some_responses_have_is_filled_with_none() -> None:
     response, other = chroma(uris=["u", "v", "w"]), chroma(documents=None, embeddings=[[0.0], [1.0], [2.0]])
-    made = shape_of(response).rebuild(
-        response, [*shape_of(other).items(other)[:1], *shape_of(response).items(response)]
+    made = find_shape(response).rebuild(
+        response, [*find_shape(other).items(other)[:1], *find_shape(response).items(response)]
     )
     assert made["uris"] == [[None, "u", "v", "w"]]
     assert made["documents"] == [[None, *TEXTS]]
@@ -254,8 +254,8 @@ def test_columns_chroma_does_not_know_are_kept_beside_their_passage() -> None:
 
 def test_distances_of_chroma_can_be_written_anew() -> None:
     response = chroma()
-    shape = shape_of(response)
-    made = shape.rebuild(response, [shape.rescore(item, 0.125) for item in shape.items(response)])
+    shape = find_shape(response)
+    made = shape.rebuild(response, [rescore(item, 0.125) for item in shape.items(response)])
     assert made["distances"] == [[0.125] * 3]
     assert response["distances"] == [[0.25, 0.5, 0.75]]
 
@@ -312,8 +312,8 @@ def test_documents_beside_their_scores_are_read_and_written_back_together(respon
         assert getattr(old, "dtype", None) == getattr(new, "dtype", None)
     assert repr(response) == repr(before)
     assert repr(kept(response, 0, 1, 2)) == repr(before)
-    shape = shape_of(response)
-    assert read(shape.rebuild(response, [shape.rescore(shape.items(response)[0], 9.0)]))[1] == [9.0]
+    shape = find_shape(response)
+    assert read(shape.rebuild(response, [rescore(shape.items(response)[0], 9.0)]))[1] == [9.0]
 
 
 def parts(response: Any) -> list[Any]:
@@ -324,14 +324,14 @@ def parts(response: Any) -> list[Any]:
 
 def test_whole_scores_can_be_written_anew_with_fractions() -> None:
     response = (TEXTS, np.array([3, 2, 1]))
-    shape = shape_of(response)
-    made = shape.rebuild(response, [shape.rescore(item, 0.5) for item in shape.items(response)])
+    shape = find_shape(response)
+    made = shape.rebuild(response, [rescore(item, 0.5) for item in shape.items(response)])
     assert made[1].tolist() == [0.5] * 3
 
 
 @pytest.mark.parametrize("response", [([], []), [[], []], {"documents": [], "scores": []}, ([], np.array([]))])
 def test_no_documents_and_no_scores_can_be_filled(response: Any) -> None:
-    shape = shape_of(response)
+    shape = find_shape(response)
     assert list(shape.items(response)) == []
     assert type(shape.rebuild(response, [])) is type(response)
     made = shape.rebuild(response, [(TEXTS[0], 0.5)])
@@ -353,7 +353,7 @@ def test_no_documents_and_no_scores_can_be_filled(response: Any) -> None:
     ],
 )
 def test_two_items_are_not_taken_for_documents_and_scores(response: Any, name: str) -> None:
-    assert shape_of(response).name == name
+    assert find_shape(response).name == name
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_two_lists_that_do_not_fit_each_other_are_refused(response: Any) -> None
 
 @pytest.mark.parametrize("response", [(DICTS, SCORES), chroma(), frame()])
 def test_items_of_another_kind_are_refused(response: Any) -> None:
-    shape = shape_of(response)
+    shape = find_shape(response)
     with pytest.raises(ResponseShapeError, match="another kind"):
         shape.rebuild(response, ["a text"])
 
@@ -376,7 +376,7 @@ def test_items_of_another_kind_are_refused(response: Any) -> None:
 @pytest.mark.parametrize("dtype", [object, str])
 def test_an_array_of_texts_is_read_and_stays_an_array(dtype: Any) -> None:
     response = np.array(TEXTS, dtype=dtype)
-    shape = shape_of(response)
+    shape = find_shape(response)
     assert read(response)[2] == TEXTS
     made = shape.rebuild(response, [*shape.items(response)[::-1], "one that is longer than all of these"])
     assert type(made) is np.ndarray

@@ -21,7 +21,7 @@ from pinecone import QueryResponse, ScoredVector
 from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
 from pydantic import BaseModel, ConfigDict
 
-from qtmiddleware.retrieval.responses import custom_shape, keys_of, shape_of, text_of
+from qtmiddleware.retrieval.responses import build_keys, find_reader, find_shape, read_text, rescore
 
 
 class LangChainDocument(BaseModel):
@@ -115,7 +115,7 @@ def uuid_of(name: str) -> UUID:
 
 
 def column_items(response: Any) -> Any:
-    return shape_of(response).items(response)[0]
+    return find_shape(response).items(response)[0]
 
 
 Make = Callable[[str, str, float], Any]
@@ -171,26 +171,25 @@ def test_a_rescored_item_is_a_copy_of_its_own_type_with_that_score_and_all_else(
     kind: str, name: str, text: str, old: float, new: float
 ) -> None:
     item, wanted = KINDS[kind](name, text, old), KINDS[kind](name, text, new)
-    shape = shape_of([item])
+    shape = find_shape([item])
     before = copy.deepcopy(data(item))
-    made = shape.rescore(item, new)
+    made = rescore(item, new)
     assert type(made) is type(item)
     assert data(item) == before
     if kind in WITHOUT:
-        assert shape.score(item) is None
+        assert find_reader(item).score(item) is None
         assert made is item
     else:
-        assert shape.score(item) == old
-        assert shape.score(made) == new
+        assert find_reader(item).score(item) == old
+        assert find_reader(made).score(made) == new
         assert data(made) == data(wanted)
-        assert keys_of(shape, [made], [made]) == keys_of(shape, [item], [item])
+        assert build_keys(shape, [made], [made]) == build_keys(shape, [item], [item])
 
 
 def test_a_number_that_is_not_finite_is_replaced() -> None:
     for item in ({"id": "a", "score": float("nan")}, ("a", float("inf")), ScoredVector(id="a", score=float("nan"))):
-        shape = shape_of([item])
-        assert shape.score(item) is None
-        assert shape.score(shape.rescore(item, 0.5)) == 0.5
+        assert find_reader(item).score(item) is None
+        assert find_reader(item).score(rescore(item, 0.5)) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -203,7 +202,7 @@ def test_a_number_that_is_not_finite_is_replaced() -> None:
     ],
 )
 def test_an_item_without_a_number_or_without_copies_stays_the_very_same(item: Any) -> None:
-    assert shape_of([item]).rescore(item, 0.25) is item
+    assert rescore(item, 0.25) is item
 
 
 def test_what_a_class_shares_between_its_copies_is_never_written_to() -> None:
@@ -229,24 +228,19 @@ def test_what_a_class_shares_between_its_copies_is_never_written_to() -> None:
             return 1.0 - self.distance
 
     for item in (Shared(), Computed()):
-        shape = shape_of([item])
-        assert shape.rescore(item, 0.25) is item
-        assert shape.score(item) == 0.5
-
-
-def test_the_items_of_a_custom_shape_are_rescored_like_any_other() -> None:
-    shape = custom_shape(lambda response: response["found"], lambda response, items: {**response, "found": items})
-    assert shape.rescore(("a", 0.5), 0.25) == ("a", 0.25)
+        assert rescore(item, 0.25) is item
+        assert find_reader(item).score(item) == 0.5
 
 
 def test_the_numbers_of_weaviate_lie_in_its_metadata_and_the_fields_beside_it() -> None:
     response = QueryReturn([KINDS["weaviate score"]("a", "the text", 0.5)])
-    shape = shape_of(response)
+    shape = find_shape(response)
     item = shape.items(response)[0]
-    assert (shape.id(item), shape.score(item)) == (str(uuid_of("a")), 0.5)
-    assert shape.metadata(item) == {"text": "the text"}
+    assert (find_reader(item).id(item), find_reader(item).score(item)) == (str(uuid_of("a")), 0.5)
+    assert find_reader(item).metadata(item) == {"text": "the text"}
     nothing = KINDS["weaviate nothing"]("a", "t", 0.5)
-    assert (shape.score(nothing), shape.metadata(nothing)) == (None, {"text": "t", "score": 0.5})
+    assert find_reader(nothing).score(nothing) is None
+    assert find_reader(nothing).metadata(nothing) == {"text": "t", "score": 0.5}
 
 
 # What every shape promises
@@ -306,15 +300,15 @@ def plain(response: Any) -> str:
 def read(shape: Any, response: Any) -> list[Any]:
     """Each item's key, score and text."""
     items = shape.items(response)
-    told = [text_of(shape, item, None) for item in items]
-    return list(zip(keys_of(shape, response, items), map(shape.score, items), told, strict=True))
+    scores = [find_reader(item).score(item) for item in items]
+    return list(zip(build_keys(shape, response, items), scores, [read_text(it, None) for it in items], strict=True))
 
 
 @given(st.data(), st.sampled_from(sorted(RESPONSES)), st.lists(st.tuples(names, texts, numbers), max_size=6))
 def test_any_response_reads_back_and_takes_its_items_in_any_order(given_: Any, form: str, rows: Rows) -> None:
     response = RESPONSES[form](rows)
     before = plain(copy.deepcopy(response))
-    shape = shape_of(response)
+    shape = find_shape(response)
     known = read(shape, response)
     assert len(known) == len(rows)
     for (key, score, text), (name, passage, number) in zip(known, rows, strict=True):
@@ -325,7 +319,7 @@ def test_any_response_reads_back_and_takes_its_items_in_any_order(given_: Any, f
     items = list(shape.items(response))
     made = shape.rebuild(response, [items[place] for place in order])
     assert type(made) is type(response)
-    assert read(shape_of(made), made) == read(shape, made) == [known[place] for place in order]
+    assert read(find_shape(made), made) == read(shape, made) == [known[place] for place in order]
     assert plain(response) == before
 
 
@@ -335,13 +329,13 @@ def test_any_response_takes_the_items_of_another_and_new_scores(
 ) -> None:
     response, other = RESPONSES[form](rows), RESPONSES[form](others)
     before = plain(copy.deepcopy(other))
-    shape = shape_of(response)
-    theirs = list(shape_of(other).items(other))
+    shape = find_shape(response)
+    theirs = list(find_shape(other).items(other))
     mixed = [*theirs, *shape.items(response)]
-    known = [*read(shape_of(other), other), *read(shape, response)]
+    known = [*read(find_shape(other), other), *read(shape, response)]
     made = shape.rebuild(response, mixed)
     assert type(made) is type(response)
-    assert read(shape_of(made), made) == known
-    anew = shape.rebuild(response, [shape.rescore(item, new) for item in mixed])
-    assert read(shape_of(anew), anew) == [(key, None if score is None else new, text) for key, score, text in known]
+    assert read(find_shape(made), made) == known
+    anew = shape.rebuild(response, [rescore(item, new) for item in mixed])
+    assert read(find_shape(anew), anew) == [(key, None if score is None else new, text) for key, score, text in known]
     assert plain(other) == before

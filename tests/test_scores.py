@@ -12,7 +12,7 @@ from retrieval_world import HISTORY, QUERY, REPLIES, Way, every_way, ids, transf
 from shapes_world import SHAPES, Row
 
 import qtmiddleware as qtm
-from qtmiddleware.retrieval.merging import falling
+from qtmiddleware.retrieval.result import make_strictly_falling
 from qtmiddleware.testing import ScriptedModel
 
 REWRITE = {"rewrite": REPLIES["rewrite"]["rewrite"]}
@@ -133,7 +133,7 @@ def test_fused_scores_are_written_in_every_shape_that_has_scores(name: str) -> N
 @given(st.lists(st.floats(-1e6, 1e6), max_size=40))
 @settings(deadline=None)
 def test_falling_scores_fall_and_keep_what_falls(scores: list[float]) -> None:
-    made = falling(scores)
+    made = make_strictly_falling(scores)
     assert len(made) == len(scores)
     assert all(one > other for one, other in pairwise(made))
     if all(one - other > 10 for one, other in pairwise(scores)):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
-from qtmiddleware.retrieval.merging import Found
 from qtmiddleware.retrieval.request import Memory, Request
+from qtmiddleware.retrieval.responses import SearchResult
 from qtmiddleware.retrieval.searching import search_variants
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.steps import Embed, Outcome, Search, Together
@@ -32,19 +32,19 @@ class Played:
         width: int | None = 50,
         sub_query_top_k: int | None = None,
     ) -> None:
-        self.trace, self.trouble = Trace(), list[Degradation]()
+        self.trace, self.degradations = Trace(), list[Degradation]()
         self.steps: list[Together] = []
         settings = Settings(
             limits=LimitSettings(max_concurrency=3), fusion=FusionSettings(sub_query_top_k=sub_query_top_k)
         )
         request = Request("q", (), settings, Memory(TransformationCache(Settings())), embeds=embeds)
-        self.budget = Deadline.after(60.0)
+        self.deadline = Deadline.after(60.0)
         flow = search_variants(
-            VARIANTS, request, width=width, budget=self.budget, trace=self.trace, trouble=self.trouble
+            VARIANTS, request, width=width, deadline=self.deadline, trace=self.trace, degradations=self.degradations
         )
         self.lists = self._played(flow, answers)
 
-    def _played(self, flow: Any, answers: Sequence[Sequence[Outcome]]) -> list[Found]:
+    def _played(self, flow: Any, answers: Sequence[Sequence[Outcome]]) -> list[SearchResult]:
         step = next(flow)
         for answer in answers:
             self.steps.append(step)
@@ -65,7 +65,7 @@ def good(*names: str) -> list[Outcome]:
 
 def test_nothing_to_search_asks_for_nothing() -> None:
     request = Request("q", (), Settings(), Memory(TransformationCache(Settings())))
-    flow = search_variants((), request, width=None, budget=Deadline(), trace=Trace(), trouble=[])
+    flow = search_variants((), request, width=None, deadline=Deadline(), trace=Trace(), degradations=[])
     with pytest.raises(StopIteration) as stop:
         next(flow)
     assert stop.value.value == []
@@ -78,10 +78,10 @@ def test_all_are_searched_in_one_step_within_the_limits() -> None:
     assert [(step.text, step.top_k, step.vector) for step in searches] == [
         ("one", 50, None), ("two", 50, None), ("three", 50, None),
     ]  # fmt: skip
-    assert (together.limit, together.essential, together.deadline) == (3, 0, played.budget)
+    assert (together.limit, together.essential, together.deadline) == (3, 0, played.deadline)
     assert played.kinds == ["one", "two", "three"]
     assert [list(found.ranking.keys) for found in played.lists] == [[("__default__", name)] for name in "abc"]
-    assert (played.trouble, played.trace.searches) == ([], 3)
+    assert (played.degradations, played.trace.searches) == ([], 3)
 
 
 def test_sub_queries_may_bring_fewer_than_the_others() -> None:
@@ -101,14 +101,14 @@ def test_one_that_fails_is_told_and_left_out(outcome: Outcome, reason: str, deta
     first, _, last = good("a", "b", "c")
     played = Played([first, outcome, last])
     assert played.kinds == ["one", "three"]
-    assert played.trouble == [Degradation("search.sub_query", reason, detail)]
+    assert played.degradations == [Degradation("search.sub_query", reason, detail)]
     assert ("search.sub_query", "degraded", reason) in [(it.name, it.status, it.detail) for it in played.trace.stages]
 
 
 def test_a_search_that_found_nothing_has_not_failed() -> None:
     played = Played([Outcome([]), Outcome(None), *good("c")])
     assert played.kinds == ["one", "two", "three"]
-    assert played.trouble == []
+    assert played.degradations == []
 
 
 def test_vectors_are_had_in_one_batch_before_the_searches() -> None:
@@ -131,5 +131,5 @@ def test_vectors_are_had_in_one_batch_before_the_searches() -> None:
 def test_without_vectors_nothing_is_searched(outcome: Outcome) -> None:
     played = Played([outcome], embeds=True)
     assert played.lists == []
-    assert [it.stage for it in played.trouble] == ["embed"]
+    assert [it.stage for it in played.degradations] == ["embed"]
     assert played.trace.searches == 0

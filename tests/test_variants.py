@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import FusionSettings, FusionWeights
-from qtmiddleware.retrieval.variants import variants_of
+from qtmiddleware.retrieval.searching import build_variants
 from qtmiddleware.types import Transformation
 
 WEIGHTS = FusionWeights(standalone=1.1, rewrite=0.7, hyde=0.9, sub_queries=1.2, paraphrases=0.8, step_back=0.3)
@@ -18,7 +18,7 @@ QUESTION = "Does the old dog have health concerns?"
 
 
 def shown(made: Transformation) -> list[tuple[str, str, float]]:
-    return [(it.kind, it.text, it.weight) for it in variants_of(made, QUESTION, OPTIONS)[0]]
+    return [(it.kind, it.text, it.weight) for it in build_variants(made, QUESTION, OPTIONS)[0]]
 
 
 def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
@@ -106,11 +106,11 @@ def test_weights_are_positive_and_texts_are_those_that_were_made(
 def test_what_repeats_the_question_is_searched_where_the_question_itself_does_not_count() -> None:
     made = Transformation(rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",))
     alone = FusionSettings(include_original=False)
-    assert [it.kind for it in variants_of(made, QUESTION, FusionSettings())[0]] == ["sub_query"]
-    assert [it.kind for it in variants_of(made, QUESTION, alone)[0]] == ["rewrite", "sub_query"]
+    assert [it.kind for it in build_variants(made, QUESTION, FusionSettings())[0]] == ["sub_query"]
+    assert [it.kind for it in build_variants(made, QUESTION, alone)[0]] == ["rewrite", "sub_query"]
     dropped = Transformation(sub_queries=("vaccination dates",), notes=(("rewrite", "dropped: same as the query"),))
-    assert [it.text for it in variants_of(dropped, QUESTION, alone)[0]] == [QUESTION, "vaccination dates"]
-    assert [it.kind for it in variants_of(dropped, QUESTION, FusionSettings())[0]] == ["sub_query"]
+    assert [it.text for it in build_variants(dropped, QUESTION, alone)[0]] == [QUESTION, "vaccination dates"]
+    assert [it.kind for it in build_variants(dropped, QUESTION, FusionSettings())[0]] == ["sub_query"]
 
 
 def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
@@ -118,10 +118,10 @@ def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
         rewrite="Which vaccination dates does Jaco have?", paraphrases=(QUESTION.upper(), "vaccination dates of Rex")
     )
     again = replace(made, sub_queries=("which vaccination dates does Jaco have",))
-    assert variants_of(made, QUESTION, FusionSettings())[1] == (
+    assert build_variants(made, QUESTION, FusionSettings())[1] == (
         ("paraphrase", "not searched: says the same as the original"),
     )
-    assert variants_of(again, QUESTION, FusionSettings())[1] == (
+    assert build_variants(again, QUESTION, FusionSettings())[1] == (
         ("sub_query", "not searched: says the same as the rewrite"),
         ("paraphrase", "not searched: says the same as the original"),
     )

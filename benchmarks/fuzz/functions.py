@@ -22,7 +22,7 @@ from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.providers.stores.passages import index_text, query_words
 from qtmiddleware.rag.answering.reading import Reading
 from qtmiddleware.rag.chunking import chunks
-from qtmiddleware.retrieval.keyword_evidence import keyword_scores
+from qtmiddleware.retrieval.keyword_evidence import score_bm25
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
 from qtmiddleware.transforms.json_reading import find_json
 from qtmiddleware.transforms.parsing import strip_thoughts
@@ -126,7 +126,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "faults of a question": _quietly(lambda text: fault_of(Written(question=text[:300], answer=text[:2_000]), text)),
     "faults of a check": _quietly(lambda text: fault_of_check({"quote": text, "answers": "yes"}, text)),
     "is_prose": _quietly(is_prose),
-    "keyword_scores": _quietly(lambda text: keyword_scores(text, [text, "a"])),
+    "score_bm25": _quietly(lambda text: score_bm25(text, [text, "a"])),
     "query_words": _quietly(query_words),
     "index_text": _quietly(lambda text: index_text(text, "{}")),
     "chunks": _quietly(_chunked),

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import QtMiddlewareError
-from qtmiddleware.retrieval.request import validated
+from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -77,7 +77,7 @@ class Asker:
                 write(piece)
 
         try:
-            validated(question, "query", self.middleware.settings)
+            validate_query(question, "query", self.middleware.settings)
             if self.answers:
                 answer = self._answer(question, options, given if write is not None else None)
                 retrieval = answer.retrieval

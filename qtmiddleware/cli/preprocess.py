@@ -10,7 +10,7 @@ from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines
 from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config import Config
 from qtmiddleware.preprocessing import prepare
-from qtmiddleware.retrieval.request import validated
+from qtmiddleware.retrieval.request import validate_query
 
 
 def preprocess_command(
@@ -26,7 +26,7 @@ def preprocess_command(
     rows = []
     for text in lines(query):
         made = prepare(
-            validated(text, "query", settings),
+            validate_query(text, "query", settings),
             language=language or options.language,
             keep_words=options.keep_words,
             extra_words=options.extra_words,

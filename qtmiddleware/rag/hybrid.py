@@ -24,7 +24,7 @@ from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import has_scores
-from qtmiddleware.retrieval.responses import Shape, columns_of, shape_of, text_of
+from qtmiddleware.retrieval.responses import find_reader, read_response, read_text
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
 from qtmiddleware.runtime.functions import is_async
 from qtmiddleware.runtime.logs import get_logger
@@ -44,18 +44,14 @@ class _Found:
     """What one of the two searches found, each passage once."""
 
     ranking: Ranking
-    shape: Shape
     places: Mapping[Key, int]
 
     @classmethod
     def of(cls, query: str, weight: float, response: Any) -> _Found:
         """Read *response*; raises `ResponseShapeError` where it is of no known shape."""
-        shape = shape_of(response)
-        items = shape.items(response)
-        keys, scores = columns_of(shape, response, items)
+        ranking = read_response(Variant("original", query, weight), response).ranking
         # Backwards, so that of one that comes twice the better place stays.
-        places = {key: place for place, key in reversed(list(enumerate(keys)))}
-        return cls(Ranking(Variant("original", query, weight), keys, scores, items), shape, places)
+        return cls(ranking, {key: place for place, key in reversed(list(enumerate(ranking.keys)))})
 
     def score(self, key: Key) -> float | None:
         """The search's own number for a passage, ``None`` where it did not find it."""
@@ -64,11 +60,12 @@ class _Found:
     def record(self, key: Key) -> Record:
         """A passage this search found."""
         item = self.ranking.items[self.places[key]]
+        reader = find_reader(item)
         record = {
-            "id": self.shape.id(item),
+            "id": reader.id(item),
             "score": 0.0,
-            "text": text_of(self.shape, item, None) or "",
-            "metadata": dict(self.shape.metadata(item)),
+            "text": read_text(item, None) or "",
+            "metadata": dict(reader.metadata(item)),
         }
         return record if key[0] == DEFAULT_NAMESPACE else {**record, "namespace": key[0]}
 

@@ -27,11 +27,12 @@ class History:
 
 
 def read_history(history: Any) -> History:
-    """*history* as messages; raises nothing.
+    """Returns *history* as messages; raises nothing.
 
     It is an iterable of mappings or objects with a role and a content, of (role, content) pairs or of (user, assistant)
     pairs, or an object that keeps such as its ``messages``: those of OpenAI with content parts, of LangChain and of
-    LlamaIndex among them. Blank messages and the output of tools are left out; what cannot be read is skipped and told.
+    LlamaIndex among them. Blank messages and the output of tools are left out; what cannot be read is skipped, and
+    *problem* says how much.
     """
     try:
         turns = _list_turns(history)
@@ -61,7 +62,7 @@ def _list_turns(history: Any) -> Sequence[Any]:
         return ()
     if isinstance(history, str | bytes):
         return (history,)
-    kept = _field(history, "messages")
+    kept = _get_field(history, "messages")
     if isinstance(kept, Iterable):
         return tuple(kept)
     return (history,) if isinstance(history, Mapping) or not isinstance(history, Iterable) else tuple(history)
@@ -71,14 +72,14 @@ def _read_turn(turn: Any) -> list[Message] | None:
     """The messages of one turn: one, or two of a (user, assistant) pair; ``None`` where it cannot be read."""
     if isinstance(turn, tuple | list):
         return _read_pair(turn) if len(turn) == 2 else None
-    data = _field(turn, "data")  # LangChain's own JSON keeps the message one level down
-    holder = data if isinstance(data, Mapping) and _field(turn, "content") is None else turn
-    role = _role(turn)
-    named = (_field(holder, name) for name in ("content", "parts", "blocks", "text"))
+    data = _get_field(turn, "data")  # LangChain's own JSON keeps the message one level down
+    holder = data if isinstance(data, Mapping) and _get_field(turn, "content") is None else turn
+    role = _read_role(turn)
+    named = (_get_field(holder, name) for name in ("content", "parts", "blocks", "text"))
     content = next((it for it in named if it is not None), None)
     if role is None or (content is None and not _has_content(holder)):
         return None
-    text = _text(content)
+    text = _read_text(content)
     return None if text is None else [Message(role, text)]
 
 
@@ -88,19 +89,19 @@ def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
     if role is None and isinstance(getattr(first, "value", None), str):
         role = _ROLES.get(first.value.casefold())
     if role is not None:
-        text = _text(second)
+        text = _read_text(second)
         return None if text is None else [Message(role, text)]
-    asked, answered = _text(first), _text(second)
+    asked, answered = _read_text(first), _read_text(second)
     if asked is None or answered is None:
         return None
     return [Message("user", asked), Message("assistant", answered)]
 
 
-def _role(turn: Any) -> str | None:
+def _read_role(turn: Any) -> str | None:
     """Who speaks, by the names the prompts know; ``None`` where that is no name."""
-    role = _field(turn, "role")
+    role = _get_field(turn, "role")
     if role is None:
-        kind = _field(turn, "type")
+        kind = _get_field(turn, "type")
         role = kind if isinstance(kind, str) and kind.casefold() in _ROLES else None
         if role is None:
             # A message that says nothing of who speaks is the user's.
@@ -113,26 +114,26 @@ def _has_content(holder: Any) -> bool:
     return "content" in holder if isinstance(holder, Mapping) else hasattr(holder, "content")
 
 
-def _text(content: Any) -> str | None:
+def _read_text(content: Any) -> str | None:
     """The text of a message's content, or of its parts; ``None`` where that is neither."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list | tuple):
         return None
-    texts = [_part(part) for part in content]
+    texts = [_read_part(part) for part in content]
     return None if None in texts else "\n".join(text for text in texts if text)
 
 
-def _part(part: Any) -> str | None:
+def _read_part(part: Any) -> str | None:
     """The text of one part; ``""`` for a picture and the like."""
     if isinstance(part, str):
         return part
-    text = _field(part, "text")
-    kind = _field(part, "type") or _field(part, "block_type") or ""
+    text = _get_field(part, "text")
+    kind = _get_field(part, "type") or _get_field(part, "block_type") or ""
     if isinstance(text, str) and str(getattr(kind, "value", kind)) in _TEXT_PARTS:
         return text
     return "" if kind or isinstance(text, str) else None
 
 
-def _field(holder: Any, name: str) -> Any:
+def _get_field(holder: Any, name: str) -> Any:
     return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)

@@ -9,10 +9,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from math import log, sqrt
 from operator import add
 from typing import Final
+
+from qtmiddleware.config.settings import KeywordEvidenceSettings
+from qtmiddleware.retrieval.fusion import Fused
+from qtmiddleware.retrieval.responses import read_text
+from qtmiddleware.types import Trace
 
 K1: Final = 1.2
 B: Final = 0.75
@@ -27,103 +32,94 @@ _WORD: Final = re.compile(rf"[\w{_MARKS}]+")
 # Scripts that are written without spaces: there a "word" is every pair of neighbouring characters.
 _UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 
-
-# What is no letter, digit or underscore of a plain text is a gap between its words.
-_PLAIN_WORDS: Final = bytes(code if chr(code).isalnum() or code == 95 else 32 for code in range(128)) + bytes(128)
-
-
-def _terms(text: str) -> list[str]:
-    """The words of *text* as they are compared: casefolded, without a plural's or genitive's last letter."""
-    if text.isascii():
-        return [_trimmed(word) for word in _WORD.findall(text.lower())]
-    terms: list[str] = []
-    for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
-        if word.isascii():
-            terms.append(_trimmed(word))
-        elif _UNSPACED.search(word):
-            for run in _UNSPACED.findall(word):
-                terms.extend(run[i : i + 2] for i in range(max(1, len(run) - 1)))
-            terms.extend(_UNSPACED.sub(" ", word).split())
-        else:
-            terms.append(_trimmed(word))
-    return terms
+WeightedKeywords = Sequence[tuple[str, float]]
+"""The keywords of several queries, each with its weight."""
 
 
-def _trimmed(word: str) -> str:
-    # Only what is safe in every language of the word lists: "dogs" meets "dog", "bus" and "ss" stay.
-    if len(word) > 3 and word[-1] == "s" and word[-2] not in "su":
-        return word[:-1]
-    return word
+def weigh_by_keywords(
+    fused: Fused,
+    collect_keywords: Callable[[], WeightedKeywords],
+    options: KeywordEvidenceSettings,
+    trace: Trace,
+) -> Fused:
+    """Returns *fused* with its leading candidates ordered by score and by keywords; unchanged where none has a text.
 
-
-class _Wanted:
-    """The terms of the keywords, ready to be counted in many texts."""
-
-    def __init__(self, keywords: str) -> None:
-        self.terms = frozenset(_terms(keywords))
-        # A character of an unspaced script that is asked for alone stands in no list of pairs.
-        self._single = frozenset(term for term in self.terms if len(term) == 1 and _UNSPACED.match(term))
-        # How each term may be spelt in a plain text, so that not every word of it has to be trimmed.
-        self._spellings = {
-            spelling: term
-            for term in self.terms
-            for spelling in (term, term + "s")
-            if term.isascii() and _trimmed(spelling) == term
-        }
-
-    def counted(self, text: str) -> tuple[Mapping[str, int], int]:
-        """How often each term stands in *text*, and how many terms the text has."""
-        if text.isascii():
-            words = text.lower().encode().translate(_PLAIN_WORDS).decode().split()
-            spellings = self._spellings
-            found = Counter(map(spellings.__getitem__, filter(spellings.__contains__, words)))
-            return found, len(words)
-        terms = _terms(text)
-        found = Counter(term for term in terms if term in self.terms and term not in self._single)
-        found.update({sign: count for sign in self._single if (count := text.count(sign))})
-        return found, len(terms)
-
-
-def keyword_scores(keywords: str, texts: Sequence[str | None]) -> list[float] | None:
-    """The BM25 score of each text, 0 where there is no text; ``None`` where no text holds any of the *keywords*.
-
-    score = sum over terms of idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
-    idf = log(1 + (n - df + 0.5) / (df + 0.5)).
+    *collect_keywords* is called only where there are texts to look for keywords in.
     """
-    wanted = _Wanted(keywords)
-    return _Counted(wanted, texts).scores(wanted.terms)
+    count = min(len(fused.keys), options.candidates)
+    if count < 2:
+        return fused
+    texts = [read_text(item, options.text_field) for item in fused.items[:count]]
+    if not any(texts):
+        trace.note("keyword_evidence", "no text in the metadata; order kept")
+        return fused
+    evidence = score_by_keywords(collect_keywords(), texts)
+    if evidence is None:
+        trace.note("keyword_evidence", "no keyword in any candidate; order kept")
+        return fused
+    # What follows the candidates has no evidence, and no score above theirs: it stays behind them, in its order.
+    rest = range(count, len(fused.keys))
+    spread = max(fused.scores[:count]) - min(fused.scores[:count]) if fused.spread is None else fused.spread
+    scores = add_evidence(fused.scores, [*evidence, *(0.0 for _ in rest)], options.weight, spread)
+    order = [*sorted(range(count), key=scores.__getitem__, reverse=True), *rest]
+    return fused.reorder(order, [scores[i] for i in order])
 
 
-def keyword_evidence(keywords: Sequence[tuple[str, float]], texts: Sequence[str | None]) -> list[float] | None:
-    """How well each text holds several queries' keywords, each with its weight; ``None`` where no text holds any.
+def add_evidence(scores: Sequence[float], evidence: Sequence[float], weight: float, spread: float) -> list[float]:
+    """Returns the backend's *scores* (higher is better) and the keyword *evidence* as one sum each.
+
+    sum = (1 - weight) x (score - lowest) / spread + weight x evidence. *spread* is how far apart such scores usually
+    lie; at 0 they tell nothing apart and have no say.
+    """
+    low = min(scores, default=0.0)
+    return [
+        (1.0 - weight) * ((score - low) / spread if spread else 0.0) + weight * keyword
+        for score, keyword in zip(scores, evidence, strict=True)
+    ]
+
+
+def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -> list[float] | None:
+    """Returns how well each text holds several queries' keywords; ``None`` where no text holds any.
 
     evidence = sum over queries of weight x (BM25 - lowest) / (DEVIATIONS x standard deviation), divided by
     (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text matches. The worst text has 0, the best
     usually about 1, and more where the words single out a few.
     """
-    counted = _Counted(_Wanted(" ".join(words for words, _ in keywords)), texts)
-    alone = [(counted.scores(_Wanted(words).terms), weight) for words, weight in keywords if weight > 0]
-    heard = [(_scaled(scores), weight) for scores, weight in alone if scores is not None]
-    if not heard:
+    queries = [(frozenset(_split_terms(words)), weight) for words, weight in keywords if weight > 0]
+    counts = _TermCounts(texts, frozenset[str]().union(*(terms for terms, _ in queries)))
+    matching = [(scores, weight) for terms, weight in queries if (scores := counts.score(terms)) is not None]
+    if not matching:
         return None
-    loudest = max(weight for _, weight in heard)
-    shares = [weight / loudest for _, weight in heard]
-    voice = sum(share**OVERLAP for share in shares) ** (1.0 / OVERLAP)
+    largest = max(weight for _, weight in matching)
+    shares = [weight / largest for _, weight in matching]
+    whole = sum(share**OVERLAP for share in shares) ** (1.0 / OVERLAP)
     evidence = [0.0] * len(texts)
-    for (scores, _), share in zip(heard, shares, strict=True):
-        evidence = list(map(add, evidence, [share / voice * score for score in scores]))
+    for (scores, _), share in zip(matching, shares, strict=True):
+        evidence = list(map(add, evidence, [share / whole * score for score in _normalize(scores)]))
     return evidence
 
 
-class _Counted:
+def score_bm25(keywords: str, texts: Sequence[str | None]) -> list[float] | None:
+    """Returns the BM25 score of each text, 0 where there is no text; ``None`` where no text holds a keyword.
+
+    score = sum over terms of idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
+    idf = log(1 + (n - df + 0.5) / (df + 0.5)).
+    """
+    terms = frozenset(_split_terms(keywords))
+    return _TermCounts(texts, terms).score(terms)
+
+
+class _TermCounts:
     """The *wanted* terms counted in all texts, once for every query that wants some of them."""
 
-    def __init__(self, wanted: _Wanted, texts: Sequence[str | None]) -> None:
-        self._counts = [wanted.counted(text or "") for text in texts]
-        self._document_frequency = Counter(term for found, _ in self._counts for term in found)
+    def __init__(self, texts: Sequence[str | None], wanted: Set[str]) -> None:
+        # A character of an unspaced script that is asked for alone stands in no list of pairs.
+        single = {term for term in wanted if len(term) == 1 and _UNSPACED.match(term)}
+        self._counts = [_count_terms(text or "", wanted - single, single) for text in texts]
+        self._document_frequency = Counter(term for counts, _ in self._counts for term in counts)
         self._mean_length = sum(length for _, length in self._counts) / len(texts) if texts else 0.0
 
-    def scores(self, terms: Set[str]) -> list[float] | None:
+    def score(self, terms: Set[str]) -> list[float] | None:
         """The BM25 score of each text for *terms*; ``None`` where no text holds any of them."""
         size = len(self._counts)
         idf = {
@@ -136,14 +132,43 @@ class _Counted:
         return [
             sum(
                 idf[term] * tf * (K1 + 1.0) / (tf + K1 * (1.0 - B + B * length / self._mean_length))
-                for term, tf in found.items()
+                for term, tf in counts.items()
                 if term in idf
             )
-            for found, length in self._counts
+            for counts, length in self._counts
         ]
 
 
-def _scaled(scores: Sequence[float]) -> list[float]:
+def _count_terms(text: str, wanted: Set[str], signs: Set[str]) -> tuple[Counter[str], int]:
+    """How often each *wanted* term and each of the *signs* stands in *text*, and how many terms the text has."""
+    terms = _split_terms(text)
+    counts = Counter(term for term in terms if term in wanted)
+    counts.update({sign: count for sign in signs if (count := text.count(sign))})
+    return counts, len(terms)
+
+
+def _split_terms(text: str) -> list[str]:
+    """The words of *text* as they are compared: casefolded, without a plural's or genitive's last letter."""
+    terms: list[str] = []
+    for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
+        if word.isascii() or not _UNSPACED.search(word):
+            terms.append(strip_plural(word))
+        else:
+            for run in _UNSPACED.findall(word):
+                terms.extend(run[i : i + 2] for i in range(max(1, len(run) - 1)))
+            terms.extend(_UNSPACED.sub(" ", word).split())
+    return terms
+
+
+def strip_plural(word: str) -> str:
+    """Returns *word* without a plural's last letter, as far as that is safe in every language of the word lists.
+
+    "dogs" meets "dog"; "bus" and "class" stay.
+    """
+    return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] not in "su" else word
+
+
+def _normalize(scores: Sequence[float]) -> list[float]:
     """*scores* over their lowest, in widths of `DEVIATIONS` standard deviations; zeros where all are the same."""
     low, high = min(scores), max(scores)
     # What differs by rounding alone is the same.
@@ -152,19 +177,3 @@ def _scaled(scores: Sequence[float]) -> list[float]:
     mean = sum(scores) / len(scores)
     width = DEVIATIONS * sqrt(sum((score - mean) ** 2 for score in scores) / len(scores))
     return [(score - low) / width for score in scores]
-
-
-def weighed(
-    scores: Sequence[float], evidence: Sequence[float], weight: float, *, spread: float | None = None
-) -> list[float]:
-    """The backend's *scores* (higher is better) and the keyword *evidence* as one sum.
-
-    sum = (1 - weight) x (score - lowest) / spread + weight x evidence. *spread* is how far apart such scores usually
-    lie, by default as far as the best and the worst of these.
-    """
-    low = min(scores, default=0.0)
-    width = max(scores, default=0.0) - low if spread is None else spread
-    return [
-        (1.0 - weight) * ((score - low) / width if width else 0.0) + weight * keyword
-        for score, keyword in zip(scores, evidence, strict=True)
-    ]

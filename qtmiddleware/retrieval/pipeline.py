@@ -1,7 +1,7 @@
 """The flow of one retrieval, written once.
 
-    query ─ preprocess ─┬─ search(original) ───────────────┐
-                        └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ Retrieval
+    query ─ prepare ─┬─ search(original) ───────────────┐
+                     └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─ Retrieval
 
 A generator of steps: it yields what it wants done and is sent what came of it, so that the same flow runs blocking and
 awaiting. Every fallback lives here, as an ordinary ``if``. The original's own search starts first and is the answer
@@ -13,21 +13,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.preprocessing import Span, protected_spans
-from qtmiddleware.retrieval.gate import reason_not_to_ask
-from qtmiddleware.retrieval.merging import Found, combined, found, plain_matches, presented
+from qtmiddleware.retrieval.fusion import (
+    Fused,
+    Fusion,
+    find_direction,
+    fuse,
+    has_scores,
+    separate_chunks,
+    weighted_rankings,
+)
+from qtmiddleware.retrieval.gate import find_skip_reason
+from qtmiddleware.retrieval.keyword_evidence import weigh_by_keywords
 from qtmiddleware.retrieval.question import Question
-from qtmiddleware.retrieval.request import Request, evidence, prepared
-from qtmiddleware.retrieval.reranking import reranked
-from qtmiddleware.retrieval.responses import text_of
-from qtmiddleware.retrieval.searching import search_variants
+from qtmiddleware.retrieval.request import Request, collect_keywords, prepare_query
+from qtmiddleware.retrieval.reranking import rerank
+from qtmiddleware.retrieval.responses import SearchResult, read_response, read_text
+from qtmiddleware.retrieval.result import build_result, read_matches
+from qtmiddleware.retrieval.searching import build_variants, search_variants
 from qtmiddleware.retrieval.transform_stage import Turn
-from qtmiddleware.retrieval.variants import variants_of
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.steps import Flow, Leaf, Search, Together
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Retrieval, Trace, Transformation, Variant
@@ -40,226 +48,270 @@ _LITERAL: Final = frozenset({"identifier", "number", "url"})
 
 def retrieve(request: Request) -> Flow[Retrieval]:
     """Answer *request*; raises what the original's own search raises, and nothing else."""
-    return _Retrieving(request).flow()
+    return _Pipeline(request).retrieve()
 
 
 def transform(request: Request) -> Flow[Transformation]:
     """Ask the model alone; what could not be had is empty, and noted."""
-    return _Retrieving(request).transformation()
+    return _Pipeline(request).transform()
 
 
-class _Retrieving:
-    """One retrieval under way."""
+class _Pipeline:
+    """One retrieval under way; its methods stand in the order they run."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.settings = request.settings
+        self.memory = request.memory
         self.trace = Trace()
-        self.trouble: list[Degradation] = [] if request.unread is None else [request.unread]
-        self.budget = Deadline.after(self.settings.limits.deadline_ms / 1e3)
+        self.degradations = [] if request.history_problem is None else [request.history_problem]
+        self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
-        self._failure: BaseException | None = None
+        self._search_error: BaseException | None = None
         self._turn: Turn | None = None
 
-    def spans(self) -> Sequence[Span]:
-        """What the model may not lose of the question."""
-        return protected_spans(self.request.original, language=self.query.language or "auto")
-
-    def flow(self) -> Flow[Retrieval]:
+    def retrieve(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
         if self.request.problem is not None:
-            return (yield from self._passed_on(self.request.problem))
+            return (yield from self._pass_on(self.request.problem))
         try:
-            return (yield from self._improved())
+            return (yield from self._improve())
         except Exception as error:
-            if error is self._failure:
+            if error is self._search_error:
                 raise
-            self._failed_inside(error)
+            self._note_internal_error(error)
         finally:
             self._close()
         self.original = replace(self.original, text=self.request.original)
         response = yield Search(self.original.text, None)
-        matches = plain_matches(self.original, response, self.request)
-        return self._retrieval(response, matches=matches, variants=(self.original,))
+        return self._build_plain_retrieval(response, self.original)
 
-    def _passed_on(self, problem: Degradation) -> Flow[Retrieval]:
-        """The call as it was made, for a query that cannot be worked with."""
-        self.trouble.append(problem)
-        query, began = self.request.original, self.trace.clock()
-        # A text is still embedded for a function that takes vectors; whatever else was passed is its own affair.
-        is_text = isinstance(query, str) and problem.reason != "missing"
-        response = yield Search(query if is_text else None, None)
-        self._note_original(began, self.trace.clock() - began, None)
-        variants = (self.original,) if is_text else ()
-        matches = plain_matches(self.original, response, self.request)
-        return self._retrieval(response, matches=matches, variants=variants)
+    def transform(self) -> Flow[Transformation]:
+        """The model's part alone; whatever fails in it is noted."""
+        transformation = NOTHING
+        try:
+            turn, transformation = self._prepare()
+            if turn is not None:
+                transformation = yield from turn.whole(self._llm_deadline())
+        except Exception as error:
+            self._note_internal_error(error)
+        finally:
+            self._close()
+        notes = tuple((it.stage, it.reason) for it in self.degradations)
+        return replace(transformation, notes=transformation.notes + notes)
 
-    def _improved(self) -> Flow[Retrieval]:
-        turn, made = self._before()
+    def _improve(self) -> Flow[Retrieval]:
+        turn, transformation = self._prepare()
         waits_for_first = self.settings.escalation.mode == "auto" and not self.request.history
         if turn is not None and not waits_for_first:
-            response, made = yield from self._search_and_ask(turn)
+            response, transformation = yield from self._search_and_ask(turn)
         else:
             response = yield from self._search_original()
         try:
-            first = found(self.original, response, self.request.shape)
+            first = read_response(self.original, response, self.request.shape)
         except ResponseShapeError as error:
-            return (yield from self._unread(response, error))
-        if turn is not None and waits_for_first and self._escalates(first):
-            made = yield from turn.whole(self._patience())
-        variants, repeated = variants_of(made, self.query.text, self.settings.fusion)
-        self.trace.notes.extend(repeated)
-        lists = yield from search_variants(
-            variants, self.request, width=self._width, budget=self.budget, trace=self.trace, trouble=self.trouble
+            return (yield from self._give_up_unreadable(response, error))
+        if turn is not None and waits_for_first and self._escalate(first):
+            transformation = yield from turn.whole(self._llm_deadline())
+        variants, others = yield from self._search_variants(transformation)
+        fusion = self._fuse(first, others)
+        candidates, rerank_scores = fusion.fused, list[float | None]()
+        if self.request.uses_keyword_evidence:
+            candidates = self._weigh_by_keywords(fusion, transformation, others)
+        if self.request.uses_reranker:
+            candidates, rerank_scores = yield from rerank(
+                candidates, self.request, self.deadline, self.trace, self.degradations
+            )
+        response, matches = build_result([first, *others], fusion, candidates, rerank_scores, self.request)
+        return self._build_retrieval(
+            response,
+            matches=matches,
+            variants=(self.original, *variants),
+            transformation=transformation,
+            offsets=fusion.offsets,
+            rankings=fusion.rankings,
+            fused=tuple(fusion.fused.keys),
+            reranked=tuple(candidates.keys[: len(rerank_scores)]),
         )
-        return (yield from self._result(first, variants, lists, made))
 
-    def transformation(self) -> Flow[Transformation]:
-        """The model's part alone; whatever fails in it is noted."""
-        made = NOTHING
-        try:
-            turn, made = self._before()
-            if turn is not None:
-                made = yield from turn.whole(self._patience())
-        except Exception as error:
-            self._failed_inside(error)
-        finally:
-            self._close()
-        return replace(made, notes=made.notes + tuple((it.stage, it.reason) for it in self.trouble))
+    # --- before the first search --------------------------------------------------------------------------------------
 
-    def _failed_inside(self, error: Exception) -> None:
-        kind = f"{type(error).__name__} inside the middleware"
-        self.request.memory.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR)
-        logger.debug("the middleware failed", exc_info=error)
-        self.trouble.append(Degradation("middleware", "failed", type(error).__name__))
-
-    def _close(self) -> None:
-        if self._turn is not None:
-            self._turn.close()
-
-    def _before(self) -> tuple[Turn | None, Transformation]:
+    def _prepare(self) -> tuple[Turn | None, Transformation]:
         """The turn at the model, or what it is remembered to have said, or neither."""
-        self.query = prepared(self.request.original, self.settings)
+        request, trace = self.request, self.trace
+        self.query = prepare_query(request.original, self.settings)
         self.original = replace(self.original, text=self.query.text)
-        self.trace.stage("preprocess", self.trace.clock())
-        reason = reason_not_to_ask(
+        trace.stage("preprocess", trace.clock())
+        reason = find_skip_reason(
             self.settings,
-            self.request.original,
-            is_follow_up=bool(self.request.history),
-            literals=lambda: [it.text for it in self.spans() if it.kind in _LITERAL],
+            request.original,
+            is_follow_up=bool(request.history),
+            find_literals=lambda: [it.text for it in self._find_spans() if it.kind in _LITERAL],
         )
         if reason:
-            self.trace.decision = Decision(call=False, reason=reason)
+            trace.decision = Decision(call=False, reason=reason)
             return None, NOTHING
-        question = Question(self.request.original, self.request.history, self.settings)
-        self._turn = Turn(question, self.query, self.request, self.trace, self.trouble, self.spans, self.budget)
+        question = Question(request.original, request.history, self.settings)
+        self._turn = Turn(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
         if (remembered := self._turn.remembered()) is not None:
-            self.trace.decision = Decision(call=False, reason="cached")
+            trace.decision = Decision(call=False, reason="cached")
             return None, remembered
-        if self.request.history:
-            self.request.memory.gate.spend(self.settings.escalation.target_call_rate)
-        self.trace.decision = Decision(call=True, reason="conversation" if self.request.history else "always")
+        if request.history:
+            self.memory.gate.record_forced_call(self.settings.escalation.target_call_rate)
+        trace.decision = Decision(call=True, reason="conversation" if request.history else "always")
         return self._turn, NOTHING
 
-    def _escalates(self, first: Found) -> bool:
-        """The gate, once the first result is known."""
-        gate, rate = self.request.memory.gate, self.settings.escalation.target_call_rate
-        texts = (text_of(first.shape, it, self.settings.keyword_evidence.text_field) for it in first.ranking.items)
-        self.trace.decision = gate.decide(first.ranking.scores, texts, self.query.keywords, target_call_rate=rate)
-        return self.trace.decision.call
+    def _find_spans(self) -> Sequence[Span]:
+        """What the model may not lose of the question."""
+        return protected_spans(self.request.original, language=self.query.language or "auto")
 
-    @property
-    def _width(self) -> int | None:
-        """How many passages a search asks for; ``None`` leaves the caller's own number."""
-        top_k, wide = self.request.top_k, self.request.candidates
-        return None if top_k is None or top_k >= wide or self.request.memory.refuses_widening else wide
+    # --- the original's own search, and the model ---------------------------------------------------------------------
 
     def _search_original(self) -> Flow[Any]:
-        began, width = self.trace.clock(), self._width
-        response = yield from self._searched(Search(self.query.text, width, may_narrow=True))
+        began, width = self.trace.clock(), self.request.width
+        response = yield from self._search(Search(self.query.text, width, may_narrow=True))
         self._note_original(began, self.trace.clock() - began, width)
         return response
 
-    def _searched(self, step: Search) -> Flow[Any]:
+    def _search_and_ask(self, turn: Turn) -> Flow[tuple[Any, Transformation]]:
+        yield from turn.begin(self._llm_deadline())
+        width = self.request.width
+        steps: list[Leaf] = [Search(self.query.text, width, may_narrow=True), *turn.steps()]
+        began = self.trace.clock()
+        outcome, *replies = yield Together(steps, turn.patience, self.settings.limits.max_concurrency, essential=1)
+        if outcome.error is not None:
+            self._search_error = outcome.error
+            raise outcome.error
+        self._note_original(began, outcome.seconds, width)
+        return outcome.value, (yield from turn.end(replies))
+
+    def _search(self, step: Search) -> Flow[Any]:
         """The response to *step*; what the function raises is known as its own from here on."""
         try:
             return (yield step)
         except Exception as error:
-            self._failure = error
+            self._search_error = error
             raise
 
     def _note_original(self, began: float, seconds: float, width: int | None) -> None:
         self.trace.searches += 1
         self.trace.original_ms = seconds * 1e3
         self.trace.stage("search.original", seconds, began=began)
-        if width is not None and self.request.memory.refuses_widening:
+        if width is not None and self.memory.refuses_widening:
             self.trace.searches += 1
             self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
 
-    def _patience(self) -> Deadline:
-        return self.budget.sooner(self.settings.limits.llm_timeout_ms / 1e3)
+    def _llm_deadline(self) -> Deadline:
+        return self.deadline.sooner(self.settings.limits.llm_timeout_ms / 1e3)
 
-    def _search_and_ask(self, turn: Turn) -> Flow[tuple[Any, Transformation]]:
-        yield from turn.begin(self._patience())
-        width = self._width
-        steps: list[Leaf] = [Search(self.query.text, width, may_narrow=True), *turn.steps()]
-        began = self.trace.clock()
-        outcome, *replies = yield Together(steps, turn.patience, self.settings.limits.max_concurrency, essential=1)
-        if outcome.error is not None:
-            self._failure = outcome.error
-            raise outcome.error
-        self._note_original(began, outcome.seconds, width)
-        return outcome.value, (yield from turn.end(replies))
-
-    def _unread(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
-        """The plain function's own answer, where we cannot read it."""
-        memory = self.request.memory
-        if not memory.warned_of_shape:
-            memory.warned_of_shape = True
-            logger.warning("nothing was improved: %s", str(error))
-        if self._width is not None:
-            memory.refuses_widening = True
-            if isinstance(response, Coroutine):
-                response.close()
-            response = yield from self._searched(Search(self.query.text, None))
-        self.trouble.append(Degradation("response", "unreadable", error.shape))
-        return self._retrieval(response, matches=(), variants=(self.original,))
-
-    def _result(
-        self, first: Found, variants: tuple[Variant, ...], came: Sequence[Found], made: Transformation
-    ) -> Flow[Retrieval]:
-        """Everything that was found, as one."""
-        if len(came) < min(self.settings.fusion.min_successes, len(variants)):
-            self.trouble.append(Degradation("search", "too_few_successes", f"{len(came)} of {len(variants)} variants"))
-            came = []
-        heard = [it.ranking.variant for it in came]
-        keywords = partial(evidence, self.query, made, heard, self.settings)
-        whole = combined(first, came, request=self.request, keywords=keywords, trace=self.trace)
-        if self.request.reranks:
-            whole = yield from reranked(whole, self.request, self.budget, self.trace, self.trouble)
-        outcome = presented([first, *came], whole, self.request)
-        return self._retrieval(
-            outcome.response,
-            matches=outcome.matches,
-            variants=(first.ranking.variant, *variants),
-            transformation=made,
-            offsets=whole.candidates.offsets,
-            rankings=whole.rankings,
-            fused=whole.keys,
-            reranked=tuple(whole.candidates.keys[: len(whole.judged)]),
+    def _escalate(self, first: SearchResult) -> bool:
+        """The gate's decision, once the first result is known."""
+        text_field = self.settings.keyword_evidence.text_field
+        self.trace.decision = self.memory.gate.decide(
+            first.ranking.scores,
+            (read_text(item, text_field) for item in first.ranking.items),
+            self.query.keywords,
+            target_call_rate=self.settings.escalation.target_call_rate,
         )
+        return self.trace.decision.call
 
-    def _retrieval(self, response: Any, **parts: Any) -> Retrieval:
+    # --- after the model ----------------------------------------------------------------------------------------------
+
+    def _search_variants(self, transformation: Transformation) -> Flow[tuple[Sequence[Variant], list[SearchResult]]]:
+        """The variants, and what they found; nothing where too few of their searches succeed."""
+        variants, notes = build_variants(transformation, self.query.text, self.settings.fusion)
+        self.trace.notes.extend(notes)
+        results = yield from search_variants(
+            variants,
+            self.request,
+            width=self.request.width,
+            deadline=self.deadline,
+            trace=self.trace,
+            degradations=self.degradations,
+        )
+        if len(results) < min(self.settings.fusion.min_successes, len(variants)):
+            detail = f"{len(results)} of {len(variants)} variants"
+            self.degradations.append(Degradation("search", "too_few_successes", detail))
+            results = []
+        return variants, results
+
+    def _fuse(self, first: SearchResult, others: Sequence[SearchResult]) -> Fusion:
+        began, options = self.trace.clock(), self.settings.fusion
+        taking_part = weighted_rankings(first.ranking, [result.ranking for result in others], options)
+        text_field = self.settings.keyword_evidence.text_field
+        own, *rankings = separate_chunks([first.ranking, *taking_part], text_field)
+        if (direction := find_direction(rankings)) and has_scores(rankings):
+            self.memory.lower_is_better = direction > 0
+        fused = fuse(rankings, options.method, rrf_k=options.rrf_k, lower_is_better=self.memory.lower_is_better)
+        if fused.method != options.method and others:
+            self.trace.note("fusion", f"scores are missing or do not follow the order; {fused.method} instead")
+        self.trace.stage("fuse", self.trace.clock() - began)
+        return Fusion(fused, tuple(rankings), own)
+
+    def _weigh_by_keywords(
+        self, fusion: Fusion, transformation: Transformation, others: Sequence[SearchResult]
+    ) -> Fused:
+        began = self.trace.clock()
+        searched = [result.ranking.variant for result in others]
+        candidates = weigh_by_keywords(
+            fusion.fused,
+            lambda: collect_keywords(self.query, transformation, searched, self.settings),
+            self.settings.keyword_evidence,
+            self.trace,
+        )
+        self.trace.stage("keyword_evidence", self.trace.clock() - began)
+        return candidates
+
+    def _build_retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()
-        kinds = [f"{it.stage} {it.reason}" for it in self.trouble]
+        kinds = [f"{it.stage} {it.reason}" for it in self.degradations]
         said = f"retrieval {self.trace.query_id} degraded" if kinds else ""
-        self.request.memory.sampler.log(logger, "retrieval degraded", kinds, said=said)
+        self.memory.sampler.log(logger, "retrieval degraded", kinds, said=said)
         return Retrieval(
             original_query=self.request.original,
             response=response,
-            status="degraded" if self.trouble else "full",
-            degradations=tuple(self.trouble),
+            status="degraded" if self.degradations else "full",
+            degradations=tuple(self.degradations),
             trace=self.trace,
             **parts,
         )
+
+    # --- the plain function's answer, where nothing can be improved ---------------------------------------------------
+
+    def _pass_on(self, problem: Degradation) -> Flow[Retrieval]:
+        """The call as it was made, for a query that cannot be worked with."""
+        self.degradations.append(problem)
+        query, began = self.request.original, self.trace.clock()
+        # A text is still embedded for a function that takes vectors; whatever else was passed is its own affair.
+        is_text = isinstance(query, str) and problem.reason != "missing"
+        response = yield Search(query if is_text else None, None)
+        self._note_original(began, self.trace.clock() - began, None)
+        return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
+
+    def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
+        matches = read_matches(self.original, response, self.request)
+        return self._build_retrieval(response, matches=matches, variants=variants)
+
+    def _give_up_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
+        """The plain function's own answer, where we cannot read it."""
+        if not self.memory.warned_of_shape:
+            self.memory.warned_of_shape = True
+            logger.warning("nothing was improved: %s", str(error))
+        if self.request.width is not None:
+            self.memory.refuses_widening = True
+            if isinstance(response, Coroutine):
+                response.close()
+            response = yield from self._search(Search(self.query.text, None))
+        self.degradations.append(Degradation("response", "unreadable", error.shape))
+        return self._build_retrieval(response, matches=(), variants=(self.original,))
+
+    def _note_internal_error(self, error: Exception) -> None:
+        kind = f"{type(error).__name__} inside the middleware"
+        self.memory.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR)
+        logger.debug("the middleware failed", exc_info=error)
+        self.degradations.append(Degradation("middleware", "failed", type(error).__name__))
+
+    def _close(self) -> None:
+        if self._turn is not None:
+            self._turn.close()

@@ -21,14 +21,10 @@ from qtmiddleware.types import Degradation, Message, Query, Transformation, Vari
 _EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
 
-def _asked_at_once() -> None:
-    """No reason to wait."""
-
-
 class Memory:
     """What one wrapped function remembers between calls; *cache* and *sampler* are shared by all of a middleware."""
 
-    __slots__ = ("cache", "gate", "refuses_widening", "rising", "sampler", "warned_of_shape")
+    __slots__ = ("cache", "gate", "lower_is_better", "refuses_widening", "sampler", "warned_of_shape")
 
     def __init__(self, cache: TransformationCache, sampler: LogSampler | None = None) -> None:
         self.cache = cache
@@ -36,7 +32,7 @@ class Memory:
         self.gate = Gate()
         self.refuses_widening = False
         # Whether lower scores are better, as the lists seen so far have shown.
-        self.rising = False
+        self.lower_is_better = False
         self.warned_of_shape = False
 
 
@@ -45,12 +41,12 @@ class Request:
     """What the flow is given.
 
     *original* is the query as it was passed, and *problem* says why it cannot be worked with: the call is then made as
-    it was. *unread* says what of the history could not be read. *top_k* is what the caller's call asks for, ``None``
-    where that cannot be known. *model* names the language model, ``""`` where there is none, and *reason_to_wait* says
-    why it would not be asked just now. *embeds* says that the wrapped function takes vectors, *brief* that the caller
-    looks at the response alone, *awaits_model* that the reranker will read its model first, *shares* that it may wait
-    for an equal question under way: what is performed in step with others must not. *bulkhead* has the threads for what
-    is performed beside the original's own search.
+    it was. *history_problem* says what of the history could not be read. *top_k* is what the caller's call asks for,
+    ``None`` where that cannot be known. *model* names the language model, ``""`` where there is none, and
+    *reason_to_wait* returns why it would not be asked just now. *embeds* says that the wrapped function takes vectors,
+    *response_only* that the caller looks at the response alone, *reranker_is_unloaded* that the reranker has its model
+    to read first, *shares* that it may wait for an equal question under way: what is performed in step with others must
+    not. *bulkhead* has the threads for what is performed beside the original's own search.
     """
 
     original: Any = field(repr=False)
@@ -59,18 +55,18 @@ class Request:
     memory: Memory
     top_k: int | None = None
     problem: Degradation | None = None
-    unread: Degradation | None = None
+    history_problem: Degradation | None = None
     shape: Shape | None = None
     model: str = ""
     embeds: bool = False
-    brief: bool = False
-    awaits_model: bool = False
+    response_only: bool = False
+    reranker_is_unloaded: bool = False
     shares: bool = True
-    reason_to_wait: Callable[[], ModelError | None] = _asked_at_once
+    reason_to_wait: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead, repr=False)
 
     @property
-    def weighs(self) -> bool:
+    def uses_keyword_evidence(self) -> bool:
         """Whether the candidates are weighed by keywords."""
         settings = self.settings
         return (
@@ -80,19 +76,20 @@ class Request:
         )
 
     @property
-    def reranks(self) -> bool:
-        """Whether the leading candidates are judged by a reranker."""
+    def uses_reranker(self) -> bool:
+        """Whether the leading candidates are scored by a reranker."""
         return self.settings.rerank.enabled and FUSION_METHODS[self.settings.fusion.method].merges
 
     @property
-    def candidates(self) -> int:
-        """How many passages a search should bring so that there is something to weigh; 0 where nothing is weighed."""
-        evidence = self.settings.keyword_evidence.candidates if self.weighs else 0
-        return max(evidence, self.settings.rerank.rerank_top_k if self.reranks else 0)
+    def width(self) -> int | None:
+        """How many passages a search asks for, so that there is something to weigh; ``None`` as the caller asks."""
+        evidence = self.settings.keyword_evidence.candidates if self.uses_keyword_evidence else 0
+        wide = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
+        return None if self.top_k is None or self.top_k >= wide or self.memory.refuses_widening else wide
 
 
-def unsearchable(query: Any, settings: Settings) -> Degradation | None:
-    """Why *query* cannot be worked with, ``None`` where it can: not text, longer than the limit, or blank."""
+def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
+    """Returns why *query* cannot be worked with, ``None`` where it can: not text, longer than the limit, or blank."""
     if not isinstance(query, str):
         return Degradation("query", "not_text", type(query).__name__)
     longest = settings.limits.max_query_chars
@@ -103,16 +100,16 @@ def unsearchable(query: Any, settings: Settings) -> Degradation | None:
     return None
 
 
-def validated(query: Any, argument: str, settings: Settings) -> str:
-    """*query* itself, if it can be worked with; raises `InvalidQuery` that names *argument* otherwise."""
-    problem = unsearchable(query, settings)
+def validate_query(query: Any, argument: str, settings: Settings) -> str:
+    """Returns *query* itself; raises `InvalidQuery` that names *argument* where it cannot be worked with."""
+    problem = find_query_problem(query, settings)
     if problem is None:
         return query  # type: ignore[no-any-return]
-    raise invalid_query(problem, argument)
+    raise build_invalid_query(problem, argument)
 
 
-def invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
-    """*problem*, as `unsearchable` tells it, as an error that names *argument*."""
+def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
+    """Returns *problem*, one of `find_query_problem` or that the query is missing, as an error about *argument*."""
     why = {
         "not_text": f"{argument} must be text, not {problem.detail}",
         "too_long": f"{argument} has {problem.detail}",
@@ -122,32 +119,33 @@ def invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
     return InvalidQuery(why[problem.reason], argument=argument)
 
 
-def prepared(original: str, settings: Settings) -> Query:
-    """The question in its two faces."""
+def prepare_query(original: str, settings: Settings) -> Query:
+    """Returns the question in its two faces, text and keywords, by the rules of ``preprocess``."""
     options = settings.preprocess
     if not options.enabled:
         return Query(original, original, original)
-    made = prepare(original, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words)
-    text = original if options.apply_to == "keywords" else made.keywords
-    return Query(original, text, made.keywords, made.language)
+    rules = prepare(original, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words)
+    text = original if options.apply_to == "keywords" else rules.keywords
+    return Query(original, text, rules.keywords, rules.language)
 
 
-def evidence(
-    query: Query, made: Transformation, variants: Iterable[Variant], settings: Settings
+def collect_keywords(
+    query: Query, transformation: Transformation, variants: Iterable[Variant], settings: Settings
 ) -> list[tuple[str, float]]:
-    """The words that count as evidence, each group with its weight.
+    """Returns the keywords that count as evidence, each group with its weight.
 
     First the question's own, or its standalone form's, with the keywords the model named; then those of the *variants*
-    that were searched, a share of their voice in the fusion each. A step back is about more than the question and says
+    that were searched, by a share of their weight in the fusion. A step back is about more than the question and says
     nothing of it.
     """
-    own = prepared(made.standalone, settings).keywords if made.standalone else query.keywords
-    found = [(" ".join((own, *made.keywords)), 1.0)]
+    standalone = transformation.standalone
+    own = prepare_query(standalone, settings).keywords if standalone else query.keywords
+    keywords = [(" ".join((own, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants
     if share:
-        found.extend(
-            (prepared(it.text, settings).keywords, share * it.weight)
+        keywords.extend(
+            (prepare_query(it.text, settings).keywords, share * it.weight)
             for it in variants
             if it.weight > 0 and it.kind in _EVIDENT
         )
-    return found
+    return keywords

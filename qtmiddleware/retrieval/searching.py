@@ -1,15 +1,49 @@
-"""The searches for a question's variants, each of which may fail alone."""
+"""The variants of a question: which texts are searched, with what weight, and their searches; each may fail alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from qtmiddleware.catalogue import TEXT_FIELDS
+from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.merging import Found, found
 from qtmiddleware.retrieval.request import Request
+from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
-from qtmiddleware.types import Deadline, Degradation, Trace, Variant
+from qtmiddleware.transforms import ORIGINAL, SAME, find_repeats
+from qtmiddleware.types import Deadline, Degradation, Trace, Transformation, Variant, VariantKind
+
+
+def build_variants(
+    transformation: Transformation, original: str, options: FusionSettings
+) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
+    """Returns the variants to search beside *original*, and a note on each that says the same as another.
+
+    Sub-queries share one weight, and so do paraphrases. One that says the same as the original is searched where the
+    original takes no part in the fusion.
+    """
+    if not options.include_original:
+        if ("rewrite", SAME) in transformation.notes:
+            transformation = replace(transformation, rewrite=original)
+        original = ""
+    candidates: list[tuple[VariantKind, str, float]] = [
+        (row.variant, text, getattr(options.weights, name))
+        for name, row in TEXT_FIELDS.items()
+        if row.variant
+        for text in transformation.texts(name)
+        if text and not text.isspace()
+    ]
+    repeats = find_repeats([text for _, text, _ in candidates], original=original)
+    distinct = [candidate for candidate, other in zip(candidates, repeats, strict=True) if other is None]
+    kinds = [kind for kind, _, _ in distinct]
+    notes = tuple(
+        (kind, f"not searched: says the same as the {'original' if other == ORIGINAL else candidates[other][0]}")
+        for (kind, _, _), other in zip(candidates, repeats, strict=True)
+        if other is not None
+    )
+    return tuple([Variant(kind, text, weight / kinds.count(kind)) for kind, text, weight in distinct]), notes
 
 
 def search_variants(
@@ -17,11 +51,11 @@ def search_variants(
     request: Request,
     *,
     width: int | None,
-    budget: Deadline,
+    deadline: Deadline,
     trace: Trace,
-    trouble: list[Degradation],
-) -> Flow[list[Found]]:
-    """What the variants found, without those that could not be searched in time, which are added to *trouble*.
+    degradations: list[Degradation],
+) -> Flow[list[SearchResult]]:
+    """Returns what the variants found, without those that could not be searched in time, which are noted.
 
     Where the wrapped function takes vectors all variants are embedded in one batch first.
     """
@@ -30,40 +64,32 @@ def search_variants(
     limit = request.settings.limits.max_concurrency
     vectors: Sequence[Any] = [None] * len(variants)
     if request.embeds:
-        (embedded,) = yield Together((Embed([variant.text for variant in variants]),), budget, limit)
+        (embedded,) = yield Together((Embed([variant.text for variant in variants]),), deadline, limit)
         if not embedded.ok:
-            trouble.append(_trouble("embed", embedded, trace))
+            degradations.append(_note_failure("embed", embedded, trace))
             return []
         vectors = embedded.value
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
-            trouble.append(Degradation("embed", "failed", "wrong number of vectors"))
+            degradations.append(Degradation("embed", "failed", "wrong number of vectors"))
             return []
     began = trace.clock()
     widths = {"sub_query": request.settings.fusion.sub_query_top_k or width}
     steps = [Search(it.text, widths.get(it.kind, width), vector) for it, vector in zip(variants, vectors, strict=True)]
-    outcomes = yield Together(steps, budget, limit)
+    outcomes = yield Together(steps, deadline, limit)
     trace.searches += len(steps)
     trace.stage("search.variants", trace.clock() - began)
-    lists: list[Found] = []
+    results: list[SearchResult] = []
     for variant, outcome in zip(variants, outcomes, strict=True):
-        entry = _read(variant, outcome, request)
-        if entry is not None:
-            lists.append(entry)
-        else:
-            trouble.append(_trouble(f"search.{variant.kind}", outcome, trace))
-    return lists
+        if outcome.ok:
+            try:
+                results.append(read_response(variant, outcome.value, request.shape))
+                continue
+            except ResponseShapeError as error:
+                outcome.error = error
+        degradations.append(_note_failure(f"search.{variant.kind}", outcome, trace))
+    return results
 
 
-def _read(variant: Variant, outcome: Outcome, request: Request) -> Found | None:
-    if not outcome.ok:
-        return None
-    try:
-        return found(variant, outcome.value, request.shape)
-    except ResponseShapeError as error:
-        outcome.error = error
-        return None
-
-
-def _trouble(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
+def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
     trace.stage(stage, outcome.seconds, "degraded", outcome.reason)
     return Degradation(stage, outcome.reason, outcome.detail)

@@ -15,7 +15,7 @@ from qtmiddleware.errors import WrapError, is_outage
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.retrieval.request import Memory
-from qtmiddleware.retrieval.responses import Shape, settled
+from qtmiddleware.retrieval.responses import Shape, wait_for_response
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead, in_thread
 from qtmiddleware.runtime.logs import get_logger
@@ -239,7 +239,7 @@ class Invocation:
 
     def _settled(self, query: Any, top_k: int | None) -> Any:
         with _Running(self._fn):
-            return settled(self._made(query, top_k))
+            return wait_for_response(self._made(query, top_k))
 
     async def asearch(self, step: Search) -> Any:
         """`search`, to be awaited."""

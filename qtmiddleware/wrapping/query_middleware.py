@@ -18,7 +18,7 @@ from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.protocols import LanguageModel, Prompt, Record, Reply, Store
 from qtmiddleware.retrieval.pipeline import transform
 from qtmiddleware.retrieval.request import Memory, Request
-from qtmiddleware.retrieval.responses import custom_shape
+from qtmiddleware.retrieval.responses import CustomShape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
@@ -261,7 +261,7 @@ class QueryMiddleware:
             self,
             lambda: self._equipment,
             Memory(self._memory.cache, self._memory.sampler),
-            shape=custom_shape(read, write) if read is not None else None,
+            shape=CustomShape(read, write) if read is not None else None,
             embedder=embedder,
             options=None if options is None else dict(options),
         )

@@ -9,7 +9,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import transform
-from qtmiddleware.retrieval.request import Memory, Request, validated
+from qtmiddleware.retrieval.request import Memory, Request, validate_query
 from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.lockstep import side_by_side
 from qtmiddleware.runtime.steps import Flow
@@ -34,7 +34,7 @@ class Transforming:
     def many(self, queries: Sequence[str]) -> Flow[list[Transformation]]:
         """The flow for many, as many at once as may be in flight; each takes its time when its turn comes."""
         # All of them before the first is asked: a bad one costs nothing.
-        asked = [validated(query, "query", self.settings) for query in queries]
+        asked = [validate_query(query, "query", self.settings) for query in queries]
         limit = self.settings.limits.max_concurrency
         # Equal ones once: those in step with one another must not wait for each other.
         distinct = list(dict.fromkeys(asked))
@@ -48,9 +48,9 @@ class Transforming:
     def _request(self, query: str, *, shares: bool) -> Request:
         history = read_history(self.options.get("history"))
         return Request(
-            original=validated(query, "query", self.settings),
+            original=validate_query(query, "query", self.settings),
             history=history.messages,
-            unread=history.problem,
+            history_problem=history.problem,
             settings=self.settings,
             memory=self.memory,
             model=self.model.name,

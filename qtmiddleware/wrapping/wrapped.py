@@ -13,7 +13,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import retrieve
-from qtmiddleware.retrieval.request import Request, invalid_query, unsearchable
+from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
 from qtmiddleware.runtime.drivers import arun, run
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.bound import Bound, binds, mark_as_coroutine_function
@@ -150,7 +150,7 @@ class Wrapped(Generic[P, R]):
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._request(args, kwargs, *ours)
         if request.problem is not None and request.problem.reason != "nested":
-            raise invalid_query(request.problem, self._call_shape.argument)
+            raise build_invalid_query(request.problem, self._call_shape.argument)
         return Answering(request, call.chat, call.finished), call
 
     def _request(
@@ -184,14 +184,14 @@ class Wrapped(Generic[P, R]):
             # What is no number of passages is the function's own affair.
             top_k=top_k if top_k is None or top_k > 0 else None,
             problem=problem,
-            unread=conversation.problem,
+            history_problem=conversation.problem,
             shape=outfit.shape,
             model=outfit.model.name,
             reason_to_wait=outfit.model.reason_to_wait,
             bulkhead=outfit.bulkhead,
             embeds=outfit.embedder is not None,
-            brief=brief and outfit.log is None,
-            awaits_model=getattr(outfit.reranker, "is_unread", False) is True,
+            response_only=brief and outfit.log is None,
+            reranker_is_unloaded=getattr(outfit.reranker, "is_unread", False) is True,
         )
         call = Invocation(self._fn, call_shape, args, kwargs, original, outfit, native_async=self.is_async)
         return request, call
@@ -208,7 +208,7 @@ class Wrapped(Generic[P, R]):
             query = self._call_shape.query(args, kwargs)
         except WrapError as error:
             return "", Degradation("query", "missing", str(error))
-        problem = unsearchable(query, settings)
+        problem = find_query_problem(query, settings)
         if problem is None and is_within(self._fn):
             problem = Degradation("query", "nested", "the function searches through itself; nothing was added")
         return query, problem

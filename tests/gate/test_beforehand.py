@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.retrieval.gate import nothing_to_transform
+from qtmiddleware.retrieval.gate import classify_trivial_query
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from qtmiddleware.retrieval.gate import nothing_to_transform
     ],
 )  # fmt: skip
 def test_a_greeting_or_thanks_is_small_talk(query: str) -> None:
-    assert nothing_to_transform(query, []) == "small_talk"
+    assert classify_trivial_query(query, []) == "small_talk"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_greeting_or_thanks_is_small_talk(query: str) -> None:
     ["", "?", "hi what is RAG", "thanks for the invoice number", "hello world program", "OKR", "what is ok"],
 )
 def test_a_question_is_not_small_talk(query: str) -> None:
-    assert nothing_to_transform(query, []) == ""
+    assert classify_trivial_query(query, []) == ""
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_question_is_not_small_talk(query: str) -> None:
     ],
 )
 def test_identifiers_alone_need_no_model(query: str, identifiers: list[str]) -> None:
-    assert nothing_to_transform(query, identifiers) == "only_identifiers"
+    assert classify_trivial_query(query, identifiers) == "only_identifiers"
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_identifiers_alone_need_no_model(query: str, identifiers: list[str]) -> 
     [("what is ERR-4711", ["ERR-4711"]), ("ERR-4711", []), ("", []), ("ERR-4711 東京", ["ERR-4711"]), ("x1", ["1"])],
 )
 def test_identifiers_beside_words_do(query: str, identifiers: list[str]) -> None:
-    assert nothing_to_transform(query, identifiers) == ""
+    assert classify_trivial_query(query, identifiers) == ""
 
 
 @given(st.text(), st.lists(st.text(), max_size=4))
 def test_any_text_can_be_looked_at(query: str, identifiers: list[str]) -> None:
-    assert nothing_to_transform(query, identifiers) in ("", "small_talk", "only_identifiers")
+    assert classify_trivial_query(query, identifiers) in ("", "small_talk", "only_identifiers")

@@ -154,7 +154,7 @@ def test_calls_that_are_made_anyway_count() -> None:
         if query % 8:
             calls += gate.decide(*it, KEYWORDS, target_call_rate=0.35).call
         else:
-            gate.spend(0.35)
+            gate.record_forced_call(0.35)
             calls += 1
     assert calls / 2_000 == pytest.approx(0.35, abs=0.02)
 
@@ -163,7 +163,7 @@ def test_many_calls_that_are_made_anyway_leave_some_for_the_others() -> None:
     gate, calls = Gate(), 0
     for it in passages(9, 1_000):
         for _ in range(4):
-            gate.spend(0.35)
+            gate.record_forced_call(0.35)
         calls += gate.decide(*it, KEYWORDS, target_call_rate=0.35).call
     assert 0.05 < calls / 1_000 < 0.35
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.retrieval.gate.signals import JOINED, LOOKED_AT, NEAR, signals_of
+from qtmiddleware.retrieval.gate import JOINED, LOOKED_AT, NEAR, measure_signals
 
 FALLING = [0.9, 0.8, 0.7, 0.6]
 
@@ -18,38 +18,38 @@ FALLING = [0.9, 0.8, 0.7, 0.6]
 
 def test_the_lead_is_how_far_the_first_three_stand_above_the_others() -> None:
     scores = [0.9, 0.8, 0.7, *[0.3] * 7]
-    assert signals_of(scores, [], "") == {"lead": pytest.approx(0.5)}
+    assert measure_signals(scores, [], "") == {"lead": pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize(("scores", "lead"), [([0.9, 0.1], 0.8), ([0.9, 0.2, 0.1], 0.75), ([0.9, 0.7, 0.2, 0.2], 0.6)])
 def test_of_a_short_result_the_first_half_lead(scores: list[float], lead: float) -> None:
-    assert signals_of(scores, [], "")["lead"] == pytest.approx(lead)
+    assert measure_signals(scores, [], "")["lead"] == pytest.approx(lead)
 
 
 def test_distances_lead_as_similarities_do() -> None:
-    assert signals_of([0.1, 0.3, 0.5, 0.5], [], "")["lead"] == pytest.approx(0.3)
+    assert measure_signals([0.1, 0.3, 0.5, 0.5], [], "")["lead"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
     "scores", [[], [0.5], [None, None], [0.9, None, 0.5], [float("nan"), 0.5], [float("inf"), 0.5]]
 )
 def test_without_two_numbers_there_is_no_lead(scores: list[float | None]) -> None:
-    assert signals_of(scores, [], "") == {}
+    assert measure_signals(scores, [], "") == {}
 
 
 @pytest.mark.parametrize("scores", [[10**400, 1, 2], [1e308, -1e308], [1.7e308] * 10])
 def test_numbers_beyond_all_measure_are_no_reason_to_fail(scores: list[float]) -> None:
-    assert all(map(isfinite, signals_of(scores, ["jaguar"] * len(scores), "jaguar").values()))
+    assert all(map(isfinite, measure_signals(scores, ["jaguar"] * len(scores), "jaguar").values()))
 
 
 def test_what_stands_below_what_is_looked_at_does_not_matter() -> None:
     scores = [0.9 - 0.01 * place for place in range(LOOKED_AT)]
     texts = ["jaguars eat fish"] * 3 + ["a fish"] * (LOOKED_AT - 4) + ["cats"]
-    found = signals_of(scores, texts, "jaguar fish")
-    assert signals_of([*scores, 0.1, None], [*texts, "jaguar"], "jaguar fish") == found
-    joined = signals_of([*scores[:JOINED], *[0.1] * (LOOKED_AT - JOINED)], texts, "jaguar fish")
+    found = measure_signals(scores, texts, "jaguar fish")
+    assert measure_signals([*scores, 0.1, None], [*texts, "jaguar"], "jaguar fish") == found
+    joined = measure_signals([*scores[:JOINED], *[0.1] * (LOOKED_AT - JOINED)], texts, "jaguar fish")
     assert joined == found
-    near = signals_of([*scores[:NEAR], *[0.1] * (LOOKED_AT - NEAR)], texts, "jaguar fish")
+    near = measure_signals([*scores[:NEAR], *[0.1] * (LOOKED_AT - NEAR)], texts, "jaguar fish")
     assert [name for name in found if near[name] != pytest.approx(found[name])] == ["joint_lead"]
 
 
@@ -69,75 +69,75 @@ def test_what_stands_below_what_is_looked_at_does_not_matter() -> None:
 def test_coverage_is_the_share_of_the_keywords_in_the_first_three_passages(
     texts: list[str | None], coverage: float
 ) -> None:
-    assert signals_of([], texts, "jaguar fish Pantanal")["coverage"] == pytest.approx(coverage)
+    assert measure_signals([], texts, "jaguar fish Pantanal")["coverage"] == pytest.approx(coverage)
 
 
 @pytest.mark.parametrize(("word", "text"), [("jaguars", "one jaguar"), ("jaguar", "two jaguars"), ("größe", "GRÖSSE")])
 def test_a_plural_and_capitals_are_the_same_word(word: str, text: str) -> None:
-    assert signals_of([], [text], word)["coverage"] == 1.0
+    assert measure_signals([], [text], word)["coverage"] == 1.0
 
 
 def test_scripts_without_spaces_are_looked_for_anywhere() -> None:
-    assert signals_of([], ["明日の東京の天気は晴れ"], "東京")["coverage"] == 1.0
+    assert measure_signals([], ["明日の東京の天気は晴れ"], "東京")["coverage"] == 1.0
 
 
 @pytest.mark.parametrize(
     ("texts", "keywords"), [([], "jaguar"), ([None, ""], "jaguar"), (["a jaguar"], ""), (["?"], "?!")]
 )
 def test_without_texts_or_keywords_the_scores_speak_alone(texts: list[str | None], keywords: str) -> None:
-    assert list(signals_of([0.9, 0.1], texts, keywords)) == ["lead"]
+    assert list(measure_signals([0.9, 0.1], texts, keywords)) == ["lead"]
 
 
 def test_the_backing_is_high_where_the_first_passages_hold_the_keywords_and_low_where_the_last_do() -> None:
     texts = ["jaguar fish"] * 3 + ["cats"] * 27
-    assert signals_of([], texts, "jaguar fish")["backing"] > 0.8
-    assert signals_of([], texts[::-1], "jaguar fish")["backing"] == 0.0
+    assert measure_signals([], texts, "jaguar fish")["backing"] > 0.8
+    assert measure_signals([], texts[::-1], "jaguar fish")["backing"] == 0.0
 
 
 def test_a_word_that_few_passages_hold_backs_the_first_ones_more_than_one_that_many_hold() -> None:
     texts = ["jaguar", "fish", "cats", *["fish"] * 12, *["cats"] * 15]
-    rare, common = (signals_of([], texts, keywords)["backing"] for keywords in ("jaguar", "fish"))
+    rare, common = (measure_signals([], texts, keywords)["backing"] for keywords in ("jaguar", "fish"))
     assert rare > common > 0.0
 
 
 @pytest.mark.parametrize("texts", [["jaguar"] * 4, ["cats"] * 4])
 def test_words_that_stand_everywhere_or_nowhere_back_nothing(texts: list[str]) -> None:
-    assert signals_of(FALLING, texts, "jaguar")["backing"] == 0.0
+    assert measure_signals(FALLING, texts, "jaguar")["backing"] == 0.0
 
 
 def test_without_scores_ranks_stand_in_for_them() -> None:
     texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
-    found = signals_of([None] * 4, texts, "jaguar fish pantanal")
+    found = measure_signals([None] * 4, texts, "jaguar fish pantanal")
     assert list(found) == ["coverage", "backing", "joint_lead"]
     # Those fall as evenly as ranks do.
-    assert signals_of(FALLING, texts, "jaguar fish pantanal") == pytest.approx({"lead": 0.2, **found})
-    assert found["joint_lead"] > signals_of([None] * 4, texts[::-1], "jaguar fish pantanal")["joint_lead"]
+    assert measure_signals(FALLING, texts, "jaguar fish pantanal") == pytest.approx({"lead": 0.2, **found})
+    assert found["joint_lead"] > measure_signals([None] * 4, texts[::-1], "jaguar fish pantanal")["joint_lead"]
 
 
 def test_two_passages_are_too_few_to_compare() -> None:
-    assert list(signals_of([0.9, 0.1], ["jaguar", ""], "jaguar")) == ["lead", "coverage"]
+    assert list(measure_signals([0.9, 0.1], ["jaguar", ""], "jaguar")) == ["lead", "coverage"]
 
 
 def test_distances_and_words_have_the_joint_lead_of_similarities_and_words() -> None:
     texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
-    similar, distant = (signals_of(it, texts, "jaguar fish pantanal") for it in (FALLING, [0.1, 0.2, 0.3, 0.4]))
+    similar, distant = (measure_signals(it, texts, "jaguar fish pantanal") for it in (FALLING, [0.1, 0.2, 0.3, 0.4]))
     assert distant["joint_lead"] == pytest.approx(similar["joint_lead"])
 
 
 def test_the_joint_lead_is_long_where_scores_and_words_have_the_same_winners() -> None:
     scores = [0.9, 0.88, *[0.5] * 8]
     texts = ["jaguar fish", "jaguar fish", *["cats"] * 8]
-    assert signals_of(scores, texts, "jaguar fish")["joint_lead"] == pytest.approx(0.8, abs=0.02)
-    assert signals_of(scores, texts[::-1], "jaguar fish")["joint_lead"] < 0.5
+    assert measure_signals(scores, texts, "jaguar fish")["joint_lead"] == pytest.approx(0.8, abs=0.02)
+    assert measure_signals(scores, texts[::-1], "jaguar fish")["joint_lead"] < 0.5
 
 
 def test_where_no_passage_holds_a_keyword_the_joint_lead_is_that_of_the_scores() -> None:
-    found = signals_of([1.0, 1.0, 0.0, 0.0], ["cats"] * 4, "jaguar")
+    found = measure_signals([1.0, 1.0, 0.0, 0.0], ["cats"] * 4, "jaguar")
     assert found["joint_lead"] == pytest.approx(0.65 / 2)
 
 
 def test_scores_and_texts_of_different_number_are_no_reason_to_fail() -> None:
-    assert signals_of([0.9, 0.1], ["a fish"] * 5, "fish")["coverage"] == 1.0
+    assert measure_signals([0.9, 0.1], ["a fish"] * 5, "fish")["coverage"] == 1.0
 
 
 @given(
@@ -148,7 +148,7 @@ def test_scores_and_texts_of_different_number_are_no_reason_to_fail() -> None:
 def test_whatever_came_every_signal_is_a_number(
     scores: list[float | None], texts: list[str | None], keywords: str
 ) -> None:
-    found = signals_of(scores, texts, keywords)
+    found = measure_signals(scores, texts, keywords)
     assert all(map(isfinite, found.values()))
     assert 0.0 <= found.get("coverage", 0.0) <= 1.0
     assert found.get("backing", 0.0) >= 0.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import RerankSettings, Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
-from qtmiddleware.providers.rerankers import CallableReranker, as_reranker, checked_scores
+from qtmiddleware.providers.rerankers import CallableReranker, as_reranker, check_scores
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 
@@ -215,13 +215,13 @@ def test_question_and_texts_arrive_unchanged_and_the_callers_list_is_its_own(que
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_finite_scores_stay_as_they_are(scores: list[float]) -> None:
-    assert checked_scores(scores, len(scores)) == checked_scores(np.array(scores), len(scores)) == scores
+    assert check_scores(scores, len(scores)) == check_scores(np.array(scores), len(scores)) == scores
 
 
 @given(st.lists(st.floats()), st.integers(0, 5))
 def test_checked_scores_are_of_that_count_and_finite_or_refused(scores: list[float], count: int) -> None:
     if len(scores) == count and np.isfinite(scores).all():
-        assert checked_scores(scores, count) == scores
+        assert check_scores(scores, count) == scores
     else:
         with pytest.raises(ModelError):
-            checked_scores(scores, count)
+            check_scores(scores, count)

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from pinecone import Pinecone
 
-from qtmiddleware.retrieval.responses import keys_of, settled, shape_of, text_of
+from qtmiddleware.retrieval.responses import build_keys, find_reader, find_shape, read_text, rescore, wait_for_response
 from qtmiddleware.wrapping.calls import CallShape
 
 
@@ -44,26 +44,26 @@ def info(response: Any) -> Any:
 
 def told(shape: Any, response: Any, item: Any) -> Any:
     """What *item* is, apart from its score."""
-    return keys_of(shape, response, [item]), shape.metadata(item), text_of(shape, item, None)
+    return build_keys(shape, response, [item]), find_reader(item).metadata(item), read_text(item, None)
 
 
 def report(response: Any) -> dict[str, Any]:
     """What is read out of *response*, and what became of a copy with its first two items, reversed."""
     before = plain(response)
-    shape = shape_of(response)
+    shape = find_shape(response)
     items = shape.items(response)
     chosen = list(items[:2])[::-1]
     rebuilt = shape.rebuild(response, chosen)
     by_attribute, by_subscript = listed(rebuilt)
-    anew = [shape.rescore(item, 0.125) for item in items]
+    anew = [rescore(item, 0.125) for item in items]
     return {
         "shape": shape.name,
         "namespace": shape.namespace(response),
-        "keys": keys_of(shape, response, items),
-        "scores": [shape.score(item) for item in items],
-        "metadata": [dict(shape.metadata(item)) for item in items],
-        "texts": [text_of(shape, item, None) for item in items],
-        "named_texts": [text_of(shape, item, "score") for item in items],
+        "keys": build_keys(shape, response, items),
+        "scores": [find_reader(item).score(item) for item in items],
+        "metadata": [dict(find_reader(item).metadata(item)) for item in items],
+        "texts": [read_text(item, None) for item in items],
+        "named_texts": [read_text(item, "score") for item in items],
         "untouched": plain(response) == before and list(shape.items(response)) == list(items),
         "same_type": type(rebuilt) is type(response),
         "same_items": all(a is b is c for a, b, c in zip(chosen, by_attribute, by_subscript, strict=True)),
@@ -71,9 +71,9 @@ def report(response: Any) -> dict[str, Any]:
         "same_info": plain(info(rebuilt)) == plain(info(response)),
         "same_rest": {**plain(rebuilt), "matches": 0, "result": 0} == {**before, "matches": 0, "result": 0},
         "whole_again": plain(shape.rebuild(response, items)) == before,
-        "rescored": all(shape.score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
+        "rescored": all(find_reader(it).score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
         "same_but_score": [told(shape, response, it) for it in anew] == [told(shape, response, it) for it in items],
-        "keys_of_rebuilt": keys_of(shape, rebuilt, shape.items(rebuilt)),
+        "keys_of_rebuilt": build_keys(shape, rebuilt, shape.items(rebuilt)),
     }
 
 
@@ -98,7 +98,7 @@ def main(host: str) -> dict[str, Any]:
         "query": report(index.query(**query, namespace="ns")),
         "called": report(queried(index)),
         "empty": report(index.query(**query, namespace="empty")),
-        "later": report(settled(index.query(**query, namespace="ns", async_req=True))),
+        "later": report(wait_for_response(index.query(**query, namespace="ns", async_req=True))),
         "namespaces": report(index.query_namespaces(vector=[0.5, 0.25], namespaces=["a"], metric="cosine", top_k=3)),
     }
     if hasattr(index, "search"):

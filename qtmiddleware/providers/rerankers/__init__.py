@@ -13,9 +13,9 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
-from qtmiddleware.retrieval.scores import checked_scores
+from qtmiddleware.retrieval.reranking import check_scores
 
-__all__ = ["as_reranker", "checked_scores"]
+__all__ = ["as_reranker", "check_scores"]
 
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
 """Models of Pinecone, known by their bare names."""
@@ -104,7 +104,7 @@ class CallableReranker:
             if inspect.iscoroutine(made):
                 made.close()
             raise ModelError("unparsable", f"the reranker {self._name} returned an awaitable: give a plain function")
-        return checked_scores(_sort_by_index(made), len(texts))
+        return check_scores(_sort_by_index(made), len(texts))
 
 
 def _sort_by_index(made: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.loading import cut_for, load_model
-from qtmiddleware.retrieval.scores import checked_scores
+from qtmiddleware.retrieval.reranking import check_scores
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
@@ -104,7 +104,7 @@ class CrossEncoderReranker:
                 scores = model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
             except Exception as error:
                 raise ModelError("unavailable", f"the reranker {self._name} failed: {type(error).__name__}") from error
-        return checked_scores(scores, len(texts))
+        return check_scores(scores, len(texts))
 
     def _load_once(self) -> Any:
         """The model, read on the first call while other threads wait."""

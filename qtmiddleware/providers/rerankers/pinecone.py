@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.retrieval.scores import checked_scores
+from qtmiddleware.retrieval.reranking import check_scores
 from qtmiddleware.runtime.draining import Draining
 from qtmiddleware.runtime.forking import ForkLock
 
@@ -82,7 +82,7 @@ class PineconeReranker:
         places = [it.index for it in ranked if type(it.index) is int]
         if len(ranked) != len(texts) or set(places) != set(range(len(texts))):
             raise ModelError("unparsable", f"Pinecone's {self._name} did not give one score a text")
-        return dict(zip(places, checked_scores([it.score for it in ranked], len(texts)), strict=True))
+        return dict(zip(places, check_scores([it.score for it in ranked], len(texts)), strict=True))
 
     def _client(self) -> Any:
         if self._given is not None:

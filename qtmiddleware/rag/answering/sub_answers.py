@@ -41,7 +41,7 @@ class SubAnswering:
         self.trouble: list[Degradation] = []
         self.errors: list[ModelError] = []
         self._request = replace(
-            request, history=(), brief=False, settings=replace(request.settings, transformation_type="none")
+            request, history=(), response_only=False, settings=replace(request.settings, transformation_type="none")
         )
         self._chat = chat
         self._trace = trace

@@ -19,7 +19,7 @@ ABSENT: Final = object()
 ADVICE: Final = "pass read= (response -> list of items) and write= (response, items -> response)"
 
 
-def has(holder: Any, name: str) -> bool:
+def has_field(holder: Any, name: str) -> bool:
     """Whether *holder*, which is no mapping, declares an attribute *name*.
 
     Never asks the object itself: OpenAPI models answer ``None`` to any name, and documents answer with the user's own
@@ -36,25 +36,25 @@ Path = Sequence[str | int]
 """The names of fields, each inside the one before."""
 
 
-def step(holder: Any, name: str | int) -> Any:
-    """The field *name* of *holder*, `ABSENT` where it has none."""
+def get_field(holder: Any, name: str | int) -> Any:
+    """Returns the field *name* of *holder*, `ABSENT` where it has none."""
     if isinstance(holder, Mapping):
         return holder.get(name, ABSENT)
     if isinstance(name, int):
         return holder[name]
-    return getattr(holder, name, ABSENT) if has(holder, name) else ABSENT
+    return getattr(holder, name, ABSENT) if has_field(holder, name) else ABSENT
 
 
-def follow(holder: Any, path: Path) -> Any:
-    """What lies at the end of *path*, `ABSENT` where the path breaks off."""
+def get_path(holder: Any, path: Path) -> Any:
+    """Returns what lies at the end of *path*, `ABSENT` where the path breaks off."""
     for name in path:
-        if (holder := step(holder, name)) is ABSENT:
+        if (holder := get_field(holder, name)) is ABSENT:
             return ABSENT
     return holder
 
 
-def own_fields(holder: Any) -> Mapping[str, Any]:
-    """All fields of an object, by name."""
+def list_fields(holder: Any) -> Mapping[str, Any]:
+    """Returns all fields of an object, by name."""
     kind = type(holder)
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
     names = names or getattr(kind, "__dataclass_fields__", None) or getattr(holder, "__dict__", None)
@@ -83,8 +83,8 @@ def is_number(value: Any) -> bool:
     return type(value) is float or (hasattr(value, "__float__") and not isinstance(value, bool))
 
 
-def like(container: Any, values: Sequence[Any]) -> Any:
-    """*values* in a tuple, an array or a list, as *container* is one; an array keeps its type where that holds them."""
+def build_like(container: Any, values: Sequence[Any]) -> Any:
+    """Returns *values* in a tuple, an array or a list, as *container* is one; an array keeps its type if it can."""
     if type(container) is tuple:
         return tuple(values)
     if not is_array(container):
@@ -93,60 +93,60 @@ def like(container: Any, values: Sequence[Any]) -> Any:
 
     kind, shape = container.dtype.kind, (len(values), *container.shape[1:])
     if kind == "O":
-        made = np.empty(len(values), dtype=object)
+        array = np.empty(len(values), dtype=object)
         for place, value in enumerate(values):
-            made[place] = value
-        return made
+            array[place] = value
+        return array
     # Texts may be longer than the given ones, and numbers no longer whole.
     free = kind == "U" or (kind in "iu" and any(isinstance(value, float) for value in values))
     return np.array(values, dtype=(str if kind == "U" else None) if free else container.dtype).reshape(shape)
 
 
-def replaced(holder: Any, path: Path, value: Any) -> Any:
-    """A copy of *holder* with *value* at the end of *path*; raises `ResponseShapeError` where none can be made."""
+def replace_path(holder: Any, path: Path, value: Any) -> Any:
+    """Returns a copy of *holder* with *value* at the end of *path*; raises `ResponseShapeError` if none can be made."""
     if not path:
         return value
-    return _with(holder, path[0], replaced(step(holder, path[0]), path[1:], value))
+    return _copy_with(holder, path[0], replace_path(get_field(holder, path[0]), path[1:], value))
 
 
-def rebuilt(holder: Any, path: Path, items: Sequence[Any]) -> Any:
-    """A copy of *holder* with *items* at the end of *path*, in a container `like` the one there."""
-    return replaced(holder, path, like(follow(holder, path), items))
+def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
+    """Returns a copy of *holder* with *items* at the end of *path*, in a container like the one there."""
+    return replace_path(holder, path, build_like(get_path(holder, path), items))
 
 
-def unknown(value: Any, what: str) -> ResponseShapeError:
-    """The error for a *value* that cannot be read; names its type and never its content."""
+def shape_error(value: Any, what: str) -> ResponseShapeError:
+    """Returns the error for a *value* that cannot be read; names its type and never its content."""
     kind = type(value)
     shape = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return ResponseShapeError(f"{what} {shape}; {ADVICE}", shape=shape)
 
 
-def _with(holder: Any, name: str | int, value: Any) -> Any:
+def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
     """A shallow copy of *holder*, of its own type, whose field *name* is *value*."""
     try:
         if isinstance(holder, Mapping):
-            return _mapping_with(holder, name, value)
-        return _sequence_with(holder, name, value) if isinstance(name, int) else _object_with(holder, name, value)
+            return _copy_mapping(holder, name, value)
+        return _copy_sequence(holder, name, value) if isinstance(name, int) else _copy_object(holder, name, value)
     except ResponseShapeError:
         raise
     except Exception as error:
-        raise unknown(holder, f"no copy with another {name!r} could be made of a") from error
+        raise shape_error(holder, f"no copy with another {name!r} could be made of a") from error
 
 
-def _sequence_with(holder: Sequence[Any], place: int, value: Any) -> Any:
+def _copy_sequence(holder: Sequence[Any], place: int, value: Any) -> Any:
     kind: Any = type(holder)
     return getattr(kind, "_make", kind)((*holder[:place], value, *holder[place + 1 :]))
 
 
-def _mapping_with(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
+def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
     if type(holder) is dict or not isinstance(holder, MutableMapping):
         return {**holder, name: value}
-    twin = _twin(holder)
-    twin[name] = value
-    return twin  # type: ignore[no-any-return]
+    copied = _copy(holder)
+    copied[name] = value
+    return copied  # type: ignore[no-any-return]
 
 
-def _object_with(holder: Any, name: str, value: Any) -> Any:
+def _copy_object(holder: Any, name: str, value: Any) -> Any:
     kind = type(holder)
     if hasattr(kind, "__struct_fields__"):
         return kind(**{field: value if field == name else getattr(holder, field) for field in kind.__struct_fields__})
@@ -157,18 +157,18 @@ def _object_with(holder: Any, name: str, value: Any) -> Any:
     store = getattr(holder, "__dict__", {}).get("_data_store")
     if isinstance(store, dict):
         # OpenAPI models cannot be copied by the copy module, and their constructors check every item's type again.
-        twin = object.__new__(kind)
-        twin.__dict__.update(holder.__dict__, _data_store={**store, name: value})
-        return twin
-    if isinstance(getattr(kind, name, None), property) and name in (fields := own_fields(holder)):
+        copied = object.__new__(kind)
+        copied.__dict__.update(holder.__dict__, _data_store={**store, name: value})
+        return copied
+    if isinstance(getattr(kind, name, None), property) and name in (fields := list_fields(holder)):
         return kind({**fields, name: value})  # a view of a dict, such as Pinecone's Document
-    twin = _twin(holder)
-    object.__setattr__(twin, name, value)  # past the __setattr__ of frozen classes
-    return twin
+    copied = _copy(holder)
+    object.__setattr__(copied, name, value)  # past the __setattr__ of frozen classes
+    return copied
 
 
-def _twin(holder: Any) -> Any:
-    twin = copy.copy(holder)
-    if twin is holder:
-        raise unknown(holder, "copying gives the very same object of a")
-    return twin
+def _copy(holder: Any) -> Any:
+    copied = copy.copy(holder)
+    if copied is holder:
+        raise shape_error(holder, "copying gives the very same object of a")
+    return copied

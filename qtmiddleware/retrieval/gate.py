@@ -1,0 +1,242 @@
+"""Whether a question is worth a call to the language model.
+
+`find_skip_reason` decides before anything is searched; a `Gate` decides from the first result, by these signals, of
+which a low one means doubt:
+
+==============  =======================================================================================================
+``lead``        How far the mean score of the first three lies above that of the others among the first ten, in the
+                backend's own unit. Of a shorter result the first half lead.
+``coverage``    Share of the question's keywords that stand in one of the first three passages.
+``backing``     Mean keyword evidence of the first three, among the first thirty: whether the words of the question
+                stand where the scores put them, or further down.
+``joint_lead``  How far the best two of the first twenty lie above their mean when scores and evidence, both stretched
+                from 0 to 1, are added as keyword evidence usually is.
+==============  =======================================================================================================
+
+Where scores are missing, ranks stand in for them beside the words.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nlargest
+from itertools import islice
+from math import isfinite
+from typing import Final
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.retrieval.keyword_evidence import score_by_keywords, strip_plural
+from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.types import Decision
+
+# How many of the first passages each signal looks at.
+LOOKED_AT: Final = 30
+JOINED: Final = 20
+NEAR: Final = 10
+LEADING: Final = 3
+BEST: Final = 2
+SHARE_OF_WORDS: Final = 0.35
+# So much of a passage is read: a longer one holds every word somewhere, and takes time.
+_READ: Final = 1_500
+_WORD: Final = re.compile(r"\w+")
+
+# How many numbers of one signal are remembered, and how many of them what is expected beforehand weighs.
+MAX_OBSERVED: Final = 512
+PRIOR: Final = 5
+# Between which numbers most queries lie where sentences are compared by cosines; counts until an index shows its own.
+_EXPECTED: Final = {"lead": (0.015, 0.2), "coverage": (0.4, 1.0), "backing": (0.3, 0.9), "joint_lead": (0.3, 0.6)}
+# Between which doubts most queries lie, as evenly as need be: the mean of several percentiles is seldom near 0 or 1.
+_LOWEST, _HIGHEST = 0.15, 0.85
+
+# Calls that were made too often or too rarely are evened out over about so many queries.
+HORIZON: Final = 20
+# How many forced calls the others may owe: their rate falls by no more than MAX_DEBT / HORIZON.
+MAX_DEBT: Final = 4.0
+
+_SMALL_TALK: Final = frozenset(
+    {
+        "hi", "hello", "hey", "hi there", "hello there", "good morning", "good afternoon", "good evening", "good night",
+        "bye", "goodbye", "thanks", "thank you", "thanks a lot", "thank you very much", "thx", "ok", "okay", "sure",
+        "yes", "no", "yep", "nope", "cool", "great", "nice", "please", "test",
+        "hola", "gracias", "muchas gracias", "buenos dias", "buenos días", "adios", "adiós", "si", "sí", "vale",
+        "hallo", "guten tag", "guten morgen", "danke", "vielen dank", "tschüss", "ja", "nein", "moin",
+        "bonjour", "salut", "merci", "merci beaucoup", "au revoir", "oui", "non", "d'accord",
+        "ciao", "buongiorno", "grazie", "grazie mille", "arrivederci", "va bene",
+        "olá", "ola", "bom dia", "obrigado", "obrigada", "tchau", "sim", "não",
+        "hoi", "goedemorgen", "dank je", "bedankt", "dank u", "tot ziens", "nee",
+    }
+)  # fmt: skip
+
+
+def find_skip_reason(
+    settings: Settings, query: str, *, is_follow_up: bool, find_literals: Callable[[], Sequence[str]]
+) -> str:
+    """Returns why the model is not asked about *query* whatever is found first, as one word; ``""`` where it may be.
+
+    *find_literals* returns the codes, numbers and addresses in the query; it is called only where there may be nothing
+    else.
+    """
+    escalation = settings.escalation
+    if settings.transformation_type == "none":
+        return "no_transformation"
+    if escalation.mode == "never" or escalation.max_llm_calls_per_query == 0:
+        return "never"
+    if is_follow_up:
+        return ""
+    is_prose = any(word.isalpha() and word.islower() for word in query.split())
+    return classify_trivial_query(query, [] if is_prose else find_literals())
+
+
+def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
+    """Returns why no rewriting could make *query* a better search, as one word; ``""`` where one might.
+
+    A greeting asks for nothing (``small_talk``), and what consists of *literals* alone, codes, numbers and addresses,
+    is searched best as it is written (``only_identifiers``).
+    """
+    if " ".join(query.casefold().replace("’", "'").strip(" \t\r\n.!?,;:…¡¿").split()) in _SMALL_TALK:
+        return "small_talk"
+    rest = query
+    for literal in sorted(literals, key=len, reverse=True):
+        rest = rest.replace(literal, " ")
+    if literals and not any(character.isalnum() for character in rest):
+        return "only_identifiers"
+    return ""
+
+
+class Gate:
+    """Decides from the first result of a query, against the earlier ones of the same index. Thread-safe.
+
+    Each signal becomes its percentile among those of the queries before it, so that no scale of scores matters. Doubt
+    is how low they are, the mean of all with the same weight. The model is asked where doubt is above the threshold
+    that about the wanted share of the queries exceeds; the threshold rises with every call too many and falls with
+    every one too few, so that the rate is kept whatever the results are like.
+    """
+
+    def __init__(self) -> None:
+        self._percentiles = {name: Percentiles(*expected) for name, expected in _EXPECTED.items()}
+        # How many calls fewer than wanted were made.
+        self._unused_calls = 0.0
+        self._lock = ForkLock()
+
+    def record_forced_call(self, target_call_rate: float) -> None:
+        """Count a call that was not decided here, so that the others leave room for it."""
+        with self._lock.free:
+            self._unused_calls = min(self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT))
+
+    def decide(
+        self,
+        scores: Sequence[float | None],
+        texts: Iterable[str | None] = (),
+        keywords: str = "",
+        *,
+        target_call_rate: float,
+    ) -> Decision:
+        """Whether to ask the model, given the first result's *scores* and *texts*, best first, and the *keywords*."""
+        if target_call_rate <= 0.0:
+            return Decision(call=False, reason="target_call_rate_is_zero")
+        signals = measure_signals(scores, list(islice(texts, LOOKED_AT)), keywords)
+        if not signals:
+            self.record_forced_call(target_call_rate)
+            return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
+        with self._lock.free:
+            observed = max(len(self._percentiles[name]) for name in signals)
+            doubt = 1.0 - _mean([self._percentiles[name].observe(signal) for name, signal in signals.items()])
+            threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
+            threshold = _LOWEST + (_HIGHEST - _LOWEST) * threshold_share
+            call = doubt > threshold or target_call_rate >= 1.0
+            self._unused_calls += target_call_rate - call
+        signals |= {"doubt": doubt, "threshold": threshold, "observed": observed}
+        if target_call_rate >= 1.0:
+            return Decision(call=True, reason="target_call_rate_is_one", signals=signals)
+        return Decision(call=call, reason="unsure_first_result" if call else "clear_first_result", signals=signals)
+
+
+class Percentiles:
+    """Where a number lies among the latest `MAX_OBSERVED` of its kind.
+
+    Before there are any, they are expected to lie evenly between *low* and *high*; that fades as they come.
+    """
+
+    def __init__(self, low: float, high: float) -> None:
+        self._low = low
+        self._width = high - low
+        self._recent: deque[float] = deque()
+        self._ordered: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def observe(self, number: float) -> float:
+        """Returns the share of the numbers that are lower, equal ones counting half, and remembers *number*."""
+        expected = min(1.0, max(0.0, (number - self._low) / self._width))
+        lower = (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2
+        percentile = (lower + PRIOR * expected) / (len(self._ordered) + PRIOR)
+        self._recent.append(number)
+        insort(self._ordered, number)
+        if len(self._recent) > MAX_OBSERVED:
+            del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
+        return percentile
+
+
+def measure_signals(scores: Sequence[float | None], texts: Sequence[str | None], keywords: str) -> dict[str, float]:
+    """Returns the signals of a first result, best first, as far as there are *scores* or *texts* to measure them."""
+    signals: dict[str, float] = {}
+    numbers = _to_numbers(scores[:NEAR])
+    if len(numbers) > 1:
+        leading = min(LEADING, len(numbers) // 2)
+        lead = abs(_mean(numbers[:leading]) - _mean(numbers[leading:]))
+        if isfinite(lead):
+            signals["lead"] = lead
+    terms = {strip_plural(word) for word in _WORD.findall(keywords.casefold())}
+    if not terms or not any(texts):
+        return signals
+    read = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
+    covered = set().union(*(_find_terms(terms, text.casefold()) for text in read[:LEADING]))
+    signals["coverage"] = len(covered) / len(terms)
+    if len(read) >= LEADING:
+        evidence = score_by_keywords([(keywords, 1.0)], read) or [0.0] * len(read)
+        signals["backing"] = _mean(evidence[:LEADING])
+        signals["joint_lead"] = _measure_joint_lead(scores, evidence[:JOINED])
+    return signals
+
+
+def _measure_joint_lead(scores: Sequence[float | None], evidence: Sequence[float]) -> float:
+    numbers = _to_numbers(scores[: len(evidence)])
+    if len(numbers) < len(evidence):
+        numbers = [-float(rank) for rank in range(len(evidence))]
+    elif numbers[0] < numbers[-1]:
+        # A list whose numbers rise is one of distances.
+        numbers = [-number for number in numbers]
+    pairs = zip(_stretch(numbers), _stretch(evidence), strict=True)
+    joint = [(1.0 - SHARE_OF_WORDS) * height + SHARE_OF_WORDS * match for height, match in pairs]
+    return _mean(nlargest(BEST, joint)) - _mean(joint)
+
+
+def _find_terms(terms: set[str], text: str) -> set[str]:
+    """The *terms* that stand in *text*."""
+    words = set(_WORD.findall(text))
+    # Scripts without spaces have no words to compare; there a term is looked for anywhere.
+    return {term for term in terms if term in words or term + "s" in words or (not term.isascii() and term in text)}
+
+
+def _to_numbers(scores: Sequence[float | None]) -> list[float]:
+    """The *scores*; none of them where one is no finite number."""
+    try:
+        numbers = [float(score) for score in scores if score is not None]
+    except OverflowError:
+        return []
+    return numbers if len(numbers) == len(scores) and all(map(isfinite, numbers)) else []
+
+
+def _stretch(numbers: Sequence[float]) -> list[float]:
+    """*numbers* from 0 to 1; zeros where all are the same or too far apart to be told."""
+    low = min(numbers)
+    width = max(numbers) - low
+    return [(number - low) / width if width and isfinite(width) else 0.0 for number in numbers]
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)

@@ -1,0 +1,202 @@
+"""The result of a retrieval: as matches, and in the wrapped function's own shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qtmiddleware.retrieval.fusion import Fused, Fusion
+from qtmiddleware.retrieval.request import Request
+from qtmiddleware.retrieval.responses import SearchResult, find_reader, read_response, read_text, rescore
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.types import Key, Match, Ranking, Variant
+
+logger: Final = get_logger("qtmiddleware")
+
+
+@dataclass(slots=True, eq=False)
+class _Passage:
+    """A passage of the result: the *item* as a search gave it and as it is *shown*, *sources* as those of `Fused`."""
+
+    key: Key
+    score: float
+    item: Any
+    sources: int
+    shown: Any
+    answers_question: bool = True
+
+
+def build_result(
+    results: Sequence[SearchResult],
+    fusion: Fusion,
+    candidates: Fused,
+    rerank_scores: Sequence[float | None],
+    request: Request,
+) -> tuple[Any, tuple[Match, ...]]:
+    """Returns the best of *candidates* in the shape of the first of *results*, the original's, and as matches.
+
+    As many as the caller asked for or, where that is not known, as the longest list holds; the ``concat`` fusion keeps
+    everything. Never fewer than the plain call gives, and all it gives where that is less than was asked for.
+    *rerank_scores* are those of the leading candidates.
+    """
+    first, settings = results[0], request.settings
+    shows_fused_scores = settings.scores == "fused"
+    if len(results) == 1 and not (request.uses_keyword_evidence or request.uses_reranker or shows_fused_scores):
+        # Nothing of ours changes anything: what the function gave, passages it found twice and all.
+        matches = () if request.response_only else read_matches(first.ranking.variant, first.response, request)
+        return first.response, matches
+    longest = max(len(result.ranking.keys) for result in results)
+    count = longest if request.top_k is None else request.top_k
+    passages = _choose(candidates, fusion.own, count, request.top_k)
+    if fusion.question is not None:
+        _show_question_scores(passages, fusion.question)
+    if shows_fused_scores:
+        falling = make_strictly_falling([passage.score for passage in passages])
+        for passage, score in zip(passages, falling, strict=True):
+            passage.shown = rescore(passage.item, score)
+    response = _rebuild(_find_model(results), [passage.shown for passage in passages])
+    if request.response_only:
+        return response, ()
+    kinds = [ranking.variant.kind for ranking in fusion.rankings]
+    reranked = dict(zip(candidates.keys, rerank_scores, strict=False))
+    text_field = settings.keyword_evidence.text_field
+    return response, tuple(
+        _build_match(passage, _find_kinds(kinds, passage.sources), text_field, reranked) for passage in passages
+    )
+
+
+def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Match, ...]:
+    """Returns what *response* holds, in its own order and complete; nothing where it is unreadable. Raises nothing."""
+    try:
+        result = read_response(variant, response, request.shape)
+        rows = zip(result.ranking.keys, result.ranking.items, strict=True)
+        passages = [_Passage(key, 1.0 / rank, item, 1, item) for rank, (key, item) in enumerate(rows, start=1)]
+        text_field = request.settings.keyword_evidence.text_field
+        return tuple(_build_match(passage, (variant.kind,), text_field, {}) for passage in passages)
+    except Exception as error:
+        logger.debug("nothing could be read of the response: %s", type(error).__name__)
+        return ()
+
+
+def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> list[_Passage]:
+    """The best *count* of *candidates*, and what the plain call, whose list is *own*, gives beside them.
+
+    Where the plain call gives fewer than *top_k*, or that is not known, all of its passages are there: behind the best
+    ones, in place of the last of those that variants alone found where there would be too many. A passage it gives
+    twice comes twice only where there would be fewer otherwise.
+    """
+    rows = zip(candidates.keys, candidates.scores, candidates.items, candidates.sources, strict=True)
+    passages = [_Passage(key, score, item, sources, item) for key, score, item, sources in rows]
+    if not candidates.is_merged:
+        count = len(passages)
+    best, behind = passages[:count], passages[count:]
+    missing, repeated = _find_missing(own.keys, {passage.key for passage in best})
+    if top_k is not None and len(own.keys) >= top_k:
+        missing = missing[: max(0, top_k - len(best))]
+    elif top_k is not None and candidates.is_merged:
+        surplus = max(0, len(best) + len(missing) - top_k)
+        replaceable = [passage for passage in reversed(best) if passage.key not in set(own.keys)][:surplus]
+        best = [passage for passage in best if passage not in replaceable]
+    missing_keys = {own.keys[place] for place in missing}
+    best += [passage for passage in behind if passage.key in missing_keys]
+    # A list that took no part in the fusion has no scores there, and nor has a passage the second time.
+    ranked_keys = set(candidates.keys)
+    unscored = [place for place in missing if own.keys[place] not in ranked_keys]
+    plain_count = len(own.keys) if top_k is None else min(top_k, len(own.keys))
+    unscored += repeated[: max(0, plain_count - len(best) - len(unscored))]
+    lowest = min((passage.score for passage in best), default=0.0)
+    best += [_Passage(own.keys[place], lowest, own.items[place], 0, own.items[place]) for place in unscored]
+    if candidates.is_merged:
+        for passage, score in zip(best, make_strictly_falling([it.score for it in best]), strict=True):
+            passage.score = score
+    return best
+
+
+def _find_missing(own: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
+    """The places in *own* of passages that are not *chosen*, and of those that stand there once more."""
+    seen: set[Key] = set()
+    missing: list[int] = []
+    repeated: list[int] = []
+    for place, key in enumerate(own):
+        if key in seen:
+            repeated.append(place)
+        elif key not in chosen:
+            missing.append(place)
+        seen.add(key)
+    return missing, repeated
+
+
+def make_strictly_falling(scores: Sequence[float]) -> list[float]:
+    """Returns *scores* from the greatest down, equal ones a millionth apart, so that each is below the one before.
+
+    A reranker, or passages that follow the candidates, may have put them in another order.
+    """
+    falling: list[float] = []
+    for score in sorted(scores, reverse=True):
+        below = falling[-1] - max(1e-6 * abs(falling[-1]), 1e-9) if falling else score
+        falling.append(min(score, below))
+    return falling
+
+
+def _show_question_scores(passages: Sequence[_Passage], question: Ranking) -> None:
+    """Show each passage as the list of the user's *question* holds it.
+
+    A passage that only variants found has no score for the question: it is shown with the lowest of the question's own
+    list, since with a better one it would be in it. Where that list has no scores, items stay as they are.
+    """
+    scores = [score for score in question.scores if score is not None]
+    lowest = None
+    if scores and len(scores) == len(question.scores):
+        lowest = min(scores) if scores[0] >= scores[-1] else max(scores)
+    places = {key: place for place, key in reversed(list(enumerate(question.keys)))}
+    unused = dict(places)
+    for passage in passages:
+        passage.answers_question = passage.key in places
+        # The second time a passage comes it is another object.
+        place = unused.pop(passage.key, None)
+        if place is not None:
+            passage.item = passage.shown = question.items[place]
+        elif not passage.answers_question and lowest is not None:
+            passage.shown = rescore(passage.item, lowest)
+
+
+def _build_match(
+    passage: _Passage,
+    found_by: tuple[str, ...],
+    text_field: str | None,
+    rerank_scores: Mapping[Key, float | None],
+) -> Match:
+    reader = find_reader(passage.item)
+    return Match(
+        id=reader.id(passage.item),
+        namespace=passage.key[0],
+        score=reader.score(passage.item) if passage.answers_question else None,
+        fused_score=passage.score,
+        text=read_text(passage.item, text_field),
+        metadata=reader.metadata(passage.item),
+        found_by=found_by,
+        rerank_score=rerank_scores.get(passage.key),
+        raw=passage.item,
+    )
+
+
+def _find_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
+    """The kinds of variant that found a passage; the question itself where its list took no part in the fusion."""
+    return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or ("original",)
+
+
+def _find_model(results: Sequence[SearchResult]) -> SearchResult:
+    """The one whose response the result is like: the first, unless ``None`` or an empty list says nothing of it."""
+    first = results[0]
+    if first.response is None or (type(first.response) in (list, tuple) and not first.response):
+        return next((result for result in results if result.ranking.keys), first)
+    return first
+
+
+def _rebuild(model: SearchResult, items: Sequence[Any]) -> Any:
+    """The response of *model* with *items* in place of its own; the very object where they are the same ones."""
+    own = model.ranking.items
+    if len(items) == len(own) and all(a is b for a, b in zip(items, own, strict=True)):
+        return model.response
+    return model.shape.rebuild(model.response, items)
