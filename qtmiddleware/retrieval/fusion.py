@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, repeat
 from math import isfinite
 from operator import attrgetter
 from typing import Any, Final
@@ -132,6 +132,7 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
 _NO_SPREAD: Final = 1e-100  # the share of the mean spread below which a list has none
 WHOLE_TO_TAIL: Final = 2.65
 MOST_SPREADS: Final = 4.0
+_NO_RANK: Final = 1 << 40  # where the ranks of a list of weight 0 begin
 
 
 def find_direction(rankings: Sequence[Ranking]) -> int:
@@ -243,13 +244,12 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
 
 def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
     """The sum of 1 / (k + rank)."""
-    return _sort_by_rank("rrf", _add_up(rankings, [_reciprocal_ranks(it, 1.0, rrf_k) for it in rankings]))
+    return _merge_by_rank("rrf", rankings, [1.0] * len(rankings), rrf_k)
 
 
 def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
     """The sum of weight / (k + rank)."""
-    gains = [_reciprocal_ranks(it, it.variant.weight, rrf_k) for it in rankings]
-    return _sort_by_rank("weighted_rrf", _add_up(rankings, gains))
+    return _merge_by_rank("weighted_rrf", rankings, [ranking.variant.weight for ranking in rankings], rrf_k)
 
 
 def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
@@ -275,16 +275,12 @@ _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for nam
 
 @dataclass(slots=True)
 class _Entry:
-    """One passage while it is being merged; *rank* is its best one, and *sources* the lists it is in, as bits."""
+    """One passage while it is being merged; *sources* are the lists it is in, as bits."""
 
     key: Key
     item: Any
     score: float
     sources: int
-    rank: int = 0
-
-
-_NO_RANK: Final = 1 << 40  # added to the ranks of a list of weight 0, which breaks no ties either
 
 
 def _add_up(rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0) -> dict[Key, _Entry]:
@@ -292,15 +288,13 @@ def _add_up(rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor
     merged: dict[Key, _Entry] = {}
     for position, (ranking, own_gains) in enumerate(zip(rankings, gains, strict=True)):
         bit = 1 << position
-        for rank, (key, gain, item) in enumerate(zip(ranking.keys, own_gains, ranking.items, strict=True), start=1):
-            place = rank if gain else _NO_RANK + rank
+        for key, gain, item in zip(ranking.keys, own_gains, ranking.items, strict=True):
             entry = merged.get(key)
             if entry is None:
-                merged[key] = _Entry(key, item, floor + gain, bit, place)
+                merged[key] = _Entry(key, item, floor + gain, bit)
             elif not entry.sources & bit:
                 entry.score += gain
                 entry.sources |= bit
-                entry.rank = min(entry.rank, place)
     return merged
 
 
@@ -333,9 +327,16 @@ def _sort_by_score(method: str, merged: Mapping[Key, _Entry], spread: float | No
     return _to_columns(method, sorted(merged.values(), key=attrgetter("score"), reverse=True), spread)
 
 
-def _sort_by_rank(method: str, merged: Mapping[Key, _Entry]) -> Fused:
+def _merge_by_rank(method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int) -> Fused:
+    merged = _add_up(rankings, list(map(_reciprocal_ranks, rankings, weights, repeat(k))))
+    best: dict[Key, float] = {}
+    for ranking, weight in zip(rankings, weights, strict=True):
+        # A list of weight 0 breaks no ties either.
+        first = 1 if weight else _NO_RANK
+        for rank, key in enumerate(ranking.keys, start=first):
+            best[key] = min(rank, best.get(key, rank))
     # Rounded, for sums of the same parts differ in their last digits by the order of the lists.
-    return _to_columns(method, sorted(merged.values(), key=lambda it: (-round(it.score, 12), it.rank, it.key)))
+    return _to_columns(method, sorted(merged.values(), key=lambda it: (-round(it.score, 12), best[it.key], it.key)))
 
 
 def _to_columns(method: str, entries: Sequence[_Entry], spread: float | None = None) -> Fused:

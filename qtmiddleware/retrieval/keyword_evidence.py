@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from math import log, sqrt
 from operator import add
 from typing import Final
@@ -85,7 +85,7 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text matches. The worst text has 0, the best
     usually about 1, and more where the words single out a few.
     """
-    queries = [(frozenset(_split_terms(words)), weight) for words, weight in keywords if weight > 0]
+    queries = [(_find_terms(words), weight) for words, weight in keywords if weight > 0]
     counts = _TermCounts(texts, frozenset[str]().union(*(terms for terms, _ in queries)))
     matching = [(scores, weight) for terms, weight in queries if (scores := counts.score(terms)) is not None]
     if not matching:
@@ -105,7 +105,7 @@ def score_bm25(keywords: str, texts: Sequence[str | None]) -> list[float] | None
     score = sum over terms of idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
     """
-    terms = frozenset(_split_terms(keywords))
+    terms = _find_terms(keywords)
     return _TermCounts(texts, terms).score(terms)
 
 
@@ -115,7 +115,8 @@ class _TermCounts:
     def __init__(self, texts: Sequence[str | None], wanted: Set[str]) -> None:
         # A character of an unspaced script that is asked for alone stands in no list of pairs.
         single = {term for term in wanted if len(term) == 1 and _UNSPACED.match(term)}
-        self._counts = [_count_terms(text or "", wanted - single, single) for text in texts]
+        forms = {form: term for term in wanted - single for form in (term, term + "s") if strip_plural(form) == term}
+        self._counts = [_count_terms(text or "", forms, single) for text in texts]
         self._document_frequency = Counter(term for counts, _ in self._counts for term in counts)
         self._mean_length = sum(length for _, length in self._counts) / len(texts) if texts else 0.0
 
@@ -139,25 +140,31 @@ class _TermCounts:
         ]
 
 
-def _count_terms(text: str, wanted: Set[str], signs: Set[str]) -> tuple[Counter[str], int]:
-    """How often each *wanted* term and each of the *signs* stands in *text*, and how many terms the text has."""
-    terms = _split_terms(text)
-    counts = Counter(term for term in terms if term in wanted)
+def _count_terms(text: str, forms: Mapping[str, str], signs: Set[str]) -> tuple[Counter[str], int]:
+    """How often each term, in any of its *forms*, and each of the *signs* stands in *text*, and its number of words."""
+    words = _split_words(text)
+    counts = Counter([forms[word] for word in words if word in forms])
     counts.update({sign: count for sign in signs if (count := text.count(sign))})
-    return counts, len(terms)
+    return counts, len(words)
 
 
-def _split_terms(text: str) -> list[str]:
-    """The words of *text* as they are compared: casefolded, without a plural's or genitive's last letter."""
-    terms: list[str] = []
-    for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
-        if word.isascii() or not _UNSPACED.search(word):
-            terms.append(strip_plural(word))
-        else:
-            for run in _UNSPACED.findall(word):
-                terms.extend(run[i : i + 2] for i in range(max(1, len(run) - 1)))
-            terms.extend(_UNSPACED.sub(" ", word).split())
-    return terms
+def _find_terms(keywords: str) -> frozenset[str]:
+    """The words of the *keywords* as they are compared."""
+    return frozenset(map(strip_plural, _split_words(keywords)))
+
+
+def _split_words(text: str) -> list[str]:
+    """The words of *text*, casefolded; of scripts without spaces, all pairs of neighbours."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    words: list[str] = _WORD.findall(text)
+    if text.isascii() or not _UNSPACED.search(text):
+        return words
+    parts: list[str] = []
+    for word in words:
+        for run in _UNSPACED.findall(word):
+            parts.extend(run[i : i + 2] for i in range(max(1, len(run) - 1)))
+        parts.extend(_UNSPACED.sub(" ", word).split())
+    return parts
 
 
 def strip_plural(word: str) -> str:

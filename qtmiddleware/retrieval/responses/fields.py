@@ -27,7 +27,7 @@ def has_field(holder: Any, name: str) -> bool:
     """
     kind = type(holder)
     declared = getattr(kind, "attribute_map", None)
-    if isinstance(declared, Mapping):
+    if declared is not None and isinstance(declared, Mapping):
         return name in declared
     return hasattr(kind, name) or name in getattr(holder, "__dict__", ())
 

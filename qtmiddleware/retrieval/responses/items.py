@@ -241,25 +241,25 @@ class _ObjectReader(ItemReader):
         return not any(has_field(root, name) for name in _IDS) and any(has_field(root, it) for it in _DOCUMENT_IDS)
 
     def namespace(self, item: Any) -> Any:
-        return _get_value(item, "namespace")
+        return _get_attribute(item, "namespace")
 
     def score(self, item: Any) -> float | None:
-        numbers = (_get_value(item, *path) for path in self._number_paths(item))
-        return _to_number(next((number for number in numbers if number is not None), None))
+        numbers = (get_path(item, path) for path in self._number_paths(item))
+        return _to_number(next((it for it in numbers if it is not None and it is not ABSENT), None))
 
     def score_paths(self, item: Any) -> Sequence[Path]:
         return [path for path in self._number_paths(item) if len(path) > 1 or not _runs_code(type(item), path[0])]
 
     def _number_paths(self, item: Any) -> list[tuple[str, ...]]:
         names = [(name,) for name in SCORES if has_field(item, name)]
-        if names or not has_field(item, "metadata") or isinstance(_get_value(item, "metadata"), Mapping):
+        if names or not has_field(item, "metadata") or isinstance(_get_attribute(item, "metadata"), Mapping):
             return list(names)
         # Weaviate keeps the numbers in the metadata, which is an object there, and the user's fields beside it.
         return [("metadata", name) for name in SCORES]
 
     def text(self, item: Any) -> str | None:
         root = self.holder(item)
-        texts = (_to_text(_get_value(root, name)) for name in _TEXTS)
+        texts = (_to_text(_get_attribute(root, name)) for name in _TEXTS)
         return next((text for text in texts if text is not None), None)
 
     def metadata(self, item: Any) -> Mapping[str, Any]:
@@ -267,7 +267,7 @@ class _ObjectReader(ItemReader):
         names = [name for name in _METADATA if has_field(root, name)]
         if not names:
             return {name: value for name, value in list_fields(item).items() if name not in _NOT_METADATA}
-        return next((value for name in names if isinstance(value := _get_value(root, name), Mapping)), {})
+        return next((value for name in names if isinstance(value := _get_attribute(root, name), Mapping)), {})
 
     def holder(self, item: Any) -> Any:
         return item.node if has_field(item, "node") else item
@@ -299,9 +299,8 @@ def _get_first(item: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((value for name in names if (value := item.get(name)) is not None), None)
 
 
-def _get_value(holder: Any, *path: str) -> Any:
-    value = get_path(holder, path)
-    return None if value is ABSENT else value
+def _get_attribute(holder: Any, name: str) -> Any:
+    return getattr(holder, name, None) if has_field(holder, name) else None
 
 
 def _to_id(value: Any) -> str | None:
