@@ -27,9 +27,9 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any
 
-from qtmiddleware.runtime.cache.redis_cache import Claim, RedisCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.types import Deadline, Transformation
+from qtmiddleware.runtime.redis_cache import RedisCache
+from qtmiddleware.types import Transformation
 
 RESULT = Path(__file__).resolve().parent / "results" / "shared_cache.md"
 MODEL_SECONDS = 0.1
@@ -75,13 +75,13 @@ def row(name: str, call: Callable[[int], Any], rounds: int) -> str:
 
 def single_calls(url: str, rounds: int) -> list[str]:
     cache = opened(url)
-    cache.keep("kept", MADE)
+    cache.put("kept", MADE)
     client = cache._client()
     rows = [
         row("PING by the same client, for comparison", lambda _: client.ping(), rounds),
-        row("`claim` of what is kept", lambda _: cache.claim("kept", 30), rounds),
-        row("`claim` of what is not", lambda at: cache.claim(f"new {at}", 30), rounds),
-        row("`keep`, which gives the claim up", lambda at: cache.keep(f"new {at}", MADE), rounds),
+        row("`get` of what is there", lambda _: cache.get("kept", bool), rounds),
+        row("`get` of what is not", lambda at: cache.get(f"new {at}", bool), rounds),
+        row("`put`", lambda at: cache.put(f"new {at}", MADE), rounds),
     ]
     cache.close()
     return ["| call | median, µs | 99 of 100 within, µs |", "|---|---:|---:|", *rows]
@@ -97,9 +97,9 @@ def failing_calls(seconds: float) -> list[str]:
             cache = opened(f"redis://127.0.0.1:{port}", TIMEOUT)
             tried, others, end = [], [], perf_counter() + seconds
             while perf_counter() < end:
-                kept = tried if not cache.is_resting else others
+                kept = tried if not cache.rest else others
                 start = perf_counter()
-                cache.claim("key", 30)
+                cache.get("key", bool)
                 kept.append(1e3 * (perf_counter() - start))
                 sleep(1e-4)
             count = len(tried) + len(others)
@@ -119,15 +119,13 @@ def asked(url: str | None, seed: int, threads: int, questions: int) -> tuple[Cou
     def one(question: int) -> None:
         if question in own:
             return
-        found = shared.claim(str(question), 30) if shared else Claim.MINE
-        if shared and found is Claim.ELSEWHERE:
-            found = shared.wait(str(question), Deadline.after(30)) or Claim.MINE
-        if not isinstance(found, Transformation):
+        found = shared.get(str(question), bool) if shared else None
+        if found is None:
             calls[question] += 1
             sleep(MODEL_SECONDS)
             found = MADE
             if shared:
-                shared.keep(str(question), MADE)
+                shared.put(str(question), MADE)
         own[question] = found
 
     start = perf_counter()

@@ -46,7 +46,7 @@ def came(*replies: Any) -> list[Outcome]:
 
 
 def understood(question: Question, query: str = QUERY) -> Transformation:
-    return question.understood(query, protected_spans(query, language="en"), "en")
+    return question.guard_replies(query, protected_spans(query, language="en"), "en")
 
 
 # --- what is asked ------------------------------------------------------------------------------------------------
@@ -77,25 +77,25 @@ def test_no_more_is_asked_than_a_query_may_cost(calls: int, expected: int) -> No
 def test_in_a_conversation_all_asks_for_the_standalone_form_first() -> None:
     question = Question("And in 2024?", HISTORY, settings("all"))
     assert modes(question) == ["standalone"]
-    assert question.answered(came({"standalone": "What did Acme pay in 2024?"}), Trace())
+    assert question.read_replies(came({"standalone": "What did Acme pay in 2024?"}), Trace())
     assert modes(question) == ["rewrite", "stepback", "decompose"]
     assert {prompt.query for prompt in question.prompts} == {"What did Acme pay in 2024?"}
-    assert not question.answered(came({"rewrite": "How much did Acme pay in 2024?"}, "", None), Trace())
+    assert not question.read_replies(came({"rewrite": "How much did Acme pay in 2024?"}, "", None), Trace())
 
 
 @pytest.mark.parametrize("reply", [None, ModelError("refused"), {"standalone": "And in 2024?"}])
 def test_without_a_standalone_form_the_question_itself_is_asked_about(reply: Any) -> None:
     question = Question("And in 2024?", HISTORY, settings("all"))
-    assert question.answered(came(reply), Trace())
+    assert question.read_replies(came(reply), Trace())
     assert {prompt.query for prompt in question.prompts} == {"And in 2024?"}
 
 
 def test_the_standalone_call_counts_among_what_a_query_may_cost() -> None:
     question = Question("And in 2024?", HISTORY, settings("all", calls=2))
-    question.answered(came({"standalone": "What did Acme pay in 2024?"}), Trace())
+    question.read_replies(came({"standalone": "What did Acme pay in 2024?"}), Trace())
     assert modes(question) == ["rewrite"]
     alone = Question("And in 2024?", HISTORY, settings("all", calls=1))
-    assert not alone.answered(came({"standalone": "What did Acme pay in 2024?"}), Trace())
+    assert not alone.read_replies(came({"standalone": "What did Acme pay in 2024?"}), Trace())
 
 
 def test_in_a_conversation_one_prompt_asks_for_both() -> None:
@@ -111,7 +111,7 @@ def test_no_instruction_holds_a_word_of_the_user() -> None:
 
 
 def test_every_question_has_a_deadline_of_its_own() -> None:
-    asks = Question(QUERY, (), settings("all")).asks(Deadline.after(30.0))
+    asks = Question(QUERY, (), settings("all")).build_asks(Deadline.after(30.0))
     asks[0].deadline.cancel()
     assert [ask.deadline.passed for ask in asks] == [True, False, False]
 
@@ -150,7 +150,7 @@ def test_different_questions_have_different_keys(other: dict[str, Any]) -> None:
 
 def test_the_parts_of_several_replies_become_one() -> None:
     question, trace = Question(QUERY, (), settings("all")), Trace()
-    question.answered(
+    question.read_replies(
         came(
             {"rewrite": "How much money did Acme pay for order A-113 in 2023?"},
             {"step_back": "What do customers pay for orders?"},
@@ -162,7 +162,7 @@ def test_the_parts_of_several_replies_become_one() -> None:
     assert made.rewrite == "How much money did Acme pay for order A-113 in 2023?"
     assert made.step_back == "What do customers pay for orders?"
     assert len(made.sub_queries) == 2
-    assert question.trouble == []
+    assert question.degradations == []
     assert (trace.llm_calls, trace.input_tokens, trace.output_tokens, trace.cost_usd) == (3, 30, 15, 0.75)
 
 
@@ -177,8 +177,8 @@ def test_the_parts_of_several_replies_become_one() -> None:
 )
 def test_what_went_wrong_is_told_by_its_reason(reply: Any, reason: str, detail: str) -> None:
     question, trace = Question(QUERY, (), settings()), Trace()
-    question.answered(came(reply), trace)
-    assert question.trouble == [Degradation("transform.rewrite", reason, detail)]
+    question.read_replies(came(reply), trace)
+    assert question.degradations == [Degradation("transform.rewrite", reason, detail)]
     assert understood(question).is_empty
     assert trace.llm_calls == 1
     (stage,) = trace.stages
@@ -187,15 +187,15 @@ def test_what_went_wrong_is_told_by_its_reason(reply: Any, reason: str, detail: 
 
 def test_one_part_that_fails_leaves_the_others() -> None:
     question = Question(QUERY, (), settings("all"))
-    question.answered(came(None, {"step_back": "What do customers pay for orders?"}, ModelError("empty")), Trace())
+    question.read_replies(came(None, {"step_back": "What do customers pay for orders?"}, ModelError("empty")), Trace())
     made = understood(question)
     assert (made.rewrite, made.step_back, made.sub_queries) == (None, "What do customers pay for orders?", ())
-    assert [it.reason for it in question.trouble] == ["timeout", "empty"]
+    assert [it.reason for it in question.degradations] == ["timeout", "empty"]
 
 
 def test_a_rewrite_gets_back_what_it_lost() -> None:
     question = Question(QUERY, (), settings())
-    question.answered(came({"rewrite": "How much money did Acme pay for order A-113?"}), Trace())
+    question.read_replies(came({"rewrite": "How much money did Acme pay for order A-113?"}), Trace())
     made = understood(question)
     assert made.rewrite == "How much money did Acme pay for order A-113? (2023)"
     assert ("rewrite", f"repaired: number {QUERY.index('2023')}:{QUERY.index('2023') + 4}") in made.notes
@@ -204,7 +204,7 @@ def test_a_rewrite_gets_back_what_it_lost() -> None:
 def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> None:
     question = Question("And for A-114?", HISTORY, settings())
     reply = {"standalone": "What did Acme pay for order A-114?", "rewrite": "How much money was spent on order A-114?"}
-    question.answered(came(reply), Trace())
+    question.read_replies(came(reply), Trace())
     made = understood(question, "And for A-114?")
     assert made.standalone == "What did Acme pay for order A-114?"
     assert made.rewrite is not None
@@ -213,7 +213,7 @@ def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> No
 
 def test_a_standalone_form_that_lost_what_the_user_wrote_gets_it_back() -> None:
     question = Question("And for A-114?", HISTORY, settings())
-    question.answered(came({"standalone": "What did Acme pay for its orders?"}), Trace())
+    question.read_replies(came({"standalone": "What did Acme pay for its orders?"}), Trace())
     assert understood(question, "And for A-114?").standalone == "What did Acme pay for its orders? (A-114)"
 
 
@@ -222,8 +222,8 @@ SPANISH = "¿Cuándo se publicó el informe sobre la calidad del agua?"
 
 def in_spanish(rewrite: str) -> tuple[Transformation, list[Degradation]]:
     question = Question(SPANISH, (), settings())
-    question.answered(came({"rewrite": rewrite}), Trace())
-    return question.understood(SPANISH, protected_spans(SPANISH, language="es"), "es"), question.trouble
+    question.read_replies(came({"rewrite": rewrite}), Trace())
+    return question.guard_replies(SPANISH, protected_spans(SPANISH, language="es"), "es"), question.degradations
 
 
 def test_a_model_that_falls_into_english_is_not_searched_for() -> None:

@@ -61,7 +61,7 @@ ASKED = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
-from qtmiddleware.runtime.cache.stored import decode, encode
+from qtmiddleware.runtime.redis_cache import decode, encode
 from qtmiddleware.cli.show import LABELS
 from qtmiddleware.config import json_schema, markdown_table
 from qtmiddleware.evaluation import SYSTEMS

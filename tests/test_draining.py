@@ -9,7 +9,7 @@ from threading import Lock
 
 import pytest
 
-from qtmiddleware.runtime.draining import Draining
+from qtmiddleware.runtime.forking import Draining
 
 
 def test_what_nobody_uses_is_closed_at_once() -> None:

@@ -23,7 +23,7 @@ from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.preprocessing import prepare, protected_spans
 from qtmiddleware.providers.stores.filters import build_matcher
 from qtmiddleware.providers.stores.passages import index_text, query_words
-from qtmiddleware.runtime.cache.stored import decode, encode
+from qtmiddleware.runtime.redis_cache import decode, encode
 
 Target = Callable[[bytes], None]
 _CODES: Final = ("auto", "en", "de", "fr", "es", "it", "pt", "nl")

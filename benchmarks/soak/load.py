@@ -220,6 +220,6 @@ class Load:
 
 def idle_seconds(seconds: float) -> None:
     """Let idle threads of the middleware go sooner, so that a brief run need not wait for them."""
-    from qtmiddleware.runtime.drivers import threads
+    from qtmiddleware.runtime import threads
 
     threads.IDLE_SECONDS = min(threads.IDLE_SECONDS, max(0.5, seconds / 10))  # type: ignore[misc]

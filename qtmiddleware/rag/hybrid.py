@@ -25,8 +25,8 @@ from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import has_scores
 from qtmiddleware.retrieval.responses import find_reader, read_response, read_text
+from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
-from qtmiddleware.runtime.functions import is_async
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 

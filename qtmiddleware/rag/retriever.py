@@ -14,7 +14,7 @@ from qtmiddleware.errors import ConfigError, StoreError, WrapError
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder, embedder_named
 from qtmiddleware.rag.hybrid import HybridSearch
-from qtmiddleware.runtime.functions import is_async
+from qtmiddleware.runtime.background_loop import is_async
 
 
 @dataclass(frozen=True, slots=True)

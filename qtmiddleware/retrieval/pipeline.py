@@ -35,9 +35,9 @@ from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import SearchResult, read_response, read_text
 from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import build_variants, search_variants
-from qtmiddleware.retrieval.transform_stage import Turn
+from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.steps import Flow, Leaf, Search, Together
+from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Retrieval, Trace, Transformation, Variant
 
 logger: Final = get_logger("qtmiddleware")
@@ -69,7 +69,8 @@ class _Pipeline:
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
         self._search_error: BaseException | None = None
-        self._turn: Turn | None = None
+        self._searches_beside_model = False
+        self._original_outcome: Outcome | None = None
 
     def retrieve(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
@@ -81,8 +82,6 @@ class _Pipeline:
             if error is self._search_error:
                 raise
             self._note_internal_error(error)
-        finally:
-            self._close()
         self.original = replace(self.original, text=self.request.original)
         response = yield Search(self.original.text, None)
         return self._build_plain_retrieval(response, self.original)
@@ -91,29 +90,27 @@ class _Pipeline:
         """The model's part alone; whatever fails in it is noted."""
         transformation = NOTHING
         try:
-            turn, transformation = self._prepare()
-            if turn is not None:
-                transformation = yield from turn.whole(self._llm_deadline())
+            stage, transformation = self._prepare()
+            if stage is not None:
+                transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
         except Exception as error:
             self._note_internal_error(error)
-        finally:
-            self._close()
         notes = tuple((it.stage, it.reason) for it in self.degradations)
         return replace(transformation, notes=transformation.notes + notes)
 
     def _improve(self) -> Flow[Retrieval]:
-        turn, transformation = self._prepare()
+        stage, transformation = self._prepare()
         waits_for_first = self.settings.escalation.mode == "auto" and not self.request.history
-        if turn is not None and not waits_for_first:
-            response, transformation = yield from self._search_and_ask(turn)
-        else:
-            response = yield from self._search_original()
+        if stage is not None and not waits_for_first:
+            self._searches_beside_model = True
+            transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
+        response = yield from self._search_original()
         try:
             first = read_response(self.original, response, self.request.shape)
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
-        if turn is not None and waits_for_first and self._escalate(first):
-            transformation = yield from turn.whole(self._llm_deadline())
+        if stage is not None and waits_for_first and self._escalate(first):
+            transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
         variants, others = yield from self._search_variants(transformation)
         fusion = self._fuse(first, others)
         candidates, rerank_scores = fusion.fused, list[float | None]()
@@ -137,8 +134,8 @@ class _Pipeline:
 
     # --- before the first search --------------------------------------------------------------------------------------
 
-    def _prepare(self) -> tuple[Turn | None, Transformation]:
-        """The turn at the model, or what it is remembered to have said, or neither."""
+    def _prepare(self) -> tuple[TransformStage | None, Transformation]:
+        """The stage that asks the model, or what is remembered of an equal question, or neither."""
         request, trace = self.request, self.trace
         self.query = prepare_query(request.original, self.settings)
         self.original = replace(self.original, text=self.query.text)
@@ -153,14 +150,14 @@ class _Pipeline:
             trace.decision = Decision(call=False, reason=reason)
             return None, NOTHING
         question = Question(request.original, request.history, self.settings)
-        self._turn = Turn(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
-        if (remembered := self._turn.remembered()) is not None:
+        stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
+        if (remembered := stage.recall()) is not None:
             trace.decision = Decision(call=False, reason="cached")
             return None, remembered
         if request.history:
             self.memory.gate.record_forced_call(self.settings.escalation.target_call_rate)
         trace.decision = Decision(call=True, reason="conversation" if request.history else "always")
-        return self._turn, NOTHING
+        return stage, NOTHING
 
     def _find_spans(self) -> Sequence[Span]:
         """What the model may not lose of the question."""
@@ -169,22 +166,29 @@ class _Pipeline:
     # --- the original's own search, and the model ---------------------------------------------------------------------
 
     def _search_original(self) -> Flow[Any]:
+        """The response of the original's own search, which may have been made while the model was waited for."""
+        if self._original_outcome is not None:
+            return self._original_outcome.value
         began, width = self.trace.clock(), self.request.width
         response = yield from self._search(Search(self.query.text, width, may_narrow=True))
         self._note_original(began, self.trace.clock() - began, width)
         return response
 
-    def _search_and_ask(self, turn: Turn) -> Flow[tuple[Any, Transformation]]:
-        yield from turn.begin(self._llm_deadline())
-        width = self.request.width
-        steps: list[Leaf] = [Search(self.query.text, width, may_narrow=True), *turn.steps()]
-        began = self.trace.clock()
-        outcome, *replies = yield Together(steps, turn.patience, self.settings.limits.max_concurrency, essential=1)
+    def _wait_for_model(self, steps: Sequence[Leaf], deadline: Deadline) -> Flow[list[Outcome]]:
+        """Perform *steps* until *deadline*, the first time with the original's own search beside them."""
+        limit = self.settings.limits.max_concurrency
+        if not self._searches_beside_model or self._original_outcome is not None:
+            outcomes: list[Outcome] = yield Together(steps, deadline, limit)
+            return outcomes
+        began, width = self.trace.clock(), self.request.width
+        search = Search(self.query.text, width, may_narrow=True)
+        outcome, *outcomes = yield Together([search, *steps], deadline, limit, essential=1)
         if outcome.error is not None:
             self._search_error = outcome.error
             raise outcome.error
+        self._original_outcome = outcome
         self._note_original(began, outcome.seconds, width)
-        return outcome.value, (yield from turn.end(replies))
+        return outcomes
 
     def _search(self, step: Search) -> Flow[Any]:
         """The response to *step*; what the function raises is known as its own from here on."""
@@ -311,7 +315,3 @@ class _Pipeline:
         self.memory.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR)
         logger.debug("the middleware failed", exc_info=error)
         self.degradations.append(Degradation("middleware", "failed", type(error).__name__))
-
-    def _close(self) -> None:
-        if self._turn is not None:
-            self._turn.close()

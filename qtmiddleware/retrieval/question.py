@@ -16,27 +16,27 @@ from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transforma
 
 
 class Question:
-    """One question on its way through the model, in one round of prompts or two.
+    """What the model is asked about one query, in one round of *prompts* or two; *degradations* are what went wrong.
 
-    Two are needed only where several prompts depend on the standalone form of a follow-up.
+    Two rounds are needed only where several prompts depend on the standalone form of a follow-up.
     """
 
-    __slots__ = ("_history", "_made", "_settings", "prompts", "query", "trouble")
+    __slots__ = ("_history", "_is_last_round", "_settings", "_transformation", "degradations", "prompts", "query")
 
     def __init__(self, query: str, history: tuple[Message, ...], settings: Settings) -> None:
         self.query = query
-        self.trouble: list[Degradation] = []
+        self.degradations: list[Degradation] = []
         self._history = history
         self._settings = settings
-        self._made = NOTHING
-        self.prompts = self._first_round()
+        self._transformation = NOTHING
+        self._is_last_round = not (history and settings.transformation_type == "all")
+        self.prompts = (
+            self._limit_calls(build_prompts(settings, query, history))
+            if self._is_last_round
+            else (build_standalone_prompt(settings, query, history),)
+        )
 
-    def _first_round(self) -> tuple[Prompt, ...]:
-        if not self.is_last_round:
-            return (build_standalone_prompt(self._settings, self.query, self._history),)
-        return self._within_budget(build_prompts(self._settings, self.query, self._history))
-
-    def _within_budget(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
+    def _limit_calls(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
         return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - spent)]
 
     def cache_key(self, model: str) -> Hashable:
@@ -49,41 +49,36 @@ class Question:
             tuple((message.role, message.content) for message in self._history),
         )
 
-    @property
-    def is_last_round(self) -> bool:
-        """Whether nothing is asked after these prompts."""
-        return not (self._history and self._settings.transformation_type == "all")
-
-    def could_be_answered_by(self, made: Transformation) -> bool:
-        """Whether *made*, which somebody else remembered, is what replies to the prompts of all rounds could give."""
+    def accepts(self, transformation: Transformation) -> bool:
+        """Whether replies to the prompts could give *transformation*, which comes from a shared cache."""
         prompts = build_prompts(self._settings, self.query, self._history)
-        return is_within_limits(made, [field for prompt in prompts for field in prompt.fields])
+        return is_within_limits(transformation, [field for prompt in prompts for field in prompt.fields])
 
-    def asks(self, deadline: Deadline) -> list[Ask]:
+    def build_asks(self, deadline: Deadline) -> list[Ask]:
         """The steps of this round; each has its own deadline, since each may be cancelled alone."""
         return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
 
-    def answered(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
-        """Take in the replies of this round; whether another round is to be asked."""
+    def read_replies(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
+        """Take in the replies of this round; returns whether another round is to be asked."""
         parts = [
             part
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
-            if (part := self._part(prompt, outcome, trace)) is not None
+            if (part := self._read_reply(prompt, outcome, trace)) is not None
         ]
         replies = [outcome.value for outcome in outcomes if outcome.value is not None]
         # They were asked side by side.
         trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
         # What parse returns is free of repetition already.
-        alone = len(parts) == 1 and self._made is NOTHING
-        self._made = parts[0] if alone else merge([self._made, *parts])
-        if self.is_last_round:
+        alone = len(parts) == 1 and self._transformation is NOTHING
+        self._transformation = parts[0] if alone else merge([self._transformation, *parts])
+        if self._is_last_round:
             return False
-        self._history = ()
-        self.query = self._made.standalone or self.query
-        self.prompts = self._within_budget(build_prompts(self._settings, self.query), spent=1)
+        self._is_last_round = True
+        self.query = self._transformation.standalone or self.query
+        self.prompts = self._limit_calls(build_prompts(self._settings, self.query), spent=1)
         return bool(self.prompts)
 
-    def _part(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
+    def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
         reason, detail = "", ""
         if outcome.late:
             reason = "timeout"
@@ -111,34 +106,36 @@ class Question:
             is_free = isinstance(outcome.error, ModelError) and outcome.error.is_free
             trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if is_free else None)
         trace.stage(f"transform.{prompt.mode}", outcome.seconds, "degraded", reason)
-        self.trouble.append(Degradation(f"transform.{prompt.mode}", reason, detail))
+        self.degradations.append(Degradation(f"transform.{prompt.mode}", reason, detail))
         return None
 
-    def understood(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
-        """Everything usable that was answered, guarded against what it may not have lost.
+    def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
+        """The transformation of all replies, repaired or dropped where it lost what it had to keep.
 
-        In a conversation the standalone form is held against the user's words, and all else against it.
+        In a conversation the standalone form is compared with the user's words, and all else with it.
         """
-        made = self._made
-        if made.is_empty or not self._settings.llm.guard:
-            return made
+        transformation = self._transformation
+        if transformation.is_empty or not self._settings.llm.guard:
+            return transformation
         reference = original
-        if made.standalone:
-            alone = _guarded(Transformation(standalone=made.standalone), original, spans, language)
-            made = replace(made, standalone=alone.standalone, notes=made.notes + alone.notes)
-            if made.standalone:
-                reference, spans = made.standalone, protected_spans(made.standalone, language=language)
-        kept = _guarded(made, reference, spans, language)
+        if transformation.standalone:
+            alone = _guard(Transformation(standalone=transformation.standalone), original, spans, language)
+            notes = transformation.notes + alone.notes
+            transformation = replace(transformation, standalone=alone.standalone, notes=notes)
+            if transformation.standalone:
+                reference = transformation.standalone
+                spans = protected_spans(reference, language=language)
+        kept = _guard(transformation, reference, spans, language)
         if kept.is_empty:
             # The model did answer, and nothing of it may be searched.
             other_script = any(what == "language_mismatch" for _, what in kept.notes)
-            self.trouble.append(Degradation("transform", "language_mismatch" if other_script else "dropped"))
+            self.degradations.append(Degradation("transform", "language_mismatch" if other_script else "dropped"))
         return kept
 
 
-def _guarded(made: Transformation, query: str, spans: Sequence[Span], language: str) -> Transformation:
+def _guard(transformation: Transformation, query: str, spans: Sequence[Span], language: str) -> Transformation:
     return guard(
-        made,
+        transformation,
         query=query,
         must_keep=[(span.kind, span.text) for span in spans],
         # Models fall into English. Between other languages of one script the difference is less sure.

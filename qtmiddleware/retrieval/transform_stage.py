@@ -1,55 +1,37 @@
-"""One question's turn at the language model: remembered, had from an equal question under way, or asked for."""
+"""The transform stage: what the language model makes of one question, remembered or shared where it can be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from qtmiddleware.catalogue import NOTHING
-from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.cache import digest
-from qtmiddleware.runtime.single_flight import ABANDONED, STANDSTILL, Flight
+from qtmiddleware.runtime.single_flight import Role
 from qtmiddleware.runtime.steps import Flow, Join, Leaf, Outcome, Recall, Together
 from qtmiddleware.runtime.warming import is_loading
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Transformation
 
-# A leader that is this much later than it may be has been stopped without a word.
+# A leader that is this many seconds later than it may be has been stopped without a word.
 _GRACE: Final = 1.0
 
-# What says nothing about equal questions.
-_OWN_TROUBLE: Final = frozenset({"timeout", "cancelled"})
+# What says nothing about equal questions, one of which may have more time.
+_LEADERS_OWN: Final = frozenset({"timeout", "cancelled"})
 
-_Made = tuple[Transformation, tuple[Degradation, ...]]
-
-
-class _Early:
-    """Lets *flight* land with all *count* replies once they are there: its leader may search much longer."""
-
-    def __init__(self, flight: Flight, count: int) -> None:
-        self._flight = flight
-        self._outcomes: list[Outcome | None] = [None] * count
-
-    def heard(self, position: int, outcome: Outcome) -> None:
-        """Take one reply in; where its leader gave one up, that is no reply for others."""
-        if getattr(outcome.error, "reason", "") in _OWN_TROUBLE or not isinstance(outcome.error, Exception | None):
-            return
-        self._outcomes[position] = outcome
-        if all(self._outcomes):
-            self._flight.land(tuple(self._outcomes))
+Result = tuple[Transformation, tuple[Degradation, ...]]
+Wait = Callable[[Sequence[Leaf], Deadline], Flow[list[Outcome]]]
 
 
-class Turn:
-    """What `begin` leaves to be waited for are the `steps`; `end` makes a transformation of what came of them.
+class TransformStage:
+    """Asks the model about one *question*, within *budget*; what happens is noted in *trace* and *degradations*.
 
-    Equal questions at the same time ask the model once: the first one leads, and the others hear what it heard, also
-    that it failed. With a shared cache that holds for all processes. Where the leader gives up for a reason of its own
-    (cancelled, out of time) the next of them leads. `close` must be called at last, whatever happened.
+    Concurrent identical questions of one process share one call: followers get the leader's transformation, or its
+    degradations. Where the leader is cancelled or out of time, one of them leads.
     """
 
     def __init__(
@@ -58,204 +40,109 @@ class Turn:
         query: Query,
         request: Request,
         trace: Trace,
-        trouble: list[Degradation],
+        degradations: list[Degradation],
         spans: Callable[[], Sequence[Span]],
         budget: Deadline,
     ) -> None:
-        self.patience = Deadline()
-        self._budget = budget
         self._question = question
         self._language = query.language or "auto"
         self._request = request
-        self._settings = request.settings
-        self._fits = question.could_be_answered_by
-        self._cache = request.memory.cache
         self._trace = trace
-        self._trouble = trouble
+        self._degradations = degradations
         self._spans = spans
+        self._budget = budget
+        self._cache = request.memory.cache
+        # A reload may put another one in its place: this question ends with the one it began with.
+        self._redis = self._cache.shared
         self._key = question.cache_key(request.model) if request.settings.cache.enabled else None
-        self._shared = None if self._key is None else self._cache.shared
-        self._shares = request.shares
-        # Others who hear the replies know the first prompts alone.
-        self._lands_early = question.is_last_round
-        self._known: _Made | None = None
-        self._led: Flight | None = None
-        self._joined: Flight | None = None
-        self._elsewhere = False
-        self._has_claim = False
-        self._cache_seconds = self._settings.cache.redis_timeout_ms / 1e3
 
-    def _shared_key(self) -> str:
-        return digest(self._key)
-
-    def remembered(self, *, counts: bool = True) -> Transformation | None:
-        """What this process knows already; a second look *counts* no more."""
-        found = None if self._key is None else self._cache.local.get(self._key, counts=counts)
-        if found is not None:
+    def recall(self, *, counts: bool = True) -> Transformation | None:
+        """What this process remembers; a second look for the same question *counts* no more."""
+        remembered = None if self._key is None else self._cache.local.get(self._key, counts=counts)
+        if remembered is not None:
             self._trace.cache_hits += 1
-        return found
+        return remembered
 
-    def whole(self, patience: Deadline) -> Flow[Transformation]:
-        """`begin`, what there is to be waited for, and `end`."""
-        yield from self.begin(patience)
-        outcomes = () if self._known is not None else (yield self._together())
-        return (yield from self.end(outcomes))
+    def run(self, llm_deadline: Deadline, wait: Wait) -> Flow[Transformation]:
+        """The transformation, empty where there is none; nobody waits for it longer than *llm_deadline*.
 
-    def begin(self, patience: Deadline) -> Flow[None]:
-        """Find out whether to ask, to wait for somebody who asks, or neither; nobody waits longer than *patience*.
-
-        While what the model is asked with is being loaded, its time has not begun.
+        *wait* performs steps until a deadline; the caller may perform something of its own beside them.
         """
         if is_loading():
-            patience = Deadline(self._budget.at, seconds=patience.remaining())
-        self.patience = patience
-        self._joined, self._elsewhere = None, False
-        if self._key is not None and self._shares:
-            flight, leads = self._cache.flights.board(self._key, patience.at + _GRACE)
-            if flight is None:
-                # We are at work for the one who asks, in whichever process.
-                self._shares = False
-            elif not leads:
-                self._joined = flight
-                return
-            else:
-                self._led = flight
-                # It may have landed between our look and now.
-                if (found := self.remembered(counts=False)) is not None:
-                    self._found(found)
-                    return
-        yield from self._recall()
-        if self._known is None and not self._elsewhere and (reason := self._request.reason_to_wait()) is not None:
-            self._not_asked(reason.reason)
-            self._known = NOTHING, (Degradation("transform", reason.reason, str(reason)),)
-            self._landed(*self._known)
-            yield from self._share(*self._known)
+            # The model's time begins when what it needs is loaded.
+            llm_deadline = Deadline(self._budget.at, seconds=llm_deadline.remaining())
+        transformation, degradations = yield from self._lead_or_follow(llm_deadline, wait)
+        self._trace.notes.extend(transformation.notes)
+        self._degradations.extend(degradations)
+        return transformation
 
-    def steps(self) -> list[Leaf]:
-        """What is to be waited for, until the patience ends."""
-        if self._known is not None:
-            return []
-        if self._joined is not None:
-            return [Join(self._joined)]
-        if self._elsewhere and self._shared is not None:
-            return [Recall(partial(self._shared.wait, self._shared_key(), self.patience, self._fits))]
-        asks = self._question.asks(self.patience)
-        if self._led is not None and self._lands_early:
-            early = _Early(self._led, len(asks))
-            for position, ask in enumerate(asks):
-                ask.heard = partial(early.heard, position)
-        return list(asks)
-
-    def end(self, outcomes: Sequence[Outcome]) -> Flow[Transformation]:
-        """What came of it; what went wrong is added to the trouble."""
-        made, trouble = yield from self._ended(outcomes)
-        self._trace.notes.extend(made.notes)
-        self._trouble.extend(trouble)
-        return made
-
-    def _ended(self, outcomes: Sequence[Outcome]) -> Flow[_Made]:
-        while self._known is None and (self._joined is not None or self._elsewhere):
-            value = outcomes[0].value
-            if self._elsewhere:
-                self._elsewhere = False
-                if isinstance(value, Transformation):
-                    self._trace.cache_hits += 1
-                    self._found(value)
-                # Otherwise the claim is ours now.
-                self._has_claim = self._known is None
-            elif isinstance(value, tuple):
+    def _lead_or_follow(self, llm_deadline: Deadline, wait: Wait) -> Flow[Result]:
+        flights, key = self._cache.flights, self._key
+        if key is None or not self._request.shares:
+            return (yield from self._recall_or_ask(llm_deadline, wait))
+        while True:
+            role, flight = flights.join(key, llm_deadline.at + _GRACE)
+            if role is Role.NESTED:
+                return (yield from self._recall_or_ask(llm_deadline, wait))
+            if role is Role.LEADER:
+                shared: Result | None = None
+                try:
+                    result = yield from self._recall_or_ask(llm_deadline, wait)
+                    if not any(it.reason in _LEADERS_OWN for it in result[1]):
+                        shared = result
+                    return result
+                finally:
+                    flights.land(key, flight, shared)
+            (outcome,) = yield from wait([Join(flight)], llm_deadline)
+            if outcome.value is not None:
                 self._trace.cache_hits += 1
-                self._not_asked("shared")
-                self._known = self._told(value)
-            if self._known is None and self.patience.passed:
-                self._not_asked("shared")
-                self.close()
+                self._note_not_asked("shared")
+                return outcome.value  # type: ignore[no-any-return]
+            if llm_deadline.passed:
+                self._note_not_asked("shared")
                 return NOTHING, (Degradation("transform", "timeout", "an equal question got no answer in time"),)
-            if self._known is None and self._joined is not None:
-                self._shares = value is not STANDSTILL
-                yield from self.begin(self.patience)
-            if self._known is None:
-                outcomes = yield self._together()
-        if self._known is not None:
-            return self._known
-        while self._question.answered(outcomes, self._trace) and not self.patience.passed:
-            outcomes = yield self._together()
-        made, trouble = self._understood()
-        self._landed(made, trouble)
-        yield from self._share(made, trouble)
-        return made, trouble
 
-    def _told(self, value: _Made | tuple[Outcome, ...]) -> _Made:
-        """What became of an equal question, or what becomes of the replies to it, which cost us nothing."""
-        if not isinstance(value[0], Outcome):
-            return value
-        self._question.answered(value, Trace())
-        made, trouble = self._understood()
-        # Its leader may fail yet with a search of its own.
-        self._landed(made, trouble)
-        return made, trouble
+    def _recall_or_ask(self, llm_deadline: Deadline, wait: Wait) -> Flow[Result]:
+        """What is remembered by now, here or in Redis; else what the model says, which is remembered where whole."""
+        remembered = self.recall(counts=False)
+        if remembered is None:
+            remembered = yield from self._recall_from_redis(llm_deadline)
+        if remembered is not None:
+            self._note_not_asked("cached")
+            return remembered, ()
+        if (error := self._request.reason_to_wait()) is not None:
+            self._note_not_asked(error.reason)
+            return NOTHING, (Degradation("transform", error.reason, str(error)),)
+        needs_more = True
+        while needs_more:
+            outcomes = yield from wait(self._question.build_asks(llm_deadline), llm_deadline)
+            needs_more = self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
+        transformation = self._question.guard_replies(self._request.original, self._spans(), self._language)
+        degradations = tuple(self._question.degradations)
+        if self._key is not None and not transformation.is_empty and not degradations:
+            self._cache.local.put(self._key, transformation)
+            if self._redis is not None:
+                yield from self._ask_redis(partial(self._redis.put, digest(self._key), transformation), Deadline())
+        return transformation, degradations
 
-    def _understood(self) -> _Made:
-        made = self._question.understood(self._request.original, self._spans(), self._language)
-        return made, tuple(self._question.trouble)
-
-    def close(self) -> None:
-        """Whoever waits for us waits no longer, here or in another process, and nor does a thread of ours."""
-        if self._elsewhere:
-            self.patience.cancel()
-        if self._has_claim and self._shared is not None:
-            # Where there is no thread for that, it ends by itself.
-            with suppress(ModelError):
-                self._request.bulkhead.start(partial(self._shared.release, self._shared_key()))
-        self._let_land(ABANDONED)
-
-    def _together(self) -> Together:
-        return Together(self.steps(), self.patience, self._settings.limits.max_concurrency)
-
-    def _recall(self) -> Flow[None]:
-        """Look into the shared cache, for no longer than that may take."""
-        shared = self._shared
-        if shared is None or shared.is_resting:
-            return
-        from qtmiddleware.runtime.cache.redis_cache import Claim
-
-        call = partial(shared.claim, self._shared_key(), self.patience.remaining() + _GRACE, self._fits)
-        self._has_claim = True
-        (outcome,) = yield Together([Recall(call)], self.patience.sooner(self._cache_seconds), 1)
-        if isinstance(outcome.value, Transformation):
+    def _recall_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
+        if self._redis is None or self._key is None:
+            return None
+        get = partial(self._redis.get, digest(self._key), self._question.accepts)
+        transformation: Transformation | None = yield from self._ask_redis(get, llm_deadline)
+        if transformation is not None:
             self._trace.cache_hits += 1
-            self._found(outcome.value)
-        self._elsewhere = outcome.value is Claim.ELSEWHERE and self._shares
-        self._has_claim = self._known is None and outcome.value is not Claim.ELSEWHERE
+            self._cache.local.put(self._key, transformation)
+        return transformation
 
-    def _share(self, made: Transformation, trouble: Sequence[Degradation]) -> Flow[None]:
-        shared = self._shared
-        if shared is None or shared.is_resting:
-            return
-        key = self._shared_key()
-        call = partial(shared.release, key) if made.is_empty or trouble else partial(shared.keep, key, made)
-        self._has_claim = False
-        yield Together([Recall(call)], Deadline.after(self._cache_seconds), 1)
+    def _ask_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
+        """What *call* returns; ``None`` where Redis is left alone or takes longer than it may."""
+        if self._redis is None or self._redis.rest:
+            return None
+        seconds = self._request.settings.cache.redis_timeout_ms / 1e3
+        (outcome,) = yield Together([Recall(call)], deadline.sooner(seconds), 1)
+        return outcome.value
 
-    def _found(self, made: Transformation) -> None:
-        self._not_asked("cached")
-        self._known = made, ()
-        self._landed(made, ())
-
-    def _landed(self, made: Transformation, trouble: Sequence[Degradation]) -> None:
-        """Keep what is whole, and tell those who wait; a leader that ran out of time tells them nothing."""
-        if self._key is None:
-            return
-        if not made.is_empty and not trouble:
-            self._cache.local.put(self._key, made)
-        is_ours = any(it.reason in _OWN_TROUBLE for it in trouble)
-        self._let_land(ABANDONED if is_ours else (made, trouble))
-
-    def _let_land(self, value: object) -> None:
-        if self._led is not None and self._key is not None:
-            self._cache.flights.landed(self._key, self._led, value)
-            self._led = None
-
-    def _not_asked(self, reason: str) -> None:
+    def _note_not_asked(self, reason: str) -> None:
         decision = self._trace.decision or Decision(call=False, reason=reason)
         self._trace.decision = replace(decision, call=False, reason=reason)

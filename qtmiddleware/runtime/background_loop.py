@@ -1,4 +1,4 @@
-"""One long-lived event loop in a daemon thread, for coroutines whose caller has no loop or one that soon ends.
+"""Coroutines for callers without an event loop, or with one that soon ends: one long-lived loop in a daemon thread.
 
 An asynchronous client keeps its connections only as long as the loop they were opened in. Coroutines that are started
 here share one loop for the life of the process, so that blocking callers, and callers with a loop a call, reuse them.
@@ -7,6 +7,8 @@ here share one loop for the life of the process, so that blocking callers, and c
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import os
 import queue
 import threading
@@ -142,3 +144,22 @@ def _wait(future: Future[T], timeout: float) -> T:
         raise TimeoutError("the coroutine did not end in time") from None
     finally:
         future.cancel()
+
+
+def is_async(fn: object) -> bool:
+    """Whether calling *fn* gives a coroutine, seen through partials, methods, callable objects and wrappers.
+
+    A wrapper that `functools.wraps` marked as another function's counts as what that function is.
+    """
+    if isinstance(fn, functools.partial):
+        return is_async(fn.func)
+    if inspect.ismethod(fn) or isinstance(fn, (staticmethod, classmethod)):
+        return is_async(fn.__func__)
+    if inspect.iscoroutinefunction(fn):
+        return True
+    if (wrapped := getattr(fn, "__wrapped__", None)) is not None and wrapped is not fn:
+        return is_async(wrapped)
+    if inspect.isroutine(fn) or inspect.isclass(fn):
+        return False
+    call = getattr(type(fn), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(getattr(call, "__func__", call))

@@ -1,63 +1,51 @@
-"""Work that several callers want at the same time and one of them does for all (single flight)."""
+"""Single flight: what several callers want at the same time is done by one of them for all."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+from concurrent.futures import Future
 from contextvars import ContextVar
+from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.runtime.forking import renew_after_fork
 
-ABANDONED: Final = object()
-"""What a flight lands with whose leader gave up for reasons of its own: whoever waited may lead the next."""
-
-STANDSTILL: Final = object()
-"""What one hears who cannot wait for a flight without stopping it: its leader needs the same thread."""
-
-_led: ContextVar[tuple[Flight, ...]] = ContextVar("led", default=())
-
 
 class Flight:
-    """One piece of work under way: its leader lets it land, everybody else hears of it."""
+    """One piece of work under way, whose leader is to be done by *until* (monotonic clock).
 
-    __slots__ = ("_listeners", "_lock", "thread", "until", "value")
+    *result* is what the followers get: ``None`` where the leader gave up, so that one of them may lead.
+    """
+
+    __slots__ = ("result", "until")
 
     def __init__(self, until: float) -> None:
-        self.thread = threading.get_ident()
-        self._lock = threading.Lock()
-        self._listeners: list[Callable[[Any], None]] = []
         self.until = until
-        self.value: Any = None
-
-    def heard(self, listener: Callable[[Any], None]) -> None:
-        """Call *listener* with what this lands with, from the leader's thread; at once where it has landed."""
-        with self._lock:
-            if self.value is None:
-                self._listeners.append(listener)
-                return
-        listener(self.value)
-
-    def unheard(self, listener: Callable[[Any], None]) -> None:
-        """Call *listener* no more."""
-        with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-    def land(self, value: Any) -> None:
-        """Tell everybody *value*, which is not ``None``; only the first landing counts."""
-        with self._lock:
-            if self.value is not None:
-                return
-            self.value = value
-            listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            listener(value)
+        self.result: Future[Any] = Future()
+        # A follower that is cancelled must not cancel it for the others.
+        self.result.set_running_or_notify_cancel()
 
 
-class Flights:
-    """What is under way, by key; safe with many threads and loops. A forked process begins with nothing under way."""
+class Role(Enum):
+    """What `SingleFlight.join` makes of its caller.
+
+    ``LEADER`` does the work and calls `SingleFlight.land`. ``FOLLOWER`` waits for the leader's result. ``NESTED`` is
+    called by the leader itself, as where a wrapped function calls another one: it must not wait for its caller.
+    """
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    NESTED = "nested"
+
+
+_led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("led", default=())
+"""The flights that the running code leads, and so do the threads and tasks that it starts."""
+
+
+class SingleFlight:
+    """The work under way, by key. Thread-safe, with any number of event loops; a forked process begins with none."""
 
     def __init__(self) -> None:
         self.renew()
@@ -68,28 +56,26 @@ class Flights:
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
-    def board(self, key: Hashable, until: float) -> tuple[Flight | None, bool]:
-        """The flight of *key* and whether the caller leads it, who must let it land by *until* (monotonic clock).
+    def join(self, key: Hashable, until: float) -> tuple[Role, Flight]:
+        """The flight of *key* and the caller's role in it; a leader must let it land by *until* (monotonic clock).
 
-        One that has landed is there until its leader lets it go (`landed`). One whose leader is late counts no more: a
-        loop that was stopped never ends what ran in it. There is no flight for one who is at work for its leader (a
-        wrapped function that calls another): they would wait for each other.
+        A flight whose leader is overdue is not joined: an event loop that was stopped never ends what ran in it.
         """
         with self._lock:
             flight = self._by_key.get(key)
             if flight is not None and monotonic() < flight.until:
-                return (None if flight in _led.get() else flight), False
+                return (Role.NESTED if flight in _led.get() else Role.FOLLOWER), flight
             flight = self._by_key[key] = Flight(until)
         _led.set((*_led.get(), flight))
-        return flight, True
+        return Role.LEADER, flight
 
-    def landed(self, key: Hashable, flight: Flight, value: Any) -> None:
-        """Let *flight* land with *value*, if it has not yet; the next one who asks for *key* leads a new one."""
+    def land(self, key: Hashable, flight: Flight, result: Any) -> None:
+        """Give the followers of *flight* the *result*, or ``None``; the next one who joins *key* leads a new flight."""
         with self._lock:
             if self._by_key.get(key) is flight:
                 del self._by_key[key]
         _led.set(tuple(other for other in _led.get() if other is not flight))
-        flight.land(value)
+        flight.result.set_result(result)
 
     def __len__(self) -> int:
         return len(self._by_key)

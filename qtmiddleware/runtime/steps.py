@@ -1,14 +1,20 @@
-"""What the flow may ask of the world; a driver performs it and sends back what came of it."""
+"""The steps a flow yields, and who performs them.
+
+A flow is a generator: it yields a step and is sent what came of it. The drivers perform flows, one with threads, one
+with asyncio.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.protocols import LanguageModel, Prompt
 from qtmiddleware.runtime.single_flight import Flight
-from qtmiddleware.types import Deadline
+from qtmiddleware.runtime.threads import Bulkhead
+from qtmiddleware.types import NEVER, Deadline
 
 
 class Search:
@@ -47,17 +53,15 @@ class Embed:
 class Ask:
     """Put *prompt* to *model* and wait no longer than *deadline*; answers a `Reply`.
 
-    Without a *model* the one of the transformations is asked. *heard* is called with the `Outcome` as soon as it is
-    there, from whichever thread that happens in, where this is one of several steps.
+    Without a *model* the one of the transformations is asked.
     """
 
-    __slots__ = ("deadline", "heard", "model", "prompt")
+    __slots__ = ("deadline", "model", "prompt")
 
     def __init__(self, prompt: Prompt, deadline: Deadline, model: LanguageModel | None = None) -> None:
         self.prompt = prompt
         self.deadline = deadline
         self.model = model
-        self.heard: Callable[[Outcome], None] | None = None
 
 
 class Rerank:
@@ -71,7 +75,7 @@ class Rerank:
 
 
 class Join:
-    """Wait for what somebody else is doing; answers what *flight* lands with. Only within `Together`."""
+    """Wait for the result of *flight*, which somebody else leads. Only within `Together`."""
 
     __slots__ = ("flight",)
 
@@ -135,7 +139,7 @@ class Outcome:
 
     @property
     def detail(self) -> str:
-        """What else may be told of why there is no value: of a foreign error its kind alone, which quotes nobody."""
+        """More about why there is no value: of a foreign error its type alone, which quotes nobody."""
         if self.error is None:
             return ""
         return str(self.error) if self.reason == "overloaded" else type(self.error).__name__
@@ -145,7 +149,116 @@ Step = Leaf | Together
 
 T = TypeVar("T")
 Flow = Generator[Step, Any, T]
-"""A flow: it yields what it wants done and is sent what came of it."""
+"""A flow: it yields steps, is sent what came of each, and returns its result."""
+
+
+class World(Protocol):
+    """What performs the steps of one call: the wrapped function, the embedding and the model.
+
+    *native_async* says that `asearch` and `aembed` may be awaited; otherwise the plain ones are called in threads.
+    """
+
+    @property
+    def native_async(self) -> bool:
+        """Whether the wrapped function is asynchronous."""
+
+    @property
+    def bulkhead(self) -> Bulkhead:
+        """The threads for everything beside the original's own search."""
+
+    @property
+    def model(self) -> LanguageModel | None:
+        """The language model, if one is configured."""
+
+    def search(self, step: Search) -> Any:
+        """The wrapped function's response to one text."""
+
+    def asearch(self, step: Search) -> Awaitable[Any]:
+        """The wrapped function's response to one text."""
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """A vector a text."""
+
+    def aembed(self, texts: Sequence[str]) -> Awaitable[Any]:
+        """A vector a text."""
+
+    def rerank(self, step: Rerank) -> Any:
+        """A score a text."""
+
+
+class ModelOnly:
+    """A `World` for flows that ask the model alone; searching, embedding and reranking raise `WrapError`."""
+
+    __slots__ = ("bulkhead", "model")
+    native_async = True
+
+    def __init__(self, model: LanguageModel | None, bulkhead: Bulkhead | None = None) -> None:
+        self.model = model
+        self.bulkhead = bulkhead or Bulkhead()
+
+    def search(self, _: Any) -> Any:
+        """Raises `WrapError`."""
+        raise WrapError("nothing is wrapped that could search, embed or rerank")
+
+    asearch = aembed = embed = rerank = search
+
+
+def model_of(step: Ask, world: World) -> LanguageModel:
+    """The model that *step* is for; raises `ModelError` where there is none."""
+    model = step.model or world.model
+    if model is None:
+        raise ModelError("unavailable", "no language model is configured")
+    return model
+
+
+def gather_flows(flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | None = None) -> Flow[list[T]]:
+    """The results of *flows* in their order; the steps that they yield at the same time are performed together.
+
+    Nothing is waited for beyond *deadline*: a step that is late comes back so in a `Together` and raises `TimeoutError`
+    where it stands alone. What one flow raises is raised here, and the others are closed.
+    """
+    latest = NEVER if deadline is None else deadline.at
+    results: dict[int, T] = {}
+    yielded: dict[int, Step] = {}
+    outcomes_of: dict[int, list[Outcome] | None] = dict.fromkeys(range(len(flows)))
+    try:
+        while outcomes_of:
+            for position, outcomes in outcomes_of.items():
+                try:
+                    yielded[position] = _resume(flows[position], yielded.pop(position, None), outcomes)
+                except StopIteration as stop:
+                    results[position] = stop.value
+            outcomes_of = {}
+            if yielded:
+                until = min(latest, max(map(_given_up_at, yielded.values())))
+                leaves = [leaf for step in yielded.values() for leaf in _leaves(step)]
+                outcomes = yield Together(leaves, Deadline(until), limit)
+                for position, step in yielded.items():
+                    count = len(_leaves(step))
+                    outcomes_of[position], outcomes = outcomes[:count], outcomes[count:]
+    finally:
+        for flow in flows:
+            flow.close()
+    return [results[position] for position in range(len(flows))]
+
+
+def _leaves(step: Step) -> Sequence[Any]:
+    return step.steps if isinstance(step, Together) else (step,)
+
+
+def _given_up_at(step: Step) -> float:
+    """When a step is given up; one that stands alone or is essential never is."""
+    return step.deadline.at if isinstance(step, Together) and not step.essential else NEVER
+
+
+def _resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
+    """The next step of *flow* after the *outcomes* of its last *step*."""
+    if step is None or isinstance(step, Together):
+        return flow.send(outcomes)
+    (outcome,) = outcomes or (Outcome(late=True),)
+    if outcome.ok:
+        return flow.send(outcome.value)
+    return flow.throw(outcome.error or TimeoutError("there was no time left for one of several searches"))
 
 
 Asked = TypeVar("Asked")

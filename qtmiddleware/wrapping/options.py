@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from qtmiddleware.errors import WrapError
-from qtmiddleware.runtime.functions import is_async
+from qtmiddleware.runtime.background_loop import is_async
 
 
 class AskOptions(TypedDict, total=False):

@@ -11,8 +11,7 @@ from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import transform
 from qtmiddleware.retrieval.request import Memory, Request, validate_query
 from qtmiddleware.runtime.drivers import Bulkhead
-from qtmiddleware.runtime.lockstep import side_by_side
-from qtmiddleware.runtime.steps import Flow
+from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.types import Transformation
 from qtmiddleware.wrapping.options import AskOptions
 
@@ -42,7 +41,7 @@ class Transforming:
         for start in range(0, len(distinct), limit):
             batch = distinct[start : start + limit]
             flows = [transform(self._request(query, shares=False)) for query in batch]
-            made.update(zip(batch, (yield from side_by_side(flows, limit=limit)), strict=True))
+            made.update(zip(batch, (yield from gather_flows(flows, limit=limit)), strict=True))
         return [made[query] for query in asked]
 
     def _request(self, query: str, *, shares: bool) -> Request:

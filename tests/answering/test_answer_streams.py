@@ -17,7 +17,7 @@ from retrieval_world import QUERY, Way, ids
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.runtime.drivers import Bulkhead, atold, told
+from qtmiddleware.runtime.drivers import Bulkhead, astream, stream
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 
@@ -239,7 +239,9 @@ async def test_a_model_that_cancels_itself_keeps_nobody_waiting() -> None:
             yield "Jaco "
             raise asyncio.CancelledError
 
-    pieces = atold(Cancelling("never said"), Prompt("answer", "1", "", "", (), QUERY), Deadline.after(600), Bulkhead())
+    pieces = astream(
+        Cancelling("never said"), Prompt("answer", "1", "", "", (), QUERY), Deadline.after(600), Bulkhead()
+    )
     assert await anext(pieces) == "Jaco "
     with pytest.raises(ModelError) as caught:
         await anext(pieces)
@@ -255,7 +257,7 @@ def test_a_slow_listener_gets_everything() -> None:
             said.set()
 
     deadline = Deadline.after(30)
-    pieces = told(Quick(""), PROMPT, deadline, Bulkhead())
+    pieces = stream(Quick(""), PROMPT, deadline, Bulkhead())
     assert next(pieces) == "a"
     assert said.wait(20)
     deadline.cancel()
@@ -264,7 +266,7 @@ def test_a_slow_listener_gets_everything() -> None:
 
 async def test_a_slow_listener_gets_everything_in_a_loop() -> None:
     deadline = Deadline.after(30)
-    pieces = atold(ScriptedModel(["a", "b"]), PROMPT, deadline, Bulkhead())
+    pieces = astream(ScriptedModel(["a", "b"]), PROMPT, deadline, Bulkhead())
     assert await anext(pieces) == "a"
     await asyncio.sleep(0.01)
     deadline.cancel()
@@ -282,13 +284,13 @@ def test_a_model_that_blocks_its_thread_holds_nobody() -> None:
             released.wait(30)
 
     try:
-        pieces = told(Stuck(""), PROMPT, Deadline.after(0.2), Bulkhead())
+        pieces = stream(Stuck(""), PROMPT, Deadline.after(0.2), Bulkhead())
         assert next(pieces) == "Jaco"
         with pytest.raises(ModelError, match="in time"):
             next(pieces)
 
         async def awaited() -> None:
-            apieces = atold(Stuck(""), PROMPT, Deadline.after(0.2), Bulkhead())
+            apieces = astream(Stuck(""), PROMPT, Deadline.after(0.2), Bulkhead())
             assert await anext(apieces) == "Jaco"
             with pytest.raises(ModelError, match="in time"):
                 await anext(apieces)

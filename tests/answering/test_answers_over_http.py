@@ -15,7 +15,7 @@ from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.drivers import telling
+from qtmiddleware.runtime.drivers import streaming
 
 SECRET = "sk-verysecret0123456789"
 QUERY = "Does Jaco have any health concerns, and what does he eat?"
@@ -163,7 +163,7 @@ def test_a_server_that_stalls_is_given_up(ask: Any, searching: Any, chat: Chat, 
 @pytest.fixture
 def unaccounted(monkeypatch: pytest.MonkeyPatch, chat: Chat, released: Event) -> Chat:
     """A service that ends its answer and then says no more, nor lets go."""
-    monkeypatch.setattr(telling, "_ACCOUNT_SECONDS", 0.1)
+    monkeypatch.setattr(streaming, "_ACCOUNT_SECONDS", 0.1)
 
     def talk() -> Iterator[bytes]:
         yield b'data: {"choices": [{"index": 0, "delta": {"content": "He is well [1]."}}]}\n\n'

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from redis_world import Impostor, RedisServer
 
-from qtmiddleware.runtime.cache.redis_cache import RedisCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.runtime.redis_cache import RedisCache
 
 
 @pytest.fixture(scope="session")

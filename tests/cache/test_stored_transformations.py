@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qtmiddleware.runtime.cache.stored import MAX_BYTES, MAX_ITEMS, decode, encode
+from qtmiddleware.runtime.redis_cache import MAX_BYTES, MAX_ITEMS, decode, encode
 from qtmiddleware.types import Transformation
 
 # Surrogates that stand alone and those that do not, beside everything else.
@@ -78,22 +78,23 @@ def test_no_json_breaks_the_reading_and_what_is_read_is_what_would_be_written(he
 @pytest.mark.parametrize(
     "odd",
     [
-        {"v": 2, "rewrite": "a"},
+        {"v": 1, "rewrite": "a"},
+        {"v": 3, "rewrite": "a"},
         {"v": True, "rewrite": "a"},
-        {"v": 1.0, "rewrite": "a"},
+        {"v": 2.0, "rewrite": "a"},
         {"rewrite": "a"},
-        {"v": 1, "rewrite": None},
-        {"v": 1, "rewrite": 5},
-        {"v": 1, "rewrite": ["a"]},
-        {"v": 1, "sub_queries": "ab"},
-        {"v": 1, "sub_queries": ["a", None]},
-        {"v": 1, "sub_queries": {"a": "b"}},
-        {"v": 1, "sub_queries": []},
-        {"v": 1, "notes": [["a"]]},
-        {"v": 1, "notes": ["ab"]},
-        {"v": 1, "notes": [["a", 1]]},
-        {"v": 1, "answer": "a"},
-        {"v": 1, "is_empty": True},
+        {"v": 2, "rewrite": None},
+        {"v": 2, "rewrite": 5},
+        {"v": 2, "rewrite": ["a"]},
+        {"v": 2, "sub_queries": "ab"},
+        {"v": 2, "sub_queries": ["a", None]},
+        {"v": 2, "sub_queries": {"a": "b"}},
+        {"v": 2, "sub_queries": []},
+        {"v": 2, "notes": [["a"]]},
+        {"v": 2, "notes": ["ab"]},
+        {"v": 2, "notes": [["a", 1]]},
+        {"v": 2, "answer": "a"},
+        {"v": 2, "is_empty": True},
         [1, "a"],
         "a",
         None,
@@ -118,4 +119,4 @@ def test_what_is_too_large_is_neither_written_nor_read() -> None:
     many = ("a",) * (MAX_ITEMS + 1)
     for made in (Transformation(sub_queries=many), Transformation(notes=(("a", "b"),) * (MAX_ITEMS + 1))):
         assert encode(made) is None
-    assert decode(written({"v": 1, "keywords": many})) is None
+    assert decode(written({"v": 2, "keywords": many})) is None

@@ -23,7 +23,7 @@ import os, sys, warnings
 warnings.simplefilter("ignore")
 import openai
 import qtmiddleware as qtm
-from qtmiddleware.runtime.drivers import threads
+from qtmiddleware.runtime import threads
 
 threads.IDLE_SECONDS = 3_600
 QUERY = "Does Jaco have any health concerns?"

@@ -250,20 +250,6 @@ def remembering() -> dict[str, Any]:
     return config(cache={"enabled": True}, limits={"llmTimeoutMs": 3_000})
 
 
-def test_a_blocking_call_does_not_wait_for_an_equal_question_of_its_own_loop() -> None:
-    middleware = qtm.QueryMiddleware(remembering(), client=ScriptedModel(scripted, seconds=0.05))
-    functions = middleware.wrap(plain), middleware.wrap(awaited)
-
-    async def both() -> Any:
-        task = asyncio.create_task(functions[1].aretrieve(QUERY))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        # From here on the loop stands still until this one is back.
-        return [functions[0].retrieve(QUERY), await task]
-
-    assert [searched(it) for it in asyncio.run(both())] == [[QUERY, *SUBS]] * 2
-
-
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_a_question_that_is_asked_within_itself_does_not_wait_for_itself(way: str) -> None:
     middleware = qtm.QueryMiddleware(remembering(), client=ScriptedModel(scripted))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from driver_worlds import PATIENCE, Signal, World, ask, one, searches
 
-from qtmiddleware.runtime.drivers import arun, in_thread, threads
+from qtmiddleware.runtime import threads
+from qtmiddleware.runtime.drivers import arun, in_thread
 from qtmiddleware.runtime.steps import Embed, Flow, Search, Together
 from qtmiddleware.types import Deadline
 

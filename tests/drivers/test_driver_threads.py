@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.drivers import threads
-from qtmiddleware.runtime.drivers.threads import Bulkhead, Threads
+from qtmiddleware.runtime import threads
+from qtmiddleware.runtime.threads import Bulkhead, Threads
 
 PATIENCE = 5.0
 

@@ -278,77 +278,6 @@ async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itse
     assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])
 
 
-@pytest.mark.parametrize("answer", [GOOD, failure(500)], ids=["good", "failed"])
-def test_one_who_searches_for_long_holds_up_nobody_who_asks_the_same(answer: Any, service: ChatService) -> None:
-    searching, released = threading.Event(), threading.Event()
-
-    def slowly_searched(query: str, top_k: int = 3) -> Any:
-        searching.set()
-        released.wait(20)
-        return search(query, top_k)
-
-    service.answer = answer
-    qm = middleware(service, limits={"llmTimeoutMs": 5_000, "deadlineMs": 55_000})
-    with ThreadPoolExecutor(1) as pool:
-        leader = pool.submit(qm.wrap(slowly_searched).retrieve, QUERY)
-        assert searching.wait(10)
-        others = [qm.wrap(search).retrieve(QUERY) for _ in range(3)]
-        assert not leader.done()
-        released.set()
-        others.append(leader.result(20))
-    assert len(service.bodies) == 1
-    assert {tuple((it.stage, it.reason) for it in one.degradations) for one in others} == (
-        {()} if answer is GOOD else {(("transform.rewrite", "unavailable"),)}
-    )
-    assert sum(it.trace.llm_calls for it in others) == 1
-
-
-async def test_one_who_searches_for_long_holds_up_no_task_that_asks_the_same(service: ChatService) -> None:
-    searching, released = asyncio.Event(), asyncio.Event()
-
-    async def slowly_searched(query: str, top_k: int = 3) -> Any:
-        searching.set()
-        await released.wait()
-        return search(query, top_k)
-
-    async def asearch(query: str, top_k: int = 3) -> Any:
-        return search(query, top_k)
-
-    service.answer = {"standalone": QUERY, **GOOD}
-    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
-        leader = asyncio.create_task(qm.wrap(slowly_searched).aretrieve(QUERY, history=[("user", "Hi, Jaco")]))
-        await searching.wait()
-        other = await asyncio.wait_for(qm.wrap(asearch).aretrieve(QUERY, history=[("user", "Hi, Jaco")]), 20)
-        assert not leader.done()
-        released.set()
-        seen = [other, await leader]
-    assert len(service.bodies) == 1
-    assert {it.status for it in seen} == {"full"}
-    assert seen[0].transformation == seen[1].transformation
-
-
-def test_a_reply_is_remembered_though_the_search_of_the_one_who_asked_failed(service: ChatService) -> None:
-    searching, released = threading.Event(), threading.Event()
-
-    def broken(query: str, top_k: int = 3) -> Any:
-        searching.set()
-        released.wait(20)
-        raise OSError("the index is down")
-
-    service.answer = GOOD
-    qm = middleware(service, limits=PATIENT)
-    with ThreadPoolExecutor(1) as pool:
-        leader = pool.submit(qm.wrap(broken).retrieve, QUERY)
-        assert searching.wait(10)
-        assert qm.wrap(search).retrieve(QUERY).trace.decision.reason == "shared"
-        released.set()
-        with pytest.raises(OSError, match="the index is down"):
-            leader.result(20)
-    assert qm.wrap(search).retrieve(QUERY).trace.decision.reason == "cached"
-    assert len(service.bodies) == 1
-
-
 async def test_the_account_says_who_asked_when_one_asks_for_another(service: ChatService) -> None:
     service.answer = service.slow
 
@@ -429,35 +358,6 @@ def test_what_was_learned_while_a_first_result_was_searched_is_not_asked_again(s
     assert (seen.trace.cache_hits, len(service.bodies)) == (1, 1)
 
 
-def test_a_leader_that_ran_out_of_time_tells_nobody_so_while_it_searches() -> None:
-    searching, released = threading.Event(), threading.Event()
-    asked: list[Any] = []
-
-    def slowly_searched(query: str, top_k: int = 3) -> Any:
-        searching.set()
-        released.wait(20)
-        return search(query, top_k)
-
-    def model(messages: Any) -> str:
-        asked.append(messages)
-        if len(asked) == 1:
-            raise qtm.ModelError("timeout")
-        return json.dumps(GOOD)
-
-    qm = qtm.QueryMiddleware(transforming("rewrite", PATIENT, breaker={"enabled": False}), client=model)
-    with ThreadPoolExecutor(2) as pool:
-        leader = pool.submit(qm.wrap(slowly_searched).retrieve, QUERY)
-        assert searching.wait(10)
-        while not asked:
-            pass
-        other = pool.submit(qm.wrap(search).retrieve, QUERY)
-        while not next(iter(qm._memory.cache.flights._by_key.values()))._listeners:
-            pass
-        released.set()
-        assert [it.reason for it in leader.result(20).degradations] == ["timeout"]
-        assert other.result(20).status == "full"
-
-
 async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ChatService) -> None:
     said = {"standalone": QUERY, **GOOD, "step_back": "What is known of the health of dogs?"}
     service.answer = said | {"sub_queries": ["What did the vet say about Jaco?", "What illness does Jaco have?"]}
@@ -487,47 +387,6 @@ async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ChatSer
     assert len(service.bodies) == 4
 
 
-async def test_a_blocking_question_in_the_loop_of_an_equal_one_does_not_wait_for_it(service: ChatService) -> None:
-    service.answer = service.slow
-
-    async def asearch(query: str, top_k: int = 3) -> Any:
-        return search(query, top_k)
-
-    with openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as async_client:
-            qm = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=(client, async_client))
-            leader = asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY))
-            while not service.bodies:
-                await asyncio.sleep(0.01)
-            service.answer = GOOD
-            assert qm.wrap(search).retrieve(QUERY).status == "full"
-            leader.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await leader
-    assert len(service.bodies) == 2
-
-
-async def test_a_blocking_question_in_the_loop_hears_what_an_equal_one_was_told_already(service: ChatService) -> None:
-    service.answer = GOOD
-    released = asyncio.Event()
-
-    async def slowly_searched(query: str, top_k: int = 3) -> Any:
-        await released.wait()
-        return search(query, top_k)
-
-    with openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as async_client:
-            qm = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=(client, async_client))
-            leader = asyncio.create_task(qm.wrap(slowly_searched).aretrieve(QUERY))
-            flights = qm._memory.cache.flights._by_key
-            while not flights or next(iter(flights.values())).value is None:
-                await asyncio.sleep(0.01)
-            assert qm.wrap(search).retrieve(QUERY).trace.decision.reason == "shared"
-            released.set()
-            assert (await leader).status == "full"
-    assert len(service.bodies) == 1
-
-
 async def test_one_who_waits_and_is_cancelled_leaves_nothing_behind(service: ChatService) -> None:
     service.answer = service.slow
 
@@ -537,13 +396,11 @@ async def test_one_who_waits_and_is_cancelled_leaves_nothing_behind(service: Cha
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
         qm = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=client)
         tasks = [asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY)) for _ in range(2)]
-        flights = qm._memory.cache.flights._by_key
-        while not flights or not next(iter(flights.values()))._listeners:
+        flights = qm._memory.cache.flights
+        while not flights or not next(iter(flights._by_key.values())).result._done_callbacks:
             await asyncio.sleep(0.01)
-        (flight,) = flights.values()
         for task in reversed(tasks):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert flight._listeners == []
         assert not flights

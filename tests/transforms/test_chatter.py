@@ -128,9 +128,9 @@ def test_one_chatty_field_leaves_the_others_and_a_note() -> None:
 def test_a_reply_that_is_all_chatter_is_a_degradation() -> None:
     question = Question(QUERIES["en"], (), Settings(transformation_type="rewrite"))
     outcome = Outcome(Reply(json.dumps({"rewrite": CHATTER["talk"]["en"][0]})))
-    question.answered([outcome], Trace())
-    assert question.understood(QUERIES["en"], (), "en").is_empty
-    assert [(it.stage, it.reason) for it in question.trouble] == [("transform.rewrite", "empty")]
+    question.read_replies([outcome], Trace())
+    assert question.guard_replies(QUERIES["en"], (), "en").is_empty
+    assert [(it.stage, it.reason) for it in question.degradations] == [("transform.rewrite", "empty")]
 
 
 WORDS = sorted({word for code in LANGUAGES for one in load(code).chatter for word in one.replace("|", " ").split()})

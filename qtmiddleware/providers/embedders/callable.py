@@ -19,9 +19,8 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
 from qtmiddleware.providers.embedders.vectors import check_vectors, read_vectors
-from qtmiddleware.runtime.background_loop import run_in_background_loop
+from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.drivers import in_thread
-from qtmiddleware.runtime.functions import is_async
 from qtmiddleware.runtime.steps import aconverse, converse
 
 

@@ -29,8 +29,8 @@ from qtmiddleware.providers.llms.openai.replies import (
     read_text,
     read_tokens,
 )
+from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import in_thread
-from qtmiddleware.runtime.functions import is_async
 from qtmiddleware.types import NEVER, Deadline
 
 Call = Callable[[Prompt], Any]

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.reranking import check_scores
-from qtmiddleware.runtime.draining import Draining
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import Draining, ForkLock
 
 PREFIX: Final = "pinecone/"
 KEY_VARIABLE: Final = "PINECONE_API_KEY"

@@ -11,7 +11,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.rag.answering.flow import Answering, Draft
 from qtmiddleware.rag.answering.reading import Reading
-from qtmiddleware.runtime.drivers import Piece, World, arun, atold, run, told
+from qtmiddleware.runtime.drivers import Piece, World, arun, astream, run, stream
 from qtmiddleware.runtime.steps import Outcome
 from qtmiddleware.types import Answer, Retrieval
 
@@ -103,7 +103,7 @@ class AnswerStream(_Stream):
             return
         hearing, failed, bulkhead = _Hearing(draft), None, self._world.bulkhead
         try:
-            with closing(told(answering.chat, draft.prompt, answering.asking(draft), bulkhead)) as pieces:
+            with closing(stream(answering.chat, draft.prompt, answering.asking(draft), bulkhead)) as pieces:
                 for piece in pieces:
                     if text := hearing.shown(piece):
                         yield self._show(text)
@@ -157,7 +157,7 @@ class AsyncAnswerStream(_Stream):
             return
         hearing, failed, bulkhead = _Hearing(draft), None, self._world.bulkhead
         try:
-            async with aclosing(atold(answering.chat, draft.prompt, answering.asking(draft), bulkhead)) as pieces:
+            async with aclosing(astream(answering.chat, draft.prompt, answering.asking(draft), bulkhead)) as pieces:
                 async for piece in pieces:
                     if text := hearing.shown(piece):
                         yield self._show(text)

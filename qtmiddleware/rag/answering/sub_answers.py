@@ -15,8 +15,7 @@ from qtmiddleware.rag.answering.prompts import SUB_ANSWER
 from qtmiddleware.rag.answering.reading import Reading, shifted
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.runtime.lockstep import side_by_side
-from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
+from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows
 from qtmiddleware.types import Deadline, Degradation, Match, SubAnswer, Trace
 
 _DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
@@ -52,7 +51,7 @@ class SubAnswering:
         limit = settings.limits.max_concurrency
         searched = [self._searched(question) for question in questions]
         patience = Deadline.after(settings.limits.deadline_ms / 1e3)
-        matches = yield from side_by_side(searched, limit=limit, deadline=patience)
+        matches = yield from gather_flows(searched, limit=limit, deadline=patience)
         passages = [it if it is None else shown(it, settings.answer.context_chars) for it in matches]
         patience = Deadline.after(settings.answer.timeout_ms / 1e3)
         asks = {

@@ -1,12 +1,23 @@
-"""The loops that perform a flow's steps: `run` blocks, `arun` awaits; `told` and `atold` listen to a model.
+"""The drivers that perform a flow's steps: `run` blocks, `arun` awaits; `stream` and `astream` read a model's reply.
 
-The only place with threads and asyncio.
+With `runtime.threads` the only place with threads and asyncio.
 """
 
 from qtmiddleware.runtime.drivers.awaiting import arun
 from qtmiddleware.runtime.drivers.blocking import run
-from qtmiddleware.runtime.drivers.telling import Piece, atold, told
-from qtmiddleware.runtime.drivers.threads import Bulkhead, current_bulkhead, in_thread
-from qtmiddleware.runtime.drivers.world import ModelOnly, World
+from qtmiddleware.runtime.drivers.streaming import Piece, astream, stream
+from qtmiddleware.runtime.steps import ModelOnly, World
+from qtmiddleware.runtime.threads import Bulkhead, current_bulkhead, in_thread
 
-__all__ = ["Bulkhead", "ModelOnly", "Piece", "World", "arun", "atold", "current_bulkhead", "in_thread", "run", "told"]
+__all__ = [
+    "Bulkhead",
+    "ModelOnly",
+    "Piece",
+    "World",
+    "arun",
+    "astream",
+    "current_bulkhead",
+    "in_thread",
+    "run",
+    "stream",
+]

@@ -7,23 +7,35 @@ middleware's bulkhead.
 from __future__ import annotations
 
 import queue
-import threading
 from collections import deque
+from concurrent.futures import Future
 from contextvars import Context
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.drivers.threads import context_within
-from qtmiddleware.runtime.drivers.world import World, model_of
-from qtmiddleware.runtime.single_flight import STANDSTILL
-from qtmiddleware.runtime.steps import Ask, Embed, Flow, Join, Leaf, Outcome, Recall, Rerank, Search, T, Together
+from qtmiddleware.runtime.steps import (
+    Ask,
+    Embed,
+    Flow,
+    Join,
+    Leaf,
+    Outcome,
+    Recall,
+    Rerank,
+    Search,
+    T,
+    Together,
+    World,
+    model_of,
+)
+from qtmiddleware.runtime.threads import context_within
 from qtmiddleware.types import NEVER
 
 
-def _performed(step: Leaf, world: World) -> Any:
-    """The answer of one step, in this thread."""
+def _perform(step: Leaf, world: World) -> Any:
+    """Perform one step in this thread; returns its answer."""
     if isinstance(step, Search):
         return world.search(step)
     if isinstance(step, Embed):
@@ -37,10 +49,10 @@ def _performed(step: Leaf, world: World) -> Any:
     return model_of(step, world).complete(step.prompt, step.deadline)
 
 
-def _outcome(step: Leaf, world: World, caught: type[BaseException] = Exception) -> Outcome:
+def _attempt(step: Leaf, world: World, caught: type[BaseException] = Exception) -> Outcome:
     began = perf_counter()
     try:
-        value = _performed(step, world)
+        value = _perform(step, world)
     except caught as error:
         return Outcome(error=error, seconds=perf_counter() - began)
     return Outcome(value, seconds=perf_counter() - began)
@@ -57,21 +69,20 @@ class _Batch:
         self._context = context
         self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._open = len(together.steps) - together.essential
-        self._over = False
+        self._is_over = False
         self._has_begun = False
         self._running: set[int] = set()
         self._waiting: deque[int] = deque()
         for position in range(together.essential, len(together.steps)):
             step = together.steps[position]
             if isinstance(step, Join):
-                # No thread is needed to wait for what another one does; nothing helps where this one is to do it.
-                is_ours = step.flight.thread == threading.get_ident() and step.flight.value is None
-                self._landed(position, STANDSTILL) if is_ours else step.flight.heard(partial(self._landed, position))
+                # No thread is needed to wait for what another one does.
+                step.flight.result.add_done_callback(partial(self._land, position))
             else:
                 self._waiting.append(position)
 
-    def _landed(self, position: int, value: Any) -> None:
-        self._done.put((position, Outcome(value)))
+    def _land(self, position: int, result: Future[Any]) -> None:
+        self._done.put((position, Outcome(result.result())))
 
     def launch(self, count: int) -> None:
         """Let *count* further threads work at the steps, as far as there are any; without one all steps fail."""
@@ -80,13 +91,13 @@ class _Batch:
                 self._world.bulkhead.start(self._work)
             except ModelError as error:
                 while self._waiting and not self._has_begun:
-                    self._end(self._waiting.popleft(), Outcome(error=error))
+                    self._done.put((self._waiting.popleft(), Outcome(error=error)))
                 return
             self._has_begun = True
 
     def _work(self) -> None:
         """Perform one step after the other, each as soon as this thread is free."""
-        while not (self._over or self.deadline.passed):
+        while not (self._is_over or self.deadline.passed):
             try:
                 position = self._waiting.popleft()
             except IndexError:
@@ -94,19 +105,13 @@ class _Batch:
             # Each step sees what the caller has set, and nothing of what another step sets. In a thread of ours nobody
             # else would hear of an interrupt or exit.
             self._running.add(position)
-            outcome = self._context.copy().run(_outcome, self.steps[position], self._world, BaseException)
+            outcome = self._context.copy().run(_attempt, self.steps[position], self._world, BaseException)
             self._running.discard(position)
-            self._end(position, outcome)
+            self._done.put((position, outcome))
 
-    def _end(self, position: int, outcome: Outcome) -> None:
-        self._done.put((position, outcome))
-        step = self.steps[position]
-        if isinstance(step, Ask) and step.heard is not None:
-            step.heard(outcome)
-
-    def here(self, position: int) -> None:
+    def perform_here(self, position: int) -> None:
         """Perform one step in the caller's own thread."""
-        self.outcomes[position] = _outcome(self.steps[position], self._world)
+        self.outcomes[position] = _attempt(self.steps[position], self._world)
 
     def wait(self) -> None:
         """Collect what the threads bring until all is there or the deadline has passed."""
@@ -121,19 +126,19 @@ class _Batch:
 
     def give_up(self) -> None:
         """Let go of everything that has not come back."""
-        self._over = True
+        self._is_over = True
         self._world.bulkhead.give_up(len(self._running))
         for step, outcome in zip(self.steps, self.outcomes, strict=True):
             if outcome is None and isinstance(step, Ask):
                 step.deadline.cancel()
 
 
-def _together(together: Together, world: World, context: Context) -> list[Outcome]:
+def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
     batch = _Batch(together, world, context)
     try:
         batch.launch(together.limit - 1 if together.essential else together.limit)
         for position in range(together.essential):
-            batch.here(position)
+            batch.perform_here(position)
         if all(outcome is None or outcome.error is None for outcome in batch.outcomes[: together.essential]):
             batch.launch(1 if together.essential else 0)
             batch.wait()
@@ -150,10 +155,10 @@ def run(flow: Flow[T], world: World) -> T:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(_together(step, world, context))
+                step = flow.send(_perform_together(step, world, context))
                 continue
             try:
-                answer = _performed(step, world)
+                answer = _perform(step, world)
             except Exception as error:
                 step = flow.throw(error)
             else:

@@ -26,7 +26,7 @@ from qtmiddleware.providers.openai_client import (
     read_key,
 )
 from qtmiddleware.runtime.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
-from qtmiddleware.runtime.draining import Draining
+from qtmiddleware.runtime.forking import Draining
 
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
 _RESOURCE: Final = "chat.completions"

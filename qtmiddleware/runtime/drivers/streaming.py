@@ -1,7 +1,7 @@
 """A model's reply, piece by piece, from a thread or a task of its own.
 
-The one who listens never waits beyond the deadline, whatever the model does, and may listen as slowly as it likes: the
-model's time is not spent with waiting for it.
+The reader never waits beyond the deadline, whatever the model does, and may read as slowly as it likes: the model's
+time is not spent with waiting for it.
 """
 
 from __future__ import annotations
@@ -15,41 +15,43 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.runtime.drivers.threads import Bulkhead, context_within
+from qtmiddleware.runtime.threads import Bulkhead, context_within
 from qtmiddleware.types import NEVER, Deadline
 
 Piece = str | Reply
 _Item = tuple[Piece | None, BaseException | None]
 
-_OVER: Final[_Item] = (None, None)
+_END: Final[_Item] = (None, None)
 # How long a task that was cancelled may take to let go of its connection.
 _DRAIN_SECONDS: Final = 0.05
 # How long what an answer cost is waited for once the answer itself has ended.
 _ACCOUNT_SECONDS: Final = 5.0
 
 
-def told(model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead) -> Generator[Piece, None, None]:
-    """The pieces of *model*'s reply, in a thread of *bulkhead*, and, last, the whole; raises `ModelError`.
+def stream(
+    model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead
+) -> Generator[Piece, None, None]:
+    """The pieces of *model*'s reply, read in a thread of *bulkhead*, and, last, the whole; raises `ModelError`.
 
     A model that cannot stream gives the whole alone. Where it gives the whole twice the later one counts, which is not
     waited for long. Closing this lets the model stop with its next piece.
     """
-    heard: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-    _begin(model, prompt, deadline, bulkhead, heard.put)
+    items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+    _start_reading(model, prompt, deadline, bulkhead, items.put)
     piece: Piece | None = None
     is_over = False
     try:
         while True:
-            left = _patience(deadline, piece)
+            left = _seconds_left(deadline, piece)
             try:
-                piece, error = heard.get(timeout=None if left == NEVER else left)
+                piece, error = items.get(timeout=None if left == NEVER else left)
             except queue.Empty:
                 if isinstance(piece, Reply):
                     return
                 raise as_model_error(None) from None
             is_over = piece is None
             if error is not None:
-                raise _raised(error)
+                raise _as_raised(error)
             if piece is None:
                 return
             yield piece
@@ -58,37 +60,37 @@ def told(model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bul
         bulkhead.give_up(not is_over)
 
 
-async def atold(
+async def astream(
     model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead
 ) -> AsyncGenerator[Piece, None]:
-    """`told` without blocking the running loop."""
-    heard: asyncio.Queue[_Item] = asyncio.Queue()
+    """`stream` without blocking the running loop."""
+    items: asyncio.Queue[_Item] = asyncio.Queue()
     task = None
     if getattr(model, "can_async", True):
-        telling = _atell(model, prompt, deadline, heard.put_nowait)
-        task = context_within(bulkhead).run(asyncio.create_task, telling)
+        reading = _aread(model, prompt, deadline, items.put_nowait)
+        task = context_within(bulkhead).run(asyncio.create_task, reading)
     else:
         loop = asyncio.get_running_loop()
 
         def put(item: _Item) -> None:
-            # A loop that was closed in the meantime has nobody left who listens.
+            # A loop that was closed in the meantime has nobody left who reads.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(heard.put_nowait, item)
+                loop.call_soon_threadsafe(items.put_nowait, item)
 
-        _begin(model, prompt, deadline, bulkhead, put)
+        _start_reading(model, prompt, deadline, bulkhead, put)
     piece: Piece | None = None
     try:
         while True:
-            left = _patience(deadline, piece)
+            left = _seconds_left(deadline, piece)
             try:
                 async with asyncio.timeout(None if left == NEVER else left):
-                    piece, error = await heard.get()
+                    piece, error = await items.get()
             except TimeoutError:
                 if isinstance(piece, Reply):
                     return
                 raise as_model_error(None) from None
             if error is not None:
-                raise _raised(error)
+                raise _as_raised(error)
             if piece is None:
                 return
             yield piece
@@ -99,19 +101,19 @@ async def atold(
             await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
 
 
-def _patience(deadline: Deadline, last: Piece | None) -> float:
-    """The seconds the next piece may take."""
+def _seconds_left(deadline: Deadline, last: Piece | None) -> float:
+    """The seconds that the piece after *last* may take."""
     left = deadline.remaining()
     return min(left, _ACCOUNT_SECONDS) if isinstance(last, Reply) else left
 
 
-def _begin(
+def _start_reading(
     model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead, put: Callable[[_Item], None]
 ) -> None:
-    bulkhead.start(partial(context_within(bulkhead).run, _tell, model, prompt, deadline, put))
+    bulkhead.start(partial(context_within(bulkhead).run, _read, model, prompt, deadline, put))
 
 
-def _tell(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
+def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
     try:
         with closing(_pieces(model, prompt, deadline)) as pieces:
             for piece in pieces:
@@ -122,44 +124,44 @@ def _tell(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item],
         # In a thread of ours nobody else would hear of it.
         put((None, error))
     else:
-        put(_OVER)
+        put(_END)
 
 
-async def _atell(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
+async def _aread(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
     try:
         async with aclosing(_apieces(model, prompt, deadline)) as pieces:
             async for piece in pieces:
                 put((piece, None))
     except asyncio.CancelledError:
-        # Also where it was not us who cancelled: then somebody is still listening.
+        # Also where it was not us who cancelled: then somebody still reads.
         put((None, ModelError("cancelled", "the call of the language model was cancelled")))
         raise
     except Exception as error:
         put((None, error))
     else:
-        put(_OVER)
+        put(_END)
 
 
 def _pieces(model: Any, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
     if not hasattr(model, "stream"):
         yield model.complete(prompt, deadline)
         return
-    stream: Iterator[Piece] = model.stream(prompt, deadline)
-    yield from stream
+    pieces: Iterator[Piece] = model.stream(prompt, deadline)
+    yield from pieces
 
 
 async def _apieces(model: Any, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
     if not hasattr(model, "astream"):
         yield await model.acomplete(prompt, deadline)
         return
-    stream: AsyncIterator[Piece] = model.astream(prompt, deadline)
+    pieces: AsyncIterator[Piece] = model.astream(prompt, deadline)
     try:
-        async for piece in stream:
+        async for piece in pieces:
             yield piece
     finally:
-        if hasattr(stream, "aclose"):
-            await stream.aclose()
+        if hasattr(pieces, "aclose"):
+            await pieces.aclose()
 
 
-def _raised(error: BaseException) -> BaseException:
+def _as_raised(error: BaseException) -> BaseException:
     return as_model_error(error) if isinstance(error, Exception) else error

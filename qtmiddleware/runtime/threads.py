@@ -15,12 +15,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.forking import renew_after_fork
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.single_flight import Flight
 
 T = TypeVar("T")
 
@@ -96,7 +95,7 @@ class Threads:
 _threads = Threads()
 
 
-def _forget_threads() -> None:
+def _renew_threads() -> None:
     global _threads
     # No thread survives a fork, but gevent's greenlets do. Those that idle are to stay: to end as a thread of the
     # parent's is an error, which gevent prints.
@@ -105,16 +104,16 @@ def _forget_threads() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+    os.register_at_fork(after_in_child=_renew_threads)
 
 
 class Bulkhead:
     """At most *limit* threads at a time for the work of one middleware (Nygard, Release It!, 2007).
 
-    What finds none free is refused at once, since a queue behind calls that hang never moves. That is warned of when it
-    begins, and when half of the threads are free again; *refused* counts it. *in_use* is how many threads are taken
-    now, *given_up* how many calls were left to themselves because they were late. Thread-safe; a forked process begins
-    with all threads free.
+    A call that finds none free is refused at once, since a queue behind calls that hang never moves. Logs a warning
+    when that begins, and when half of the threads are free again; *refused* counts such calls. *in_use* is how many
+    threads are taken now, *given_up* how many calls were left running because they were late. Thread-safe; a forked
+    process begins with all threads free.
     """
 
     def __init__(self, limit: int = MAX_THREADS) -> None:
@@ -142,7 +141,7 @@ class Bulkhead:
             try:
                 task()
             finally:
-                self._leave()
+                self._release()
 
         if _threads.take(work):
             return
@@ -150,7 +149,7 @@ class Bulkhead:
             work()
             return
         # The system gives no more threads. Nothing of ours may be performed in an event loop instead.
-        self._leave()
+        self._release()
         raise self._refusal()
 
     def give_up(self, calls: int) -> None:
@@ -173,7 +172,7 @@ class Bulkhead:
             )
         return ModelError("overloaded", f"all threads are taken; limits.maxThreads allows {self.limit}")
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             self.in_use -= 1
             ends = self._is_full and self.in_use <= self.limit // 2
@@ -211,23 +210,6 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
         future.set_exception(error)
     else:
         future.set_result(value)  # type: ignore[arg-type]
-
-
-async def landing(flight: Flight) -> Any:
-    """What *flight* lands with, in whichever thread or loop that happens."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def heard(value: Any) -> None:
-        # A loop that was closed in the meantime has nobody left who waits.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle, future, value, None)
-
-    flight.heard(heard)
-    try:
-        return await future
-    finally:
-        flight.unheard(heard)
 
 
 async def in_thread(call: Callable[[], T]) -> T:
