@@ -76,7 +76,7 @@ def row(name: str, call: Callable[[int], Any], rounds: int) -> str:
 def single_calls(url: str, rounds: int) -> list[str]:
     cache = opened(url)
     cache.put("kept", MADE)
-    client = cache._client()
+    client = cache._client
     rows = [
         row("PING by the same client, for comparison", lambda _: client.ping(), rounds),
         row("`get` of what is there", lambda _: cache.get("kept", bool), rounds),
