@@ -7,7 +7,7 @@ with asyncio.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from qtmiddleware.errors import ModelError, WrapError
@@ -17,6 +17,7 @@ from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import NEVER, Deadline
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Search:
     """Search for one text. Performed by the wrapped function; answers its response, whatever that is.
 
@@ -25,71 +26,51 @@ class Search:
     that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
     """
 
-    __slots__ = ("may_narrow", "text", "top_k", "vector")
-
-    def __init__(
-        self,
-        text: str | None,
-        top_k: int | None = None,
-        vector: Sequence[float] | None = None,
-        *,
-        may_narrow: bool = False,
-    ) -> None:
-        self.text = text
-        self.top_k = top_k
-        self.vector = vector
-        self.may_narrow = may_narrow
+    text: str | None
+    top_k: int | None = None
+    vector: Sequence[float] | None = None
+    may_narrow: bool = field(default=False, kw_only=True)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Embed:
     """Turn *texts* into vectors, all in one batch; answers a list of vectors."""
 
-    __slots__ = ("texts",)
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts = texts
+    texts: Sequence[str]
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Ask:
     """Put *prompt* to *model* and wait no longer than *deadline*; answers a `Reply`.
 
     Without a *model* the one of the transformations is asked.
     """
 
-    __slots__ = ("deadline", "model", "prompt")
-
-    def __init__(self, prompt: Prompt, deadline: Deadline, model: LanguageModel | None = None) -> None:
-        self.prompt = prompt
-        self.deadline = deadline
-        self.model = model
+    prompt: Prompt
+    deadline: Deadline
+    model: LanguageModel | None = None
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Rerank:
     """Judge *texts* against *query*; answers a score a text, greater is better."""
 
-    __slots__ = ("query", "texts")
-
-    def __init__(self, query: str, texts: Sequence[str]) -> None:
-        self.query = query
-        self.texts = texts
+    query: str
+    texts: Sequence[str]
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Join:
     """Wait for the result of *flight*, which somebody else leads. Only within `Together`."""
 
-    __slots__ = ("flight",)
-
-    def __init__(self, flight: Flight) -> None:
-        self.flight = flight
+    flight: Flight
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Recall:
     """Perform *call*, which speaks with a shared cache and blocks; answers what it returns."""
 
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call = call
+    call: Callable[[], Any]
 
 
 Leaf = Search | Embed | Ask | Rerank | Join | Recall
@@ -109,21 +90,17 @@ class Together:
     essential: int = 0
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Outcome:
     """What came of one step: a *value*, or the *error* that was raised, or neither where it was *late*.
 
     *seconds* is how long it took.
     """
 
-    __slots__ = ("error", "late", "seconds", "value")
-
-    def __init__(
-        self, value: Any = None, error: BaseException | None = None, seconds: float = 0.0, *, late: bool = False
-    ) -> None:
-        self.value = value
-        self.error = error
-        self.seconds = seconds
-        self.late = late
+    value: Any = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    late: bool = field(default=False, kw_only=True)
 
     @property
     def ok(self) -> bool:
