@@ -37,7 +37,7 @@ class _BackgroundLoop:
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start the coroutine that *call* makes, in a copy of the caller's context; returns its future."""
+        """Start the coroutine that *call* returns, in a copy of the caller's context; returns its future."""
         with self._lock.free:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
@@ -67,13 +67,13 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 _background = _BackgroundLoop()
 
 
-def _forget_loop() -> None:
+def _renew_loop() -> None:
     global _background
     _background = _BackgroundLoop()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_loop)
+    os.register_at_fork(after_in_child=_renew_loop)
 
 
 def is_in_background_loop() -> bool:
@@ -82,7 +82,7 @@ def is_in_background_loop() -> bool:
 
 
 def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
-    """What the coroutine that *call* makes returns, waiting at most *timeout* seconds in this thread.
+    """The result of the coroutine that *call* returns, waiting at most *timeout* seconds in this thread.
 
     Raises what the coroutine raises, and `TimeoutError` after *timeout*; the coroutine is cancelled then, and where the
     caller is interrupted. Thread-safe. Context variables of the caller are visible inside. Called from the loop's own
@@ -93,23 +93,23 @@ def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: 
 
 
 def iterate_in_background_loop(call: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
-    """What the asynchronous generator that *call* makes yields; it is read on while the caller does something else.
+    """The items of the asynchronous generator that *call* returns; it is read on while the caller does something else.
 
     Raises what the generator raises. Closing this cancels it. All of it runs in one task, as `run_in_background_loop`
     would run it.
     """
-    came: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
+    pieces_read: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
 
     async def read() -> None:
         async with aclosing(call()) as pieces:
             async for piece in pieces:
-                came.put(piece)
+                pieces_read.put(piece)
 
     with _loop_to_wait_for() as loop:
         future = loop.submit(read)
-        future.add_done_callback(came.put)
+        future.add_done_callback(pieces_read.put)
         try:
-            while not isinstance(piece := came.get(), Future):
+            while not isinstance(piece := pieces_read.get(), Future):
                 yield piece
             future.result()
         finally:

@@ -1,4 +1,4 @@
-"""What the language models of this process were asked and what that came to, held against budgets."""
+"""Budgets: what the calls of language models in this process cost, and whether another one may be made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTS_OF_SPENDING: Final = 1_440
 
 @dataclass(slots=True)
 class _Part:
-    """What was spent between *since* and *last*, of which what is only expected yet is counted too."""
+    """What was spent between *since* and *last*; calls under way count as expected."""
 
     since: float
     last: float
@@ -59,7 +59,7 @@ class _Window:
 
 
 class Reservation:
-    """What one call may come to, until `settle` says what it did come to; unsettled it counts as expected."""
+    """What one call may cost at most, until `settle` says what it did cost."""
 
     __slots__ = ("_calls", "_meter", "_part", "tokens", "usd")
 
@@ -71,10 +71,9 @@ class Reservation:
         self.usd = usd
 
     def settle(self, tokens: int, usd: float, *, calls: int = 1) -> None:
-        """Put *tokens* and US dollars in place of those expected; *calls* beyond those counted count as made now.
+        """Replace the expected tokens and US dollars by those spent; *calls* beyond those counted count as made now.
 
-        Numbers that no call can come to, as those below 0 or without an end, are nobody's word: what was expected
-        stays.
+        Impossible numbers (below 0, infinite, not a number, above `MOST_TOKENS`) are ignored: what was expected stays.
         """
         tokens = tokens if 0 <= tokens <= MOST_TOKENS else self.tokens
         usd = usd if 0 <= usd < inf else self.usd
@@ -84,10 +83,10 @@ class Reservation:
 
 
 class Meter:
-    """Counts calls over the last minute, tokens and money over the last hours; safe with many threads.
+    """Counts calls over the last minute, tokens and money over the last hours. Thread-safe.
 
-    A call is counted with what it may at most come to before it is made, so that many at once cannot go beyond a
-    budget together. Nothing is forgotten early, but calls up to a second late and the rest up to a minute, or 1/1440 of
+    A call is counted with what it may cost at most before it is made, so that many at once cannot go beyond a budget
+    together. Nothing is forgotten early, but calls up to a second late and the rest up to a minute, or 1/1440 of
     the longest budget's hours where that is more. A forked process goes on from what its parent had spent.
     """
 
@@ -104,7 +103,7 @@ class Meter:
             return self._lacks(budget, tokens, usd)
 
     def spent(self, hours: float) -> tuple[int, int, float]:
-        """The calls of the last minute and the tokens and US dollars of the last *hours*, which were counted so far."""
+        """The calls of the last minute, and the tokens and US dollars of the last *hours*."""
         with self._lock.free:
             now, seconds = self._clock(), hours * 3600.0
             calls = sum(it.calls for it in self._calls.recent(now, _MINUTE))
@@ -112,7 +111,7 @@ class Meter:
         return calls, sum(it.tokens for it in recent), sum(it.usd for it in recent)
 
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
-        """Count one call that may come to so many *tokens* and US dollars; raises `ModelError` where it has no room."""
+        """Count one call of at most so many *tokens* and US dollars; raises `ModelError` where *budget* has no room."""
         with self._lock.free:
             lacking = self._lacks(budget, tokens, usd)
             if lacking:
@@ -148,4 +147,4 @@ class Meter:
 
 
 METER: Final = Meter()
-"""The meter of this process: the budgets of all middlewares in it are held against the same sums."""
+"""The meter of this process: the budgets of all its middlewares are compared with the same sums."""

@@ -1,4 +1,4 @@
-"""Files and folders of ours: made for their owner alone, written whole, and set aside where they are damaged."""
+"""Files and folders: created for their owner alone, written whole, and set aside where they are damaged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Final
 PRIVATE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
 _BESIDE: Final = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a file and would mix up with another of the same name."""
+"""What SQLite writes beside a file and would mix up with another of the same name."""
 
 
 def make_private_folders(folder: Path) -> None:
-    """Make *folder*, and those above it that are missing, for their owner alone; what is there stays as it is.
+    """Create *folder*, and those above it that are missing, for their owner alone; what exists stays as it is.
 
     Raises `OSError`, also where something else than a folder is in the way.
     """
@@ -37,12 +37,12 @@ def make_private_folders(folder: Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For ``open(..., opener=)``: a file that is made is its owner's alone."""
+    """For ``open(..., opener=)``: a new file is readable and writable by its owner alone."""
     return os.open(path, flags, PRIVATE)
 
 
 def read_own_file(path: Path, most: int) -> bytes:
-    """What stands in a file that nobody but this account can have written since it was made, up to *most* bytes.
+    """The bytes of a file that nobody but this account can have written, at most *most*.
 
     Raises `OSError`, also for a link, for what is no file, for one of another account or one that others may write to,
     and for one that is larger. Windows has neither that owner nor those permissions, so there they are not looked at.
@@ -60,7 +60,7 @@ def read_own_file(path: Path, most: int) -> bytes:
 
 
 def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
-    """The file at *path*, opened for reading; raises `OSError`, also for what is no file, such as a pipe.
+    """Open the file at *path* for reading. Raises `OSError`, also for what is no file, such as a pipe.
 
     With *follow_link* false also for a link, whenever it was put there.
     """
@@ -85,7 +85,7 @@ def refuse_link(path: Path) -> None:
 
 
 def check_link(path: Path) -> Path:
-    """Where the file at *path* really lies; raise `OSError` for a link or an empty file that others may have planted.
+    """The real path of the file at *path*; raises `OSError` for a link or an empty file that others may have planted.
 
     That is a link to nothing, to an empty file, or of another account (root aside), and an empty file of another
     account, who would read what is put there. An index may lie behind a link, on another disk perhaps; but nothing is
@@ -140,7 +140,7 @@ def replace_file(path: Path, data: bytes) -> None:
     hands on its permissions. What is no file is never replaced. Raises `OSError`, also for a link.
     """
     refuse_link(path)
-    mode = _mode_of(path)
+    mode = _read_mode(path)
     # A name nobody can guess, which must be new: a file or link that was planted there would be refused.
     draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else PRIVATE)
@@ -159,12 +159,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def set_aside(path: Path, seen: os.stat_result) -> Path | None:
-    """Rename the damaged SQLite file *path* to ``NAME.corrupt-1``, or the next number that is free; where it is now.
+    """Rename the damaged SQLite file *path* to ``NAME.corrupt-1``, or the next free number; returns its new path.
 
-    What SQLite keeps beside it goes along. *seen* is what was found damaged: ``None`` is answered, and nothing done,
-    where another process has put something else in its place. Raises `OSError`.
+    What SQLite writes beside it goes along. *seen* is the file found damaged: returns ``None``, and does nothing, where
+    another process has put something else in its place. Raises `OSError`.
     """
-    copy = _reserved(path)
+    copy = _reserve_copy(path)
     if not _is_same(path, seen):
         copy.unlink()
         return None
@@ -176,7 +176,7 @@ def set_aside(path: Path, seen: os.stat_result) -> Path | None:
     return copy
 
 
-def _reserved(path: Path) -> Path:
+def _reserve_copy(path: Path) -> Path:
     """A new, empty file in which the copy will come to lie; no copy of earlier is written over."""
     number = 1
     while True:
@@ -196,7 +196,7 @@ def _is_same(path: Path, seen: os.stat_result) -> bool:
         return False
 
 
-def _mode_of(target: Path) -> int | None:
+def _read_mode(target: Path) -> int | None:
     """The permissions of the file at *target*, ``None`` where there is none."""
     try:
         found = target.lstat().st_mode

@@ -1,4 +1,4 @@
-"""Records of `logging`: no handler or filter costs anybody an answer, and what goes on happening is sampled."""
+"""Log records: no handler or filter costs an answer, and what repeats itself is sampled."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_KINDS: Final = 64
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose handlers and filters may raise: what they raise is dropped, as a record is worth no answer."""
+    """A logger that drops what its handlers and filters raise, as a record is worth no answer."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Both as they are."""
+        """Returns both as they are."""
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
@@ -44,8 +44,8 @@ def times(count: int) -> str:
 class LogSampler:
     """At most one record of each kind in *seconds*; the next one says how many were left out since.
 
-    A kind that ends is told of by whichever call comes first after its time, or by `flush`, so that no count is lost.
-    Thread-safe; a forked process begins with nothing counted.
+    The last count of a kind is logged by whichever call comes first after its time, or by `flush`, so that none is
+    lost. Thread-safe; a forked process begins with nothing counted.
     """
 
     def __init__(self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic) -> None:
@@ -55,7 +55,7 @@ class LogSampler:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget what was counted: the parent tells of it."""
+        """Forget the counts: the parent logs them."""
         self._lock = Lock()
         # When the last record of a kind was written, and how many were left out since.
         self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
@@ -63,7 +63,7 @@ class LogSampler:
     def log(
         self, logger: SafeLogger, what: str, kinds: Iterable[str], *, said: str = "", level: int = logging.WARNING
     ) -> None:
-        """Write that *what* happened, in the words *said*, by those of *kinds* that a record is due for."""
+        """Log that *what* happened, in the words *said* if given, with those of *kinds* that a record is due for."""
         kinds = tuple(dict.fromkeys(kinds))
         if not kinds and not self._kinds:
             return
@@ -77,14 +77,14 @@ class LogSampler:
             logger.warning("%s", line)
 
     def flush(self, logger: SafeLogger) -> None:
-        """Write how many were left out of every kind."""
+        """Log how many records of every kind were left out."""
         with self._lock:
             over = self._end(self._clock())
         for line in over:
             logger.warning("%s", line)
 
     def _take(self, what: str, kind: str, now: float) -> str:
-        """*kind* with the number left out, ``""`` where it is left out now."""
+        """Returns *kind* with the number of records left out; ``""`` where this one is left out, too."""
         if (what, kind) not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = "other reasons"
         known = self._kinds.get((what, kind))
@@ -96,20 +96,20 @@ class LogSampler:
         return f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind
 
     def _end(self, until: float) -> list[str]:
-        """Forget the kinds whose last record was written at *until* or before; answers what to say of them."""
+        """Forget the kinds whose last record was written at *until* or before; returns a line for each with a count."""
         now, ended = self._clock(), [it for it, (since, _) in self._kinds.items() if since <= until]
-        told = [(what, kind, *self._kinds.pop((what, kind))) for what, kind in ended]
+        counts = [(what, kind, *self._kinds.pop((what, kind))) for what, kind in ended]
         return [
             f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s: {kind}"
-            for what, kind, since, count in told
+            for what, kind, since, count in counts
             if count
         ]
 
 
 class Outage:
-    """Whether it is to be said that something fails, or that it works again: one record each, none while it goes on.
+    """Says when to log that something fails, and that it works again: one record each, none in between.
 
-    Where it comes and goes, at most one outage in *seconds* is told of, and the others are counted. Thread-safe.
+    Where it comes and goes, at most one outage in *seconds* is logged, and the others are counted. Thread-safe.
     """
 
     def __init__(self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic) -> None:
@@ -119,29 +119,29 @@ class Outage:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget what the parent tells of."""
+        """Forget the outage: the parent logs it."""
         self._lock = Lock()
-        self._is_told = False
-        self._told_at = float("-inf")
+        self._is_logged = False
+        self._logged_at = float("-inf")
         self._count = 0
 
     def failed(self) -> int | None:
-        """Count a failure; how many are told of with it where it is to be said, ``None`` where it is not."""
+        """Count a failure; returns how many there were where that is to be logged now, else ``None``."""
         with self._lock:
             self._count += 1
             now = self._clock()
-            if self._is_told or now - self._told_at < self._seconds:
+            if self._is_logged or now - self._logged_at < self._seconds:
                 return None
-            self._is_told, self._told_at = True, now
+            self._is_logged, self._logged_at = True, now
             return self._count
 
     def worked(self) -> int | None:
-        """How many times it failed before, where it is to be said that it works again; ``None`` otherwise."""
-        if not self._is_told:
+        """Returns how many failures there were where it is to be logged that it works again, else ``None``."""
+        if not self._is_logged:
             return None
         with self._lock:
-            if not self._is_told:
+            if not self._is_logged:
                 return None
-            self._is_told = False
+            self._is_logged = False
             count, self._count = self._count, 0
             return count

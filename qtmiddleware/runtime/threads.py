@@ -1,4 +1,4 @@
-"""Daemon threads shared by all flows, and the most of them that the work of one middleware may hold.
+"""Daemon threads shared by all flows, and a bulkhead that limits how many one middleware may hold.
 
 A thread that is inside somebody else's call cannot be stopped; when its time is over nobody waits for it any more. The
 threads are daemons because a call that hangs must not keep the interpreter from ending: with one that sleeps for 8 s
@@ -35,7 +35,7 @@ def _is_ending() -> bool:
 
 
 class Threads:
-    """Daemon threads that are made when none is idle and go when they are: no task waits for another one.
+    """A pool of daemon threads that start when none is idle and end when idle: no task waits for another one.
 
     What they wait with is looked up when it is made: gevent puts greenlets and queues of its own in place of threads
     and theirs, at times after this module was loaded, and one queue of before would stop them all.
@@ -51,7 +51,7 @@ class Threads:
             task()
 
     def take(self, task: Callable[[], None]) -> bool:
-        """Perform *task* at once in a thread; whether one could be had."""
+        """Perform *task* at once in a thread; returns whether one could be had."""
         if sys.is_finalizing():
             # A thread that is begun now is waited for in vain.
             return False
@@ -69,7 +69,7 @@ class Threads:
         return True
 
     def forget_idle(self) -> None:
-        """Let the idle threads wait for ever, each for the task it is counted on for."""
+        """Give the idle threads no more tasks; they wait for ever."""
         self._idle.clear()
 
     def _work(self, task: Callable[[], None] | None) -> None:
@@ -199,7 +199,7 @@ def context_within(bulkhead: Bulkhead) -> Context:
 
 
 def current_bulkhead() -> Bulkhead | None:
-    """What the threads are counted by that are begun here: none inside an original search, nor outside of all."""
+    """The bulkhead that counts the threads started here; ``None`` inside an original search and outside of any flow."""
     return _bulkhead.get()
 
 
@@ -213,7 +213,7 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """What *call* returns, performed in a thread of ours: the loop's default pool is small and not ours to fill.
+    """Await the result of *call*, performed in a thread of ours: the loop's default pool is small and not ours to fill.
 
     An original search always gets a thread. What is performed beside it takes one of its middleware's `Bulkhead`;
     raises `ModelError` "overloaded" where none is free.
