@@ -68,9 +68,7 @@ class Question:
         replies = [outcome.value for outcome in outcomes if outcome.value is not None]
         # They were asked side by side.
         trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
-        # What parse returns is free of repetition already.
-        alone = len(parts) == 1 and self._transformation is NOTHING
-        self._transformation = parts[0] if alone else merge([self._transformation, *parts])
+        self._transformation = merge([self._transformation, *parts])
         if self._is_last_round:
             return False
         self._is_last_round = True
@@ -79,14 +77,9 @@ class Question:
         return bool(self.prompts)
 
     def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
-        reason, detail = "", ""
-        if outcome.late:
-            reason = "timeout"
-        elif isinstance(outcome.error, ModelError):
-            reason, detail = outcome.error.reason, str(outcome.error)
-        elif outcome.error is not None:
-            reason, detail = "failed", type(outcome.error).__name__
-        else:
+        """What one reply says; ``None``, and a degradation, where there is nothing usable."""
+        stage, error = f"transform.{prompt.mode}", _find_error(outcome)
+        if error is None:
             reply = outcome.value
             trace.spent(
                 calls=reply.calls,
@@ -96,17 +89,16 @@ class Question:
             )
             try:
                 part = parse(prompt, reply)
-            except ModelError as error:
-                reason, detail = error.reason, str(error)
+            except ModelError as unusable:
+                error = unusable
             else:
-                trace.stage(f"transform.{prompt.mode}", outcome.seconds)
+                trace.stage(stage, outcome.seconds)
                 return part
-        if outcome.value is None and not (isinstance(outcome.error, ModelError) and not outcome.error.was_asked):
+        elif error.was_asked:
             # A model that was at work has cost something, and nobody says how much.
-            is_free = isinstance(outcome.error, ModelError) and outcome.error.is_free
-            trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if is_free else None)
-        trace.stage(f"transform.{prompt.mode}", outcome.seconds, "degraded", reason)
-        self.degradations.append(Degradation(f"transform.{prompt.mode}", reason, detail))
+            trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None)
+        trace.stage(stage, outcome.seconds, "degraded", error.reason)
+        self.degradations.append(Degradation(stage, error.reason, "" if outcome.late else str(error)))
         return None
 
     def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
@@ -131,6 +123,14 @@ class Question:
             other_script = any(what == "language_mismatch" for _, what in kept.notes)
             self.degradations.append(Degradation("transform", "language_mismatch" if other_script else "dropped"))
         return kept
+
+
+def _find_error(outcome: Outcome) -> ModelError | None:
+    if outcome.late:
+        return ModelError("timeout")
+    if outcome.error is None or isinstance(outcome.error, ModelError):
+        return outcome.error
+    return ModelError("failed", type(outcome.error).__name__)
 
 
 def _guard(transformation: Transformation, query: str, spans: Sequence[Span], language: str) -> Transformation:
