@@ -19,7 +19,7 @@ from log_lines import log_lines
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval, Trace, Transformation, Variant
-from qtmiddleware.wrapping.query_log import QueryLog, Writing, hashed, record
+from qtmiddleware.wrapping.query_log import QueryLog, TextWriter, build_record, hash_text
 
 LABELS = {"title": "Health", "url": "https://example.org/1"}
 SEED_KEYS = ["query_id", "timestamp", "queries", "retrieval_steps"]
@@ -88,7 +88,7 @@ def strings(value: Any) -> Iterator[str]:
 
 def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
     made = retrieval()
-    entry = record(made)
+    entry = build_record(made)
     assert list(entry)[:3] == SEED_KEYS[:3]
     assert set(SEED_KEYS) <= set(entry)
     assert entry["query_id"] == made.trace.query_id
@@ -112,18 +112,18 @@ def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
 
 def test_the_timestamp_is_the_beginning_in_utc() -> None:
     before = datetime.now(UTC)
-    stamp = datetime.fromisoformat(record(retrieval())["timestamp"])
+    stamp = datetime.fromisoformat(build_record(retrieval())["timestamp"])
     assert stamp.utcoffset() is not None
     assert abs((stamp - before).total_seconds()) < 60
 
 
 def test_a_retrieval_that_found_nothing_is_recorded() -> None:
-    entry = record(retrieval(keys=(), scores=()))
+    entry = build_record(retrieval(keys=(), scores=()))
     assert entry["retrieval_steps"]["final"] == entry["retrieval_steps"]["fusion"] == []
 
 
 def test_a_passage_without_id_or_score_is_recorded_without() -> None:
-    entry = record(retrieval(keys=(("", "\0the passage itself"),), scores=(None,), metadata={}))
+    entry = build_record(retrieval(keys=(("", "\0the passage itself"),), scores=(None,), metadata={}))
     row = {"id": None, "namespace": ""}
     assert entry["retrieval_steps"]["fusion"] == entry["retrieval_steps"]["final"] == [row]
     assert entry["retrieval_steps"]["searches"][0]["found"] == [row]
@@ -135,27 +135,27 @@ def test_a_passage_without_id_or_score_is_recorded_without() -> None:
 @pytest.mark.parametrize("stem", ["1", "doc-7\0secret passage", "\0secret passage"], ids=["id", "document_id", "no_id"])
 def test_no_passage_text_is_ever_recorded(stem: str) -> None:
     # A key holds the passage's text where there is no id, and after the id where that names a whole document.
-    entry = record(retrieval(text="secret passage", keys=(("ns", stem),), scores=(0.5,)))
+    entry = build_record(retrieval(text="secret passage", keys=(("ns", stem),), scores=(0.5,)))
     assert not any("secret passage" in it for it in strings(entry))
 
 
 def test_a_document_id_is_recorded_without_the_text_that_follows_it() -> None:
-    entry = record(retrieval(keys=(("ns", "doc-7\0some chunk"),), scores=(0.5,)))
+    entry = build_record(retrieval(keys=(("ns", "doc-7\0some chunk"),), scores=(0.5,)))
     assert entry["retrieval_steps"]["fusion"] == [{"id": "doc-7", "namespace": "ns"}]
 
 
 def test_query_texts_are_replaced_by_hashes_where_they_are_not_wanted() -> None:
-    entry = record(retrieval("secret question"), query_text=False)
+    entry = build_record(retrieval("secret question"), TextWriter(query_text=False))
     assert not any("secret question" in it for it in strings(entry))
     assert entry["queries"] == [entry["variants"][0]["text"]]
     assert all(it["text"].startswith("sha256:") and len(it["text"]) == 7 + 16 for it in entry["variants"])
     assert entry["variants"][0]["text"] != entry["variants"][1]["text"]
-    assert record(retrieval("secret question"), query_text=False)["queries"] == entry["queries"]
+    assert build_record(retrieval("secret question"), TextWriter(query_text=False))["queries"] == entry["queries"]
 
 
 def test_metadata_is_not_recorded_but_for_a_title_a_url_and_a_source() -> None:
     metadata = {"title": "T", "url": "U", "source": "S", "ssn": "078-05-1120", "author": {"name": "N"}}
-    (row, _) = record(retrieval(metadata=metadata))["retrieval_steps"]["final"]
+    (row, _) = build_record(retrieval(metadata=metadata))["retrieval_steps"]["final"]
     assert row == {"id": "1", "namespace": "ns", "title": "T", "url": "U", "source": "S", "score": 0.9}
 
 
@@ -196,7 +196,7 @@ def test_where_redact_fails_hashes_are_written_and_it_is_told_without_the_text(
     with pytest.raises(ConfigError, match=f"redact {said}") as caught:
         QueryLog(path, redact=redact).write(retrieval())
     (entry,) = log_lines(path)
-    assert entry["queries"] == [hashed("What about Jaco?")] == [entry["variants"][0]["text"]]
+    assert entry["queries"] == [hash_text("What about Jaco?")] == [entry["variants"][0]["text"]]
     assert b"Jaco" not in path.read_bytes()
     assert "Jaco" not in repr((caught.value, caught.value.__cause__, caught.value.__context__))
 
@@ -208,7 +208,7 @@ def test_a_redact_that_fails_for_one_text_hashes_that_one(path: Path) -> None:
     with pytest.raises(ConfigError):
         QueryLog(path, redact=some).write(retrieval())
     (entry,) = log_lines(path)
-    assert [it["text"] for it in entry["variants"]] == ["[redacted]", hashed("What about Jaco? rewritten")]
+    assert [it["text"] for it in entry["variants"]] == ["[redacted]", hash_text("What about Jaco? rewritten")]
 
 
 def test_an_interrupt_in_redact_passes_and_nothing_is_written(path: Path) -> None:
@@ -222,14 +222,14 @@ def test_an_interrupt_in_redact_passes_and_nothing_is_written(path: Path) -> Non
 
 def test_redact_is_not_asked_where_texts_are_hashed_anyway(path: Path) -> None:
     QueryLog(path, query_text=False, redact=raises).write(retrieval())
-    assert log_lines(path)[0]["queries"] == [hashed("What about Jaco?")]
+    assert log_lines(path)[0]["queries"] == [hash_text("What about Jaco?")]
 
 
 @given(st.text(st.characters()), st.sampled_from([raises, lambda text: None]))
 def test_no_text_comes_through_a_redact_that_fails(text: str, redact: Any) -> None:
-    writing = Writing(redact)
-    assert writing.shown(text) == hashed(text)
-    assert writing.failure.startswith(("raised", "returned"))
+    writer = TextWriter(redact)
+    assert writer.write(text) == hash_text(text)
+    assert writer.failure.startswith(("raised", "returned"))
 
 
 def test_a_log_is_printed_without_what_it_redacts_with(path: Path) -> None:

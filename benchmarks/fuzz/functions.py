@@ -11,6 +11,7 @@ from qtmiddleware.cli.harmless import harmless, harmless_json
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.evaluation.judging.prompts import opinion
+from qtmiddleware.evaluation.prompt_runner import parse_object
 from qtmiddleware.evaluation.reporting.figures import clean_text, fit_text, shorten_start
 from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.evaluation.testsets.filtering import Written, fault_of, fault_of_check
@@ -27,7 +28,6 @@ from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
 from qtmiddleware.transforms.json_reading import find_json
 from qtmiddleware.transforms.parsing import strip_thoughts
 from qtmiddleware.types import Match, Transformation
-from qtmiddleware.wrapping.inquiring import members
 
 QUESTION: Final = "Does Jaco have any health concerns in May 2024, and not before?"
 
@@ -122,7 +122,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "an answer with citations": _quietly(_read),
     "a streamed body": _quietly(_streamed),
     "opinion of a judge": _quietly(lambda text: opinion(Reply(text))),
-    "members of a reply": _quietly(lambda text: members(Reply(text), ("a",))),
+    "members of a reply": _quietly(lambda text: parse_object(Reply(text), ("a",))),
     "faults of a question": _quietly(lambda text: fault_of(Written(question=text[:300], answer=text[:2_000]), text)),
     "faults of a check": _quietly(lambda text: fault_of_check({"quote": text, "answers": "yes"}, text)),
     "is_prose": _quietly(is_prose),

@@ -15,10 +15,8 @@ from qtmiddleware.evaluation.measures import DEPTH, TOP_K
 from qtmiddleware.evaluation.measuring import Progress, measure
 from qtmiddleware.evaluation.runs import Run, run_of
 from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, chosen
-from qtmiddleware.wrapping.bound import Bound
-from qtmiddleware.wrapping.options import WrapOptions
-from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Wrapped
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 OWN: Final = "yours"
 

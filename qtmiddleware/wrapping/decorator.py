@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from qtmiddleware.wrapping.options import WrapOptions
 from qtmiddleware.wrapping.query_log import Redact
-from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware
+from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
 
 P = ParamSpec("P")

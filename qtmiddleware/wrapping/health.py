@@ -11,7 +11,7 @@ from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.runtime.drivers import Bulkhead
-from qtmiddleware.wrapping.equipment import Equipment
+from qtmiddleware.wrapping.component_factory import ComponentFactory
 
 
 class RedisState(StrEnum):
@@ -169,14 +169,14 @@ class Readiness:
         return {"ready": bool(self), "reasons": list(self.reasons)}
 
 
-def health_of(equipment: Equipment, cache: TransformationCache) -> Health:
-    """The health of a middleware with this *equipment* and *cache*; nothing is asked, waited for or changed."""
-    settings = equipment.config.settings
-    model, is_configured = equipment.model(settings), equipment.has_model
+def health_of(factory: ComponentFactory, cache: TransformationCache) -> Health:
+    """The health of a middleware with this *factory* and *cache*; nothing is asked, waited for or changed."""
+    settings = factory.config.settings
+    model, is_configured = factory.model(settings), factory.has_model
     return Health(
         model=_model(model, is_configured=is_configured),
-        chat_model=_model(equipment.chat(settings), is_configured=is_configured),
-        threads=_threads(equipment.bulkhead),
+        chat_model=_model(factory.chat(settings), is_configured=is_configured),
+        threads=_threads(factory.bulkhead),
         cache=_cache(cache, is_enabled=settings.cache.enabled),
         redis=_redis(cache),
         budget=_budget(model, settings.budget),

@@ -6,24 +6,21 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.config.overrides import Layers
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError, is_outage
-from qtmiddleware.protocols import Reranker
-from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.retrieval.request import Memory
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
 from qtmiddleware.runtime.cache import TransformationCache
-from qtmiddleware.runtime.drivers import Bulkhead, in_thread
+from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.steps import Rerank, Search
 from qtmiddleware.types import Retrieval
-from qtmiddleware.wrapping.calls import CallShape
-from qtmiddleware.wrapping.equipment import Equipment
-from qtmiddleware.wrapping.query_log import QueryLog, Redact, Writing
+from qtmiddleware.wrapping.component_factory import ComponentFactory, Runtime
+from qtmiddleware.wrapping.query_log import TextWriter
+from qtmiddleware.wrapping.signatures import CallSignature
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedders import CallableEmbedder
@@ -33,152 +30,118 @@ Vectors = Sequence[Sequence[float]]
 logger: Final = get_logger("qtmiddleware")
 
 
-@dataclass(frozen=True, slots=True)
-class Outfit:
-    """What one call of a wrapped function works with, all of it under the same settings."""
+class RuntimeSource:
+    """The `Runtime` of each call of one wrapped function, under what *middleware* is set to when the call begins.
 
-    settings: Settings
-    model: GovernedModel
-    chat: GovernedModel
-    memory: Memory
-    bulkhead: Bulkhead
-    shape: Shape | None = None
-    embedder: CallableEmbedder | None = None
-    log: QueryLog | None = None
-    reranker: Reranker | None = None
-    redact: Redact | None = None
-
-    @property
-    def is_off(self) -> bool:
-        """Whether nothing these settings ask for could change a result."""
-        settings = self.settings
-        return (
-            settings.transformation_type == "none"
-            and not settings.keyword_evidence.enabled
-            and not settings.rerank.enabled
-            and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
-            and settings.scores == "backend"
-            and settings.log.path is None
-        )
-
-
-class Outfits:
-    """The outfits of one wrapped function, under whatever *middleware* is set to when a call begins.
-
-    *equipment* answers what is in force; it is asked once a call, so that a reload is seen by a call as a whole or not
-    at all. *memory*, *shape* and *embedder* are the function's own and stay. *below* are layers of settings that lie
-    over the middleware's for good; *options* are those the function was wrapped with, ``None`` where it was not.
+    *factory* returns the middleware's current `ComponentFactory`. It is asked once a call, so that a call sees a reload
+    as a whole or not at all. *memory*, *shape* and *embedder* are the function's own and stay. *layers* are settings
+    that lie over the middleware's for good; *options* are those the function was wrapped with, ``None`` where it was
+    not wrapped by the user.
     """
 
     def __init__(
         self,
         middleware: Any,
-        equipment: Callable[[], Equipment],
+        factory: Callable[[], ComponentFactory],
         memory: Memory,
         *,
         shape: Shape | None = None,
         embedder: CallableEmbedder | None = None,
-        below: Layers = (),
+        layers: Layers = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.middleware = middleware
+        self.layers = layers
         self.options = options
-        self._equipment = equipment
+        self._factory = factory
         self._memory = memory
         self._shape = shape
         self._embedder = embedder
-        self.below = below
-        equipped = equipment()
-        self._made = equipped, self._outfit(equipped, ())
+        # Made once for each configuration, together with the factory that made it.
+        self._latest = (current := factory()), self._make(current, ())
 
-    def current(self, layers: Layers = ()) -> Outfit:
-        """The outfit with *layers* on top of all; raises `ConfigError` where they are impossible."""
-        equipment = self._equipment()
-        if layers:
-            return self._outfit(equipment, layers)
-        made_of, outfit = self._made
-        if made_of is not equipment:
-            outfit = self._outfit(equipment, ())
-            self._made = equipment, outfit
-        return outfit
+    def current(self, overrides: Layers = ()) -> Runtime:
+        """Returns the runtime with *overrides* on top of all; raises `ConfigError` where they are impossible."""
+        factory = self._factory()
+        if overrides:
+            return self._make(factory, overrides)
+        made_by, runtime = self._latest
+        if made_by is not factory:
+            runtime = self._make(factory, ())
+            self._latest = factory, runtime
+        return runtime
 
-    def under(self, config: Mapping[str, Any]) -> Outfits:
-        """Outfits with the settings of *config* laid over these for good, and a memory of their own."""
-        cache = TransformationCache(self._outfit(self._equipment(), (config,)).settings)
-        memory = Memory(cache, self._memory.sampler)
-        return Outfits(
+    def configured(self, config: Mapping[str, Any]) -> RuntimeSource:
+        """Returns a source with the settings of *config* laid over these for good, and a memory of its own."""
+        cache = TransformationCache(self.current((config,)).settings)
+        return RuntimeSource(
             self.middleware,
-            self._equipment,
-            memory,
+            self._factory,
+            Memory(cache, self._memory.sampler),
             shape=self._shape,
             embedder=self._embedder,
-            below=(*self.below, config),
+            layers=(*self.layers, config),
             options=self.options,
         )
 
-    def _outfit(self, equipment: Equipment, layers: Layers) -> Outfit:
-        settings = equipment.settings((*self.below, *layers))
-        if self.below:
-            # A memory of its own, which the middleware does not know of.
+    def _make(self, factory: ComponentFactory, overrides: Layers) -> Runtime:
+        settings = factory.settings((*self.layers, *overrides))
+        if self.layers:
+            # Its memory is its own: a reload of the middleware does not reach it.
             self._memory.cache.change(settings)
-        return Outfit(**equipment.parts(settings), memory=self._memory, shape=self._shape, embedder=self._embedder)
+        return factory.runtime(settings, self._memory, shape=self._shape, embedder=self._embedder)
 
 
-def awaitable(value: Any) -> Awaitable[Any]:
-    """*value* itself where it can be awaited, else something that gives it.
+def as_awaitable(value: Any) -> Awaitable[Any]:
+    """Returns *value* itself where it can be awaited, else an awaitable that returns it.
 
     A wrapper may make an asynchronous function synchronous and still look like it.
     """
-    return value if hasattr(value, "__await__") else _ready(value)
+
+    async def ready() -> Any:
+        return value
+
+    return value if hasattr(value, "__await__") else ready()
 
 
-def _may_narrow(step: Search, error: Exception) -> bool:
-    return step.may_narrow and step.top_k is not None and not is_outage(error)
-
-
-async def _ready(value: Any) -> Any:
-    return value
-
-
-class _Running:
+class _Call:
     """One call of a wrapped function by us, while it runs; threads and tasks of ours have it in their context."""
 
-    __slots__ = ("_before", "fn")
+    __slots__ = ("_token", "fn")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn: Callable[..., Any] | None = fn
 
     def __enter__(self) -> None:
-        self._before = _running.set((*_running.get(), self))
+        self._token = _calls.set((*_calls.get(), self))
 
     def __exit__(self, *_: object) -> None:
         # A task that the function began, and that outlives its call, is none of its calls any more.
         self.fn = None
         # A coroutine that is thrown away may be closed in another context than it ran in.
         with suppress(ValueError):
-            _running.reset(self._before)
+            _calls.reset(self._token)
 
 
-_running: Final[ContextVar[tuple[_Running, ...]]] = ContextVar("running", default=())
+_calls: Final[ContextVar[tuple[_Call, ...]]] = ContextVar("calls", default=())
 
 
-def is_within(fn: Callable[..., Any]) -> bool:
+def is_nested_call(fn: Callable[..., Any]) -> bool:
     """Whether we are called from within a call of *fn* that we made: a function that searches through itself."""
-    running = _running.get()
-    return bool(running) and any(it.fn is fn for it in running)
+    return any(call.fn is fn for call in _calls.get())
 
 
 class Invocation:
-    """One call of the wrapped function, ready to be made again with other texts."""
+    """One call of the wrapped function, ready to be made again with other texts: what its flow searches with."""
 
     __slots__ = (
         "_args",
-        "_call_shape",
         "_fn",
         "_is_async",
         "_kwargs",
         "_original",
-        "_outfit",
+        "_runtime",
+        "_signature",
         "bulkhead",
         "chat",
         "model",
@@ -188,110 +151,111 @@ class Invocation:
     def __init__(
         self,
         fn: Callable[..., Any],
-        call_shape: CallShape,
+        signature: CallSignature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         original: Any,
-        outfit: Outfit,
+        runtime: Runtime,
         *,
-        native_async: bool,
+        is_async: bool,
     ) -> None:
         self._fn = fn
-        self._call_shape = call_shape
+        self._signature = signature
         self._args = args
         self._kwargs = kwargs
         self._original = original
-        self._outfit = outfit
-        self.model = outfit.model
-        self.chat = outfit.chat
-        self.bulkhead = outfit.bulkhead
-        self._is_async = native_async
+        self._runtime = runtime
+        self._is_async = is_async
+        self.model = runtime.model
+        self.chat = runtime.chat
+        self.bulkhead = runtime.bulkhead
         # Embedding is awaited in the caller's own loop, where the connections of its client are, whatever follows.
-        self.native_async = native_async or self._embeds
-
-    @property
-    def _embeds(self) -> bool:
-        return self._outfit.embedder is not None
-
-    def _made(self, query: Any, top_k: int | None) -> Any:
-        if query is None or (top_k is None and query is self._original):
-            return self._fn(*self._args, **self._kwargs)
-        args, kwargs = self._call_shape.replaced(self._args, self._kwargs, query=query, top_k=top_k)
-        return self._fn(*args, **kwargs)
+        self.native_async = is_async or runtime.embedder is not None
 
     def search(self, step: Search) -> Any:
-        """The function's response to one text.
+        """Returns the function's response to one text.
 
         A function that refuses as many passages as the step asks for is called as the caller called it, if the step
         allows it, and will be from then on. What it raises then passes through.
         """
         query: Any = step.text
-        if self._embeds and query is not None:
+        if self._runtime.embedder is not None and query is not None:
             query = step.vector if step.vector is not None else self.embed((query,))[0]
         try:
-            return self._settled(query, step.top_k)
+            return self._call(query, step.top_k)
         except Exception as error:
             if not _may_narrow(step, error):
                 raise
-        response = self._settled(query, None)
-        self._outfit.memory.refuses_widening = True
+        response = self._call(query, None)
+        self._runtime.memory.refuses_widening = True
         return response
-
-    def _settled(self, query: Any, top_k: int | None) -> Any:
-        with _Running(self._fn):
-            return wait_for_response(self._made(query, top_k))
 
     async def asearch(self, step: Search) -> Any:
         """`search`, to be awaited."""
         query: Any = step.text
-        if self._embeds and query is not None:
+        if self._runtime.embedder is not None and query is not None:
             query = step.vector if step.vector is not None else (await self.aembed((query,)))[0]
         try:
-            return await self._amade(query, step.top_k)
+            return await self._acall(query, step.top_k)
         except Exception as error:
             if not _may_narrow(step, error):
                 raise
-        response = await self._amade(query, None)
-        self._outfit.memory.refuses_widening = True
+        response = await self._acall(query, None)
+        self._runtime.memory.refuses_widening = True
         return response
 
-    async def _amade(self, query: Any, top_k: int | None) -> Any:
-        if self._is_async:
-            with _Running(self._fn):
-                return await awaitable(self._made(query, top_k))
-        return await in_thread(lambda: self._settled(query, top_k))
+    def _call(self, query: Any, top_k: int | None) -> Any:
+        with _Call(self._fn):
+            return wait_for_response(self._call_plainly(query, top_k))
+
+    async def _acall(self, query: Any, top_k: int | None) -> Any:
+        if not self._is_async:
+            return await in_thread(lambda: self._call(query, top_k))
+        with _Call(self._fn):
+            return await as_awaitable(self._call_plainly(query, top_k))
+
+    def _call_plainly(self, query: Any, top_k: int | None) -> Any:
+        if query is None or (top_k is None and query is self._original):
+            return self._fn(*self._args, **self._kwargs)
+        args, kwargs = self._signature.replace(self._args, self._kwargs, query=query, top_k=top_k)
+        return self._fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """A vector a text; an asynchronous embed runs in the background loop."""
-        return self._embedder.embed(texts, self._outfit.settings.limits.max_concurrency)
+        """Returns a vector a text; an asynchronous embed runs in the background loop."""
+        return self._embedder.embed(texts, self._runtime.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
-        """A vector a text; a synchronous embed runs in a thread."""
-        return await self._embedder.aembed(texts, self._outfit.settings.limits.max_concurrency)
+        """Returns a vector a text; a synchronous embed runs in a thread."""
+        return await self._embedder.aembed(texts, self._runtime.settings.limits.max_concurrency)
 
     @property
     def _embedder(self) -> CallableEmbedder:
-        if self._outfit.embedder is None:
+        if self._runtime.embedder is None:
             raise WrapError("there is no embed= to make vectors of texts")
-        return self._outfit.embedder
+        return self._runtime.embedder
 
     def rerank(self, step: Rerank) -> Sequence[float]:
-        """A score a text."""
-        if self._outfit.reranker is None:
+        """Returns a score a text."""
+        if self._runtime.reranker is None:
             raise WrapError("no reranker is configured")
-        return self._outfit.reranker.rerank(step.query, step.texts)
+        return self._runtime.reranker.rerank(step.query, step.texts)
 
-    def finished(self, retrieval: Retrieval) -> Retrieval:
-        """*retrieval*, written to the log; that the log cannot be written is part of it then."""
-        log = self._outfit.log
+    def finish(self, retrieval: Retrieval) -> Retrieval:
+        """Returns *retrieval*, written to the log; that the log cannot be written is part of it then."""
+        log = self._runtime.log
         if log is not None:
-            trouble = log.append(retrieval)
-            if trouble is not None:
-                retrieval = replace(retrieval, status="degraded", degradations=(*retrieval.degradations, trouble))
+            degradation = log.append(retrieval)
+            if degradation is not None:
+                degradations = (*retrieval.degradations, degradation)
+                retrieval = replace(retrieval, status="degraded", degradations=degradations)
         if logger.isEnabledFor(logging.DEBUG):
-            shown = Writing(self._outfit.redact).shown
-            texts = [(it.kind, shown(it.text)) for it in retrieval.variants]
+            write = TextWriter(self._runtime.redact).write
+            texts = [(it.kind, write(it.text)) for it in retrieval.variants]
             query: Any = retrieval.original_query
-            asked = shown(query) if isinstance(query, str) else type(query).__name__
+            asked = write(query) if isinstance(query, str) else type(query).__name__
             logger.debug("query %s %r searched %s", retrieval.trace.query_id, asked, texts)
         return retrieval
+
+
+def _may_narrow(step: Search, error: Exception) -> bool:
+    return step.may_narrow and step.top_k is not None and not is_outage(error)

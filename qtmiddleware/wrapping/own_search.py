@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 Search = Wrapped[..., list[Record]]
 
 
-class _Held:
+class _Lease:
     """Lives as long as any search over one opened store does."""
 
     __slots__ = ("__weakref__",)
 
 
 class OwnSearch:
-    """The own store's search with a middleware around it, made once for all who ask."""
+    """The own store's search with a middleware around it, made once for all who ask. Thread-safe."""
 
-    __slots__ = ("_embedder", "_held", "_kit", "_lock", "_settings", "_store", "_wrapped")
+    __slots__ = ("_embedder", "_kit", "_lease", "_lock", "_search", "_settings", "_store")
 
     def __init__(self, settings: Settings, *, store: Store | None, embedder: Any) -> None:
         self._settings = settings
@@ -35,67 +35,68 @@ class OwnSearch:
         self._embedder = embedder
         self._lock = ForkLock()
         self._kit: Kit | None = None
-        self._held: _Held | None = None
-        self._wrapped: Search | None = None
+        self._lease: _Lease | None = None
+        self._search: Search | None = None
 
-    def wrapped(self, wrap: Callable[[Kit], Search]) -> Search:
-        """The search; the first call opens the store and lets *wrap* put the middleware around it."""
+    def get(self, wrap: Callable[[Kit], Search]) -> Search:
+        """Returns the search; the first call opens the store, and *wrap* puts the middleware around it."""
         # Those who wrap their own functions need no store; they do not wait for its modules.
         from qtmiddleware.rag.retriever import open_kit
 
         with self._lock.free:
-            if self._wrapped is None:
+            if self._search is None:
                 if self._kit is None:
                     self._kit = open_kit(self._settings, store=self._store, embedder=self._embedder, must_exist=True)
-                    self._held = _Held()
-                # What it is registered with lives until the search is gone.
-                finalize(self._kit.search, _let_go, self._held).atexit = False
-                self._wrapped = wrap(self._kit)
-            return self._wrapped
+                    self._lease = _Lease()
+                # The finalizer holds the lease until the search is gone.
+                finalize(self._kit.search, _find_nothing, self._lease).atexit = False
+                self._search = wrap(self._kit)
+            return self._search
 
-    def under(self, settings: Settings) -> OwnSearch:
-        """The search under other *settings*, over the same open store where they name the same."""
-        if _searched_with(settings) == _searched_with(self._settings):
+    def with_settings(self, settings: Settings) -> OwnSearch:
+        """Returns the search under other *settings*, over the same open store where they name the same."""
+        if _search_key(settings) == _search_key(self._settings):
             return self
-        made = OwnSearch(settings, store=self._store, embedder=self._embedder)
+        other = OwnSearch(settings, store=self._store, embedder=self._embedder)
         with self._lock.free:
-            kit, held = self._kit, self._held
-        if kit is not None and _opened_with(settings) == _opened_with(self._settings):
+            kit, lease = self._kit, self._lease
+        if kit is not None and _store_key(settings) == _store_key(self._settings):
             from qtmiddleware.rag.retriever import with_search
 
-            made._kit, made._held = with_search(kit, settings), held
-        return made
+            other._kit, other._lease = with_search(kit, settings), lease
+        return other
 
     def retire(self, successor: OwnSearch) -> None:
-        """Close the store where it was opened here and *successor* has another, once nobody holds a search over it."""
+        """Close the store once nobody holds a search over it, if it was opened here and *successor* has another."""
         if successor is self:
             return
-        with self._lock.free:
-            kit, held = self._kit, self._held
-            self._kit = self._held = self._wrapped = None
-        if kit is not None and held is not None and held is not successor._held:
-            finalize(held, replace(kit, search=_let_go).close).atexit = False
+        kit, lease = self._forget()
+        if kit is not None and lease is not None and lease is not successor._lease:
+            finalize(lease, replace(kit, search=_find_nothing).close).atexit = False
 
     def close(self) -> None:
         """Close the store where it was opened here; the next search opens it again."""
-        with self._lock.free:
-            kit = self._kit
-            self._kit = self._held = self._wrapped = None
+        kit, _ = self._forget()
         if kit is not None:
             kit.close()
 
+    def _forget(self) -> tuple[Kit | None, _Lease | None]:
+        with self._lock.free:
+            kit, lease = self._kit, self._lease
+            self._kit = self._lease = self._search = None
+        return kit, lease
 
-def _opened_with(settings: Settings) -> tuple[object, ...]:
-    """What a store is opened with."""
+
+def _store_key(settings: Settings) -> tuple[object, ...]:
+    """Returns what a store is opened with."""
     return settings.index_path, settings.embedding_model, settings.embedding_dimensions, settings.store
 
 
-def _searched_with(settings: Settings) -> tuple[object, ...]:
-    """What the search over a store is made with."""
+def _search_key(settings: Settings) -> tuple[object, ...]:
+    """Returns what the search over a store is made with."""
     rules = settings.preprocess if settings.hybrid.enabled else None
-    return *_opened_with(settings), settings.hybrid, rules, settings.top_k
+    return *_store_key(settings), settings.hybrid, rules, settings.top_k
 
 
-def _let_go(*_: Any) -> list[Record]:
-    """Nothing."""
+def _find_nothing(*_: Any) -> list[Record]:
     return []

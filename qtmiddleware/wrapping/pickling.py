@@ -36,7 +36,7 @@ def _module_of(frame: Any) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def name_of(fn: Any, found: object) -> str | None:
+def find_import_name(fn: Any, found: object) -> str | None:
     """The name under which the module of *fn* holds *found*, ``None`` where it holds something else or nothing."""
     name = getattr(fn, "__qualname__", None)
     place: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
@@ -58,7 +58,7 @@ def check_picklable(what: str, given: Any, *, by_value: bool) -> None:
     ):
         kind = type(given).__qualname__
         raise PicklingError(f"{what} is no function ({kind}): it may hold a key or a connection; {ADVICE}")
-    if not by_value and name_of(given, given) is None:
+    if not by_value and find_import_name(given, given) is None:
         raise PicklingError(
             f"{what} cannot be imported as {given.__module__}.{given.__qualname__}; pickle it with cloudpickle, or"
             f" {ADVICE}"

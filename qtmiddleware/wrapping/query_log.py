@@ -1,4 +1,4 @@
-"""A JSON-lines record of every query, each line linking it with every step of its retrieval."""
+"""The query log: a JSON-lines record of every query with all steps of its retrieval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 logger: Final = get_logger("qtmiddleware")
 
 Redact = Callable[[str], str]
-"""From a query's text to the text that may be written down."""
+"""Returns what may be written down of a query's text."""
 
 # What tells a reader which passage it was without showing its text.
 _LABELS: Final = ("title", "url", "source")
@@ -34,11 +34,11 @@ def _row(key: Key, score: float | None = None, metadata: Mapping[str, Any] | Non
     return row
 
 
-def _listed(ranking: Ranking) -> list[dict[str, Any]]:
+def _rows(ranking: Ranking) -> list[dict[str, Any]]:
     return [_row(key, score) for key, score in zip(ranking.keys, ranking.scores, strict=True)]
 
 
-def _final(matches: Iterable[Match]) -> list[dict[str, Any]]:
+def _match_rows(matches: Iterable[Match]) -> list[dict[str, Any]]:
     return [_row((match.namespace, match.id or "\0"), match.fused_score, match.metadata) for match in matches]
 
 
@@ -50,65 +50,63 @@ def _timestamp(seconds: float) -> str | None:
         return None
 
 
-def hashed(text: str) -> str:
-    """What stands for a *text* that is not written down: the first 16 hex digits of its SHA-256."""
+def hash_text(text: str) -> str:
+    """Returns what is written in place of *text*: the first 16 hex digits of its SHA-256."""
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-class Writing:
-    """The texts of one record as they may be written down.
+class TextWriter:
+    """Writes the texts of one record: as *redact* returns them, or hashed where *query_text* is false.
 
-    *redact* is asked for each; *failure* says what it did wrong, without any text, where it raised or gave no text.
-    Such a text is hashed.
+    A text for which *redact* raises or returns no text is hashed; *failure* says then what it did, without any text.
     """
 
-    def __init__(self, redact: Redact | None, *, query_text: bool = True) -> None:
+    def __init__(self, redact: Redact | None = None, *, query_text: bool = True) -> None:
         self._redact = redact
         self._query_text = query_text
         self.failure = ""
 
-    def shown(self, text: str) -> str:
-        """What may be written of *text*; raises nothing."""
+    def write(self, text: str) -> str:
+        """Returns what may be written of *text*; raises nothing."""
         if not self._query_text:
-            return hashed(text)
+            return hash_text(text)
         if self._redact is None:
             return text
         try:
-            made = self._redact(text)
+            redacted = self._redact(text)
         except Exception as error:
             # Its message may quote what was to be kept out.
             self.failure = f"raised {type(error).__name__}"
-            return hashed(text)
-        if not isinstance(made, str):
-            self.failure = f"returned {type(made).__name__}, not text"
-            return hashed(text)
-        return made
+            return hash_text(text)
+        if not isinstance(redacted, str):
+            self.failure = f"returned {type(redacted).__name__}, not text"
+            return hash_text(text)
+        return redacted
 
 
-def record(retrieval: Retrieval, *, query_text: bool = True, writing: Writing | None = None) -> dict[str, Any]:
-    """One retrieval as a plain JSON-ready record.
+def build_record(retrieval: Retrieval, writer: TextWriter | None = None) -> dict[str, Any]:
+    """Returns one retrieval as a plain JSON-ready record.
 
     ``retrieval_steps`` holds the list of every search, the fused list and the final one. Passage texts are never part
-    of it; query texts are replaced by the first 16 hex digits of their SHA-256 where *query_text* is false, and by what
-    *writing*, where it is given, makes of them.
+    of it; query texts are as *writer* writes them, by default as they are.
     """
-    shown = (writing or Writing(None, query_text=query_text)).shown
+    write = (writer or TextWriter()).write
     trace = retrieval.trace
     query: Any = retrieval.original_query
     return {
         "query_id": trace.query_id,
         "timestamp": _timestamp(trace.started_at),
         # What is no text may be anything: only its kind is written.
-        "queries": [shown(query) if isinstance(query, str) else type(query).__name__],
+        "queries": [write(query) if isinstance(query, str) else type(query).__name__],
         "variants": [
-            {"kind": variant.kind, "text": shown(variant.text), "weight": round(variant.weight, 4)}
+            {"kind": variant.kind, "text": write(variant.text), "weight": round(variant.weight, 4)}
             for variant in retrieval.variants
         ],
         "retrieval_steps": {
-            "searches": [{"kind": it.variant.kind, "found": _listed(it)} for it in retrieval.rankings],
+            "searches": [{"kind": it.variant.kind, "found": _rows(it)} for it in retrieval.rankings],
             "fusion": [_row(key) for key in retrieval.fused],
             "rerank": [_row(key) for key in retrieval.reranked],
-            "final": _final(retrieval.matches),
+            "final": _match_rows(retrieval.matches),
         },
         "status": retrieval.status,
         "degradations": [[it.stage, it.reason, it.detail] for it in retrieval.degradations],
@@ -119,13 +117,13 @@ def record(retrieval: Retrieval, *, query_text: bool = True, writing: Writing | 
 class QueryLog:
     """Appends records to a file only its owner may read; whole lines, also with many threads and processes.
 
-    *redact* is given every query and every text that was searched for it, and what it returns is written in their
+    *redact* is called with every query and every text that was searched for it, and what it returns is written in their
     place. It runs in the caller's thread, or loop, for each text anew, and should be quick. Where it raises or returns
-    no text, the text's hash is written, never the text. With *query_text* false hashes are all that is written, and
-    *redact* is not asked.
+    no text, the text's hash is written, never the text. With *query_text* false only hashes are written, and *redact*
+    is not called.
 
-    The folder it lies in has to be there, as for `logging.FileHandler`; a file that is there keeps its permissions. A
-    blank line may stand between two records: who finds the last line unfinished cannot know whether its writer died.
+    The folder must exist, as for `logging.FileHandler`; an existing file keeps its permissions. There may be blank
+    lines between records: a writer that finds the last line unfinished cannot know whether its author died.
     """
 
     def __init__(
@@ -145,9 +143,9 @@ class QueryLog:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
     def append(self, retrieval: Retrieval) -> Degradation | None:
-        """`write` for those to whom a log is worth no answer: what went wrong, if anything did, is returned.
+        """`write`, which raises nothing: returns the degradation where the record could not be written.
 
-        It is logged as a warning when it begins and when records are written again, with how many failed meanwhile.
+        A warning is logged when writing begins to fail, and when it works again, with how many records failed.
         """
         try:
             self.write(retrieval)
@@ -168,11 +166,11 @@ class QueryLog:
         Raises `OSError` where the file cannot be written, `ConfigError` where its folder is missing and, when the
         record was written, where *redact* failed: it says how, without any text.
         """
-        writing = Writing(self._redact, query_text=self._query_text)
-        line = json.dumps(record(retrieval, writing=writing), ensure_ascii=False, default=str)
+        writer = TextWriter(self._redact, query_text=self._query_text)
+        line = json.dumps(build_record(retrieval, writer), ensure_ascii=False, default=str)
         try:
             append_line(self._path, line.encode("utf-8", "replace"))
         except FileNotFoundError:
             raise ConfigError("the folder of log.path is missing; make it", path="log.path") from None
-        if writing.failure:
-            raise ConfigError(f"redact {writing.failure}; hashes were written in place of texts", path="redact")
+        if writer.failure:
+            raise ConfigError(f"redact {writer.failure}; hashes were written in place of texts", path="redact")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread, current_thread
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.overrides import current_overrides
@@ -16,25 +16,24 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.protocols import LanguageModel, Prompt, Record, Reply, Store
+from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import transform
-from qtmiddleware.retrieval.request import Memory, Request
+from qtmiddleware.retrieval.request import Memory, Request, validate_query
 from qtmiddleware.retrieval.responses import CustomShape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
 from qtmiddleware.types import Answer, Deadline, Transformation
-from qtmiddleware.wrapping.bound import WrappedClassMethod
-from qtmiddleware.wrapping.calls import CallShape
-from qtmiddleware.wrapping.equipment import Equipment
-from qtmiddleware.wrapping.invocation import Outfits
-from qtmiddleware.wrapping.options import AskOptions, WrapOptions, awaits
+from qtmiddleware.wrapping.component_factory import ComponentFactory
+from qtmiddleware.wrapping.invocation import RuntimeSource
 from qtmiddleware.wrapping.own_search import OwnSearch
 from qtmiddleware.wrapping.pickling import check_picklable, modules_by_value
 from qtmiddleware.wrapping.query_log import Redact
-from qtmiddleware.wrapping.transforming import Transforming
-from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
+from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
+from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
 if TYPE_CHECKING:
     from qtmiddleware.rag.answering import AnswerStream, AsyncAnswerStream
@@ -46,6 +45,32 @@ R = TypeVar("R")
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
 
 logger: Final = get_logger("qtmiddleware")
+
+
+class AskOptions(TypedDict, total=False):
+    """The conversation so far, oldest first, and settings overridden for this call."""
+
+    history: Iterable[Any] | None
+    config: Mapping[str, Any] | None
+
+
+class WrapOptions(TypedDict, total=False):
+    """How a function is to be read.
+
+    *query_arg* and *top_k_arg* name its parameters where the usual names are not used (``inputs.text`` reaches into a
+    mapping). *embed* turns texts into vectors for a function that takes a vector: a function of a text or of a list of
+    texts, or an object of LangChain, LlamaIndex or sentence-transformers, as `CallableEmbedder` takes them. *read*
+    takes the matches out of a response of an own shape and *write* puts others back in. *kind* is ``sync`` or ``async``
+    where that cannot be seen.
+    """
+
+    query_arg: str | None
+    top_k_arg: str | None
+    embed: Any
+    read: Callable[[Any], Sequence[Any]] | None
+    write: Callable[[Any, Sequence[Any]], Any] | None
+    kind: Literal["sync", "async"] | None
+
 
 _REHEARSED: Final = "What does Nike sell in Europe since 2020?"
 _NO_HURRY_MS: Final = 600_000
@@ -93,21 +118,20 @@ class QueryMiddleware:
             "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
         }  # fmt: skip
         # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
-        self._equipment = Equipment(Config.load(config), client, reranker, redact)
-        # What is no model or reranker is refused here, not at the first question.
-        self._equipment.parts(self.settings)
+        self._factory = ComponentFactory(Config.load(config), client, reranker, redact)
         self._memory = Memory(TransformationCache(self.settings))
-        self._own = OwnSearch(self.settings, store=store, embedder=embedder)
+        self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
         self._reloading = ForkLock()
         self._is_closed = False
+        # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
-        if self._equipment.asks(self.settings) and self._equipment.has_model:
+        if self._factory.asks_slow_model() and self._factory.has_model:
             load_in_background(self._load, self._rehearse)
 
     @property
     def config(self) -> Config:
         """What is set, and where each value came from."""
-        return self._equipment.config
+        return self._factory.config
 
     @property
     def settings(self) -> Settings:
@@ -117,7 +141,7 @@ class QueryMiddleware:
     @property
     def model(self) -> LanguageModel:
         """The language model of this middleware's own settings."""
-        return self._equipment.model(self.settings)
+        return self._factory.model(self.settings)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **given: Any) -> QueryMiddleware:
@@ -141,18 +165,20 @@ class QueryMiddleware:
         `WrapOptions`. Raises `WrapError` where the query cannot be found in *fn*'s signature.
         """
         if isinstance(fn, classmethod | staticmethod):
-            kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
-            return kind(self.wrap(fn.__func__, **options))
-        is_awaited = awaits(fn, options.get("kind"))
+            method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
+            return method_kind(self.wrap(fn.__func__, **options))
+        kind = AsyncWrapped if returns_awaitable(fn, options.get("kind")) else Wrapped
         embed = options.get("embed")
-        call_shape = CallShape.of(
+        signature = read_signature(
             fn,
             query_arg=options.get("query_arg"),
             top_k_arg=options.get("top_k_arg"),
             takes_vector=embed is not None,
         )
-        outfits = self._outfits(embed=embed, read=options.get("read"), write=options.get("write"), options=options)
-        return (AsyncWrapped if is_awaited else Wrapped)(fn, call_shape, outfits)
+        source = self._runtime_source(
+            embed=embed, read=options.get("read"), write=options.get("write"), options=options
+        )
+        return kind(fn, signature, source)
 
     def reload(self, config: ConfigSource) -> None:
         """Go on under another *config*, given as to `QueryMiddleware`; raises `ConfigError` and changes nothing then.
@@ -167,24 +193,24 @@ class QueryMiddleware:
         Thread-safe, but not for signal handlers: let those wake a thread that reloads.
         """
         loaded = Config.load(config)
-        settings = loaded.settings
         with self._reloading.free:
-            former, equipment = self._equipment, self._equipment.under(loaded)
-            if equipment is not former:
-                # What is wrong with the shared cache is told before anything has changed.
-                TransformationCache(settings).close()
-                own = self._own.under(settings)
-                self._load(equipment)
-                equipment.prepare(settings)
-            self._memory.cache.change(settings)
-            if equipment is former:
+            former = self._factory
+            factory = former.with_config(loaded)
+            if factory is former:
+                self._memory.cache.change(loaded.settings)
                 return
-            left, self._own = self._own, own
-            self._equipment = equipment
-            equipment.succeed()
-            left.retire(own)
+            # What is wrong with the shared cache, or needs time, is known before anything has changed.
+            TransformationCache(loaded.settings).close()
+            own_search = self._own_search.with_settings(loaded.settings)
+            self._load(factory)
+            factory.load_reranker()
+            self._memory.cache.change(loaded.settings)
+            former_search, self._own_search = self._own_search, own_search
+            self._factory = factory
+            factory.succeed()
+            former_search.retire(own_search)
         if self._is_closed:
-            equipment.close()
+            factory.close()
         before = {name: value for name, value, _ in former.config.rows()}
         changed = [name for name, value, _ in loaded.rows() if value != before[name]]
         logger.info("the configuration was reloaded; changed: %s", ", ".join(changed) or "no setting")
@@ -194,7 +220,7 @@ class QueryMiddleware:
         # Those who never ask do not wait for its modules.
         from qtmiddleware.wrapping.health import health_of
 
-        return health_of(self._equipment, self._memory.cache)
+        return health_of(self._factory, self._memory.cache)
 
     def ready(self) -> Readiness:
         """Whether questions should come here, as a readiness probe asks it; instant, and raises nothing.
@@ -206,8 +232,8 @@ class QueryMiddleware:
         from qtmiddleware.wrapping.health import NotReady, Readiness
 
         is_loading = is_warming() or any(thread.is_alive() for thread in tuple(self._warming))
-        found = {NotReady.CLOSED: self._is_closed, NotReady.LOADING: is_loading}
-        return Readiness(tuple(reason for reason, holds in found.items() if holds))
+        reasons = {NotReady.CLOSED: self._is_closed, NotReady.LOADING: is_loading}
+        return Readiness(tuple(reason for reason, holds in reasons.items() if holds))
 
     def warm_up(self) -> None:
         """Load now what the first question needs, and return when that is done.
@@ -224,16 +250,15 @@ class QueryMiddleware:
             finish_loading()
             self._load()
             self._rehearse()
-            self._equipment.prepare(self.settings)
+            self._factory.load_reranker()
         finally:
             self._warming.remove(thread)
 
-    def _load(self, equipment: Equipment | None = None) -> None:
+    def _load(self, factory: ComponentFactory | None = None) -> None:
         """Load the model's packages and make its client; a question that is asked meanwhile waits for that."""
-        equipment = equipment or self._equipment
-        settings = equipment.config.settings
-        if equipment.asks(settings):
-            model: Any = equipment.model(settings).inner
+        factory = factory or self._factory
+        if factory.asks_slow_model():
+            model: Any = factory.model(factory.config.settings).inner
             with suppress(Exception):
                 model.warm_up()
 
@@ -248,7 +273,9 @@ class QueryMiddleware:
         request = Request(_REHEARSED, (), settings, Memory(TransformationCache(settings)))
         run(transform(request), ModelOnly(_Rehearsal()))
 
-    def _outfits(self, *, embed: Any, read: Any, write: Any, options: Mapping[str, Any] | None = None) -> Outfits:
+    def _runtime_source(
+        self, *, embed: Any = None, read: Any = None, write: Any = None, options: Mapping[str, Any] | None = None
+    ) -> RuntimeSource:
         if (read is None) != (write is None):
             raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
         embedder = None
@@ -257,9 +284,9 @@ class QueryMiddleware:
             from qtmiddleware.providers.embedders import query_embedder
 
             embedder = query_embedder(embed)
-        return Outfits(
+        return RuntimeSource(
             self,
-            lambda: self._equipment,
+            lambda: self._factory,
             Memory(self._memory.cache, self._memory.sampler),
             shape=CustomShape(read, write) if read is not None else None,
             embedder=embedder,
@@ -272,15 +299,13 @@ class QueryMiddleware:
 
         Raises `StoreError` where there is no index yet or it was made with another embedding model.
         """
-        return self._own.wrapped(self._around)
+        return self._own_search.get(self._wrap_store)
 
-    def _around(self, kit: Kit) -> Wrapped[..., list[Record]]:
-        call_shape = CallShape.of(
-            kit.search, query_arg="query", top_k_arg="top_k", takes_vector=kit.query_embedder is not None
-        )
-        outfits = self._outfits(embed=kit.query_embedder, read=None, write=None)
-        self._equipment.prepare(self.settings)
-        return Wrapped(kit.search, call_shape, outfits)
+    def _wrap_store(self, kit: Kit) -> Wrapped[..., list[Record]]:
+        embedder = kit.query_embedder
+        signature = read_signature(kit.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None)
+        self._factory.load_reranker()
+        return Wrapped(kit.search, signature, self._runtime_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
         """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.
@@ -304,7 +329,7 @@ class QueryMiddleware:
 
     def preprocess(self, query: str) -> str:
         """The keywords of *query* under this configuration."""
-        options = self._equipment.settings(current_overrides()).preprocess
+        options = self._factory.settings(current_overrides()).preprocess
         return preprocess(
             query, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words
         )
@@ -322,10 +347,8 @@ class QueryMiddleware:
 
         What could not be had is empty, and ``notes`` says why; nothing is raised for it.
         """
-        transforming, world = self._transforming(options)
-        if isinstance(query, str):
-            return run(transforming.one(query), world)
-        return run(transforming.many(query), world)
+        result: Transformation | list[Transformation] = run(*self._transform_flow(query, options))
+        return result
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -338,35 +361,54 @@ class QueryMiddleware:
         self, query: str | Sequence[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
         """`transform` without blocking the running loop."""
-        transforming, world = self._transforming(options)
-        if isinstance(query, str):
-            return await arun(transforming.one(query), world)
-        return await arun(transforming.many(query), world)
+        return await arun(*self._transform_flow(query, options))
 
-    def _transforming(self, options: AskOptions) -> tuple[Transforming, ModelOnly]:
-        equipment, config = self._equipment, options.get("config")
-        settings = equipment.settings((*current_overrides(), config) if config else current_overrides())
-        model = equipment.model(settings)
-        bulkhead = equipment.bulkhead
-        return Transforming(settings, model, self._memory, options, bulkhead), ModelOnly(model, bulkhead)
+    def _transform_flow(self, query: str | Sequence[str], options: AskOptions) -> tuple[Flow[Any], ModelOnly]:
+        """Returns the flow for one query or many, and what it is run with; raises `InvalidQuery` for a bad one."""
+        factory, config = self._factory, options.get("config")
+        settings = factory.settings((*current_overrides(), config) if config else current_overrides())
+        model = factory.model(settings)
+        history = read_history(options.get("history"))
+
+        def request(text: str, *, shares: bool) -> Request:
+            return Request(
+                original=text,
+                history=history.messages,
+                history_problem=history.problem,
+                settings=settings,
+                memory=self._memory,
+                model=model.name,
+                shares=shares,
+                reason_to_wait=model.reason_to_wait,
+                bulkhead=factory.bulkhead,
+            )
+
+        world = ModelOnly(model, factory.bulkhead)
+        if isinstance(query, str):
+            return transform(request(validate_query(query, "query", settings), shares=True)), world
+        # All of them before the first is asked: a bad one costs nothing.
+        texts = [validate_query(it, "query", settings) for it in query]
+        # Each distinct one once: those that run side by side must not wait for each other.
+        requests = {text: request(text, shares=False) for text in texts}
+        return _transform_many(texts, requests, settings.limits.max_concurrency), world
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""
         self._is_closed = True
         self._memory.sampler.flush(logger)
         finish_loading()
-        self._own.close()
+        self._own_search.close()
         self._memory.cache.close()
-        self._equipment.close()
+        self._factory.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
         self._is_closed = True
         self._memory.sampler.flush(logger)
         finish_loading()
-        self._own.close()
+        self._own_search.close()
         self._memory.cache.close()
-        await self._equipment.aclose()
+        await self._factory.aclose()
 
     def __copy__(self) -> QueryMiddleware:
         return self
@@ -400,3 +442,14 @@ class QueryMiddleware:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _transform_many(texts: Sequence[str], requests: Mapping[str, Request], limit: int) -> Flow[list[Transformation]]:
+    """The flow that transforms each of *texts*, at most *limit* at once."""
+    distinct = list(requests)
+    transformations: dict[str, Transformation] = {}
+    for start in range(0, len(distinct), limit):
+        batch = distinct[start : start + limit]
+        results = yield from gather_flows([transform(requests[text]) for text in batch], limit=limit)
+        transformations.update(zip(batch, results, strict=True))
+    return [transformations[text] for text in texts]

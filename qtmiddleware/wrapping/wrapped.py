@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, SupportsIndex, TypeVar, overload
@@ -16,10 +17,10 @@ from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
 from qtmiddleware.runtime.drivers import arun, run
 from qtmiddleware.types import Answer, Degradation, Retrieval
-from qtmiddleware.wrapping.bound import Bound, binds, mark_as_coroutine_function
-from qtmiddleware.wrapping.calls import CallShape
-from qtmiddleware.wrapping.invocation import Invocation, Outfit, Outfits, awaitable, is_within
-from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, is_in, modules_by_value, name_of
+from qtmiddleware.wrapping.component_factory import Runtime
+from qtmiddleware.wrapping.invocation import Invocation, RuntimeSource, as_awaitable, is_nested_call
+from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, find_import_name, is_in, modules_by_value
+from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
     from qtmiddleware.rag.answering import Answering, AnswerStream, AsyncAnswerStream
@@ -48,12 +49,12 @@ class Wrapped(Generic[P, R]):
     is_async = False
     _is_qtmiddleware = True
 
-    def __init__(self, fn: Callable[P, R], call_shape: CallShape, outfits: Outfits) -> None:
+    def __init__(self, fn: Callable[P, R], signature: CallSignature, source: RuntimeSource) -> None:
         self._fn = fn
-        self._call_shape = call_shape
-        self._outfits = outfits
-        self._takes_history = _has_parameter(fn, "history")
-        self._takes_config = _has_parameter(fn, "config")
+        self._signature = signature
+        self._source = source
+        self._takes_history = has_parameter(fn, "history")
+        self._takes_config = has_parameter(fn, "config")
         # Not the function's own attributes: they are found through `__getattr__` and must not hide ours.
         functools.update_wrapper(self, fn, updated=())
 
@@ -61,8 +62,8 @@ class Wrapped(Generic[P, R]):
         """What the function returns for these arguments, with better matches in it."""
         if self._passes_through():
             return self._fn(*args, **kwargs)
-        request, call = self._request(args, kwargs, brief=True)
-        return call.finished(run(retrieve(request), call)).response  # type: ignore[no-any-return]
+        request, call = self._prepare(args, kwargs, brief=True)
+        return call.finish(run(retrieve(request), call)).response  # type: ignore[no-any-return]
 
     def retrieve(
         self,
@@ -79,8 +80,8 @@ class Wrapped(Generic[P, R]):
         query, a vector or an id in its place) is passed on as it is, and ``degradations`` says why. Raises what the
         function itself raises, and `ConfigError` for bad settings.
         """
-        request, call = self._request(args, kwargs, history, config, qtm_config)
-        return call.finished(run(retrieve(request), call))
+        request, call = self._prepare(args, kwargs, history, config, qtm_config)
+        return call.finish(run(retrieve(request), call))
 
     async def aretrieve(
         self,
@@ -91,8 +92,8 @@ class Wrapped(Generic[P, R]):
         **kwargs: Any,
     ) -> Retrieval:
         """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
-        request, call = self._request(args, kwargs, history, config, qtm_config)
-        return call.finished(await arun(retrieve(request), call))
+        request, call = self._prepare(args, kwargs, history, config, qtm_config)
+        return call.finish(await arun(retrieve(request), call))
 
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """The answer to the query of these arguments from what the function finds for them, with citations.
@@ -124,36 +125,36 @@ class Wrapped(Generic[P, R]):
     @property
     def middleware(self) -> Any:
         """The `QueryMiddleware` around this function, with its `health`, `ready`, `reload` and `close`."""
-        return self._outfits.middleware
+        return self._source.middleware
 
     @property
-    def _outfit(self) -> Outfit:
+    def _runtime(self) -> Runtime:
         """What a call that begins now works with."""
-        return self._outfits.current()
+        return self._source.current()
 
     @property
     def top_k_argument(self) -> str | None:
         """The name of the parameter that says how many passages are wanted, where the signature shows it."""
-        return self._call_shape.top_k_argument
+        return self._signature.top_k_argument
 
     def configured(self, config: Mapping[str, Any]) -> Self:
         """The same function under the settings of *config*, laid over its own, with a memory of its own.
 
         Raises `ConfigError` for what is impossible or cannot change once a function is wrapped, as the store.
         """
-        return type(self)(self._fn, self._call_shape, self._outfits.under(config))
+        return type(self)(self._fn, self._signature, self._source.configured(config))
 
     def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Answering, Invocation]:
         # Those who only retrieve do not wait for what answers.
         from qtmiddleware.rag.answering import Answering
 
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, call = self._request(args, kwargs, *ours)
+        request, call = self._prepare(args, kwargs, *ours)
         if request.problem is not None and request.problem.reason != "nested":
-            raise build_invalid_query(request.problem, self._call_shape.argument)
-        return Answering(request, call.chat, call.finished), call
+            raise build_invalid_query(request.problem, self._signature.argument)
+        return Answering(request, call.chat, call.finish), call
 
-    def _request(
+    def _prepare(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -163,53 +164,52 @@ class Wrapped(Generic[P, R]):
         *,
         brief: bool = False,
     ) -> tuple[Request, Invocation]:
+        """Returns what the flow works on, and what it searches with."""
         if isinstance(history, Iterator):
             history = tuple(history)
         if history and self._takes_history:
             kwargs = {**kwargs, "history": history}
         if config is not None and self._takes_config:
             kwargs, config = {**kwargs, "config": config}, None
-        layers = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
-        outfit = self._outfits.current(layers)
-        call_shape = self._call_shape
-        original, problem = self._query(args, kwargs, outfit.settings)
+        overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
+        runtime = self._source.current(overrides)
+        original, problem = self._find_query(args, kwargs, runtime.settings)
         # Without a query nothing shows where the number of passages would be either, and nothing is cut.
-        top_k = call_shape.top_k(args, kwargs) if problem is None else None
+        top_k = self._signature.top_k(args, kwargs) if problem is None else None
         conversation = read_history(history)
         request = Request(
             original=original,
             history=conversation.messages,
-            settings=outfit.settings,
-            memory=outfit.memory,
+            settings=runtime.settings,
+            memory=runtime.memory,
             # What is no number of passages is the function's own affair.
             top_k=top_k if top_k is None or top_k > 0 else None,
             problem=problem,
             history_problem=conversation.problem,
-            shape=outfit.shape,
-            model=outfit.model.name,
-            reason_to_wait=outfit.model.reason_to_wait,
-            bulkhead=outfit.bulkhead,
-            embeds=outfit.embedder is not None,
-            response_only=brief and outfit.log is None,
-            reranker_is_unloaded=getattr(outfit.reranker, "is_unread", False) is True,
+            shape=runtime.shape,
+            model=runtime.model.name,
+            reason_to_wait=runtime.model.reason_to_wait,
+            bulkhead=runtime.bulkhead,
+            embeds=runtime.embedder is not None,
+            response_only=brief and runtime.log is None,
+            reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
         )
-        call = Invocation(self._fn, call_shape, args, kwargs, original, outfit, native_async=self.is_async)
-        return request, call
+        return request, Invocation(self._fn, self._signature, args, kwargs, original, runtime, is_async=self.is_async)
 
     def _passes_through(self) -> bool:
         """Whether a call is the function's own: nothing is to be done, or the function searches through itself."""
-        return (self._outfit.is_off and not current_overrides()) or is_within(self._fn)
+        return (self._runtime.is_off and not current_overrides()) or is_nested_call(self._fn)
 
-    def _query(
+    def _find_query(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
     ) -> tuple[Any, Degradation | None]:
-        """The query as it was passed, ``""`` where there is none, and why it cannot be worked with."""
+        """Returns the query as it was passed, ``""`` where there is none, and why it cannot be worked with."""
         try:
-            query = self._call_shape.query(args, kwargs)
+            query = self._signature.query(args, kwargs)
         except WrapError as error:
             return "", Degradation("query", "missing", str(error))
         problem = find_query_problem(query, settings)
-        if problem is None and is_within(self._fn):
+        if problem is None and is_nested_call(self._fn):
             problem = Degradation("query", "nested", "the function searches through itself; nothing was added")
         return query, problem
 
@@ -240,10 +240,10 @@ class Wrapped(Generic[P, R]):
         Nothing made along the way is taken along: clients, caches, locks and keys are those of the other process.
         Raises `PicklingError`, which says what to do.
         """
-        modules, name = modules_by_value(), name_of(self._fn, self)
+        modules, name = modules_by_value(), find_import_name(self._fn, self)
         if name is not None and (modules is None or not is_in(self._fn.__module__, modules)):
             return name
-        middleware, options, below = self._outfits.middleware, self._outfits.options, self._outfits.below
+        middleware, options, below = self._source.middleware, self._source.options, self._source.layers
         if options is None:
             raise PicklingError(f"{self!r} cannot be pickled; {ADVICE}")
         given = {f"the function of {self!r}": self._fn, **{f"{it}=": options[it] for it in options}}
@@ -268,16 +268,18 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
 
     is_async = True
 
-    def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], call_shape: CallShape, outfits: Outfits) -> None:
-        super().__init__(fn, call_shape, outfits)
+    def __init__(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], signature: CallSignature, source: RuntimeSource
+    ) -> None:
+        super().__init__(fn, signature, source)
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What the function returns for these arguments, with better matches in it."""
         if self._passes_through():
-            return await awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
-        request, call = self._request(args, kwargs, brief=True)
-        return call.finished(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
+            return await as_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
+        request, call = self._prepare(args, kwargs, brief=True)
+        return call.finish(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
 
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:
         """Refused: an asynchronous function cannot be waited for here."""
@@ -296,8 +298,88 @@ def _empty(kind: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
     return kind.__new__(kind)
 
 
-def _has_parameter(fn: Callable[..., Any], name: str) -> bool:
-    try:
-        return name in inspect.signature(fn).parameters
-    except (TypeError, ValueError):
-        return False
+class Bound(Generic[P, R]):
+    """What ``instance.method`` is for a wrapped method; equal to another look-up of the same one, as methods are."""
+
+    def __init__(self, wrapped: Any, instance: Any) -> None:
+        # First of all: on Python 3.12 and newer the mark would go to `__func__` once that is set.
+        if wrapped.is_async:
+            mark_as_coroutine_function(self)
+        self.__self__ = instance
+        self.__func__ = wrapped
+        functools.update_wrapper(self, wrapped.__wrapped__, updated=())
+        self.__wrapped__ = wrapped.__wrapped__.__get__(instance)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the wrapped method on this object."""
+        return self.__func__(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
+        """`Wrapped.retrieve` on this object."""
+        return self.__func__.retrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
+        """`Wrapped.aretrieve` on this object."""
+        return await self.__func__.aretrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def answer(self, *args: Any, **kwargs: Any) -> Answer:
+        """`Wrapped.answer` on this object."""
+        return self.__func__.answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
+        """`Wrapped.aanswer` on this object."""
+        return await self.__func__.aanswer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
+        """`Wrapped.stream_answer` on this object."""
+        return self.__func__.stream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
+        """`Wrapped.astream_answer` on this object."""
+        return self.__func__.astream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.__func__, name)
+
+    def __reduce__(self) -> Any:
+        # As a plain method is: by its object and its name there, where that gives the same.
+        name = getattr(self.__func__, "__name__", "")
+        if getattr(self.__self__, name, None) == self:
+            return getattr, (self.__self__, name)
+        return Bound, (self.__func__, self.__self__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bound) and self.__func__ is other.__func__ and self.__self__ is other.__self__
+
+    def __hash__(self) -> int:
+        return hash((id(self.__func__), id(self.__self__)))
+
+    def __repr__(self) -> str:
+        return f"<bound {self.__func__!r}>"
+
+
+class WrappedClassMethod(classmethod):  # type: ignore[type-arg]
+    """A class method around a wrapped function, which keeps the methods of the wrapped function reachable.
+
+    From Python 3.13 on a plain one no longer asks the function it holds how to be bound.
+    """
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self.__func__.__get__(type(instance) if owner is None else owner)
+
+
+def binds(fn: Any) -> bool:
+    """Whether *fn*, as a class attribute, would become a method: functions do, partials and objects do not."""
+    return isinstance(fn, types.FunctionType) or hasattr(type(fn), "_is_qtmiddleware")
+
+
+def mark_as_coroutine_function(target: Any) -> None:
+    """Let frameworks that ask (`inspect.iscoroutinefunction`, before 3.12 asyncio's) see that it must be awaited."""
+    if hasattr(inspect, "markcoroutinefunction"):
+        inspect.markcoroutinefunction(target)
+    else:
+        import asyncio.coroutines
+
+        target._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]

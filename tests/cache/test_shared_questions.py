@@ -55,8 +55,8 @@ def wrapped(url: str, model: Any, **more: Any) -> Any:
 def key_of(middleware: Any, model: Any) -> str:
     from qtmiddleware.retrieval.question import Question
 
-    name = middleware._outfit.model.name
-    return digest(Question(QUERY, (), middleware._outfit.settings).cache_key(name))
+    name = middleware._runtime.model.name
+    return digest(Question(QUERY, (), middleware._runtime.settings).cache_key(name))
 
 
 def test_what_one_process_asked_another_one_knows(server: RedisServer) -> None:

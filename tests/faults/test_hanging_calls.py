@@ -106,7 +106,7 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
 ) -> None:
     qm, search = CASES[case](hanging)
     healthy = qtm.QueryMiddleware().wrap(plain)
-    bulkhead = qm._equipment.bulkhead
+    bulkhead = qm._factory.bulkhead
     for _ in range(CALLS // 10):
         found = await asyncio.wait_for(asyncio.gather(*(search.aretrieve(QUERY) for _ in range(10))), PATIENCE)
         assert [ids(it.response) for it in found] == [ids(plain(QUERY))] * 10
@@ -122,7 +122,7 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
 @pytest.mark.parametrize("case", CASES)
 def test_a_blocking_caller_gets_the_plain_result_too(case: str, hanging: Hanging) -> None:
     qm, search = CASES[case](hanging)
-    bulkhead = qm._equipment.bulkhead
+    bulkhead = qm._factory.bulkhead
     for _ in range(CALLS):
         found = search.retrieve(QUERY)
         assert (found.status, ids(found.response)) == ("degraded", ids(plain(QUERY)))
@@ -146,7 +146,7 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
         assert QUERY not in warned
         hanging.released.set()
         for _ in range(2_000):
-            if not qm._equipment.bulkhead.in_use:
+            if not qm._factory.bulkhead.in_use:
                 break
             Event().wait(0.005)
     assert sum("free again" in it.getMessage() for it in caplog.records) == 1
@@ -158,7 +158,7 @@ def test_a_stream_of_an_answer_is_refused_in_words(hanging: Hanging) -> None:
     for _ in range(MOST):
         with pytest.raises(ModelError, match="in time"):
             list(search.stream_answer(QUERY))
-    assert qm._equipment.bulkhead.given_up == MOST
+    assert qm._factory.bulkhead.given_up == MOST
 
     async def read() -> None:
         async with search.astream_answer(QUERY) as pieces:
@@ -200,7 +200,7 @@ async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_thre
         return found.response
 
     qm, search = wrapped(middleware(MULTI, client=ScriptedModel(REPLY)), retrieve)
-    bulkhead = qm._equipment.bulkhead
+    bulkhead = qm._factory.bulkhead
     bulkhead.in_use = MOST
     found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
     assert ids(found.response) == ids(plain(QUERY))
@@ -225,18 +225,18 @@ async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original
     for _ in range(4):
         found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
         assert ids(found.response) == ids(plain(QUERY))
-    assert qm._equipment.bulkhead.in_use == MOST
+    assert qm._factory.bulkhead.in_use == MOST
     assert threads() - before <= MOST + 1
     assert [it.reason for it in found.degradations if it.stage == "embed"] == ["overloaded"]
 
 
 def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(hanging: Hanging) -> None:
     qm, search = wrapped(middleware({**MULTI, "breaker": {"failures": 1}}, client=ScriptedModel(REPLY)))
-    qm._equipment.bulkhead.in_use = MOST
+    qm._factory.bulkhead.in_use = MOST
     for _ in range(3):
         found = search.retrieve(QUERY)
         assert refused(found)
         assert (found.trace.llm_calls, found.trace.cost_usd) == (0, 0.0)
-    qm._equipment.bulkhead.in_use = 0
+    qm._factory.bulkhead.in_use = 0
     assert search.retrieve(QUERY).status == "full"
     gc.collect()

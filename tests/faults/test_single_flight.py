@@ -241,7 +241,7 @@ def test_a_forked_child_asks_for_itself(service: ChatService) -> None:
     wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(search)
     leader = threading.Thread(target=wrapped.retrieve, args=(QUERY,))
     leader.start()
-    while not len(wrapped._outfit.memory.cache.flights):
+    while not len(wrapped._runtime.memory.cache.flights):
         pass
     child = os.fork()
     if not child:
@@ -320,7 +320,7 @@ async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service
             task.cancel()
         seen = await tasks[-1]
     assert seen.status == "full"
-    assert len(wrapped._outfit.memory.cache.flights) == 0
+    assert len(wrapped._runtime.memory.cache.flights) == 0
     # Three that were cancelled while they asked, and at most the one and who led in between.
     assert 4 <= len(service.bodies) <= 6
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.evaluation.judging.prompts import opinion
+from qtmiddleware.evaluation.prompt_runner import parse_object
 from qtmiddleware.evaluation.testsets.filtering import Written, fault_of, fault_of_check
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.rag.answering.reading import Reading
 from qtmiddleware.transforms import ORIGINAL, PROMPTS, find_repeats, guard, is_within_limits, parse
 from qtmiddleware.types import Match, Transformation
-from qtmiddleware.wrapping.inquiring import members
 
 QUESTION = "Does Jaco have any health concerns?"
 FIELDS = {"standalone", "rewrite", "step_back", "sub_queries", "paraphrases", "hyde", "keywords"}
@@ -109,7 +109,7 @@ def test_a_judge_and_a_writer_of_questions_who_say_anything_fail_as_models_do() 
             with suppress(ModelError):
                 said = opinion(reply)
                 assert said.better in ("A", "B", "")
-            members(reply, ("question", "answer"))
+            parse_object(reply, ("question", "answer"))
     for hostile in SHORT:
         text = hostile.text
         written = Written(question=text, answer=text)

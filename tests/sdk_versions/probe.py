@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from pinecone import Pinecone
 
 from qtmiddleware.retrieval.responses import build_keys, find_reader, find_shape, read_text, rescore, wait_for_response
-from qtmiddleware.wrapping.calls import CallShape
+from qtmiddleware.wrapping.signatures import read_signature
 
 
 def plain(value: Any) -> Any:
@@ -78,15 +78,15 @@ def report(response: Any) -> dict[str, Any]:
 
 
 def searched(index: Any, kwargs: dict[str, Any]) -> Any:
-    shape = CallShape.of(index.search)
+    shape = read_signature(index.search)
     assert shape.query((), kwargs) == "old words"
-    args, kwargs = shape.replaced((), kwargs, query="new words", top_k=7)
+    args, kwargs = shape.replace((), kwargs, query="new words", top_k=7)
     return index.search(*args, **kwargs)
 
 
 def queried(index: Any) -> Any:
-    shape = CallShape.of(index.query, takes_vector=True)
-    args, kwargs = shape.replaced(("words",), {"top_k": 3, "namespace": "ns"}, query=[0.5, 0.25], top_k=7)
+    shape = read_signature(index.query, takes_vector=True)
+    args, kwargs = shape.replace(("words",), {"top_k": 3, "namespace": "ns"}, query=[0.5, 0.25], top_k=7)
     return index.query(*args, **kwargs)
 
 

@@ -12,9 +12,9 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Question
 from qtmiddleware.evaluation.judging.judged import CRITERIA, Judged, Outcome, Verdict, sign_test
 from qtmiddleware.evaluation.judging.prompts import Opinion, opinion, prompt
+from qtmiddleware.evaluation.prompt_runner import PromptRunner
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.wrapping.inquiring import Asking
 
 MOST_FAILURES: Final = 16
 """After so many failures in a row, of the systems or of the judge, nothing is asked any more."""
@@ -55,7 +55,7 @@ def judge(
     if baseline_name == challenger_name:
         raise ConfigError(f"both systems are called {baseline_name!r}", path="challenger_name", value=challenger_name)
     sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
-    asking = Asking(model, timeout, concurrency)
+    asking = PromptRunner(model, timeout, concurrency)
     judging = _Judging(baseline, challenger, asking, Random(seed))
     given = [(question, reference) for question in questions if (reference := _reference(question))]
     for start in range(0, len(given), concurrency):
@@ -143,7 +143,7 @@ def _vote(said: Opinion, challenger: str) -> int:
 class _Judging:
     """Answers and judges some questions at a time."""
 
-    def __init__(self, baseline: Answering, challenger: Answering, asking: Asking, chance: Random) -> None:
+    def __init__(self, baseline: Answering, challenger: Answering, asking: PromptRunner, chance: Random) -> None:
         self.verdicts: list[Verdict] = []
         self._systems = (baseline, challenger)
         self._asking = asking
@@ -156,7 +156,7 @@ class _Judging:
         """A verdict on each of *questions*, which come with their references."""
         pairs = [self._answered(_Pair(*given, challenger_first=self._chance.random() < 0.5)) for given in questions]
         asked = [pair for pair in pairs if pair.error is None and not pair.is_equal]
-        replies = iter(self._asking.replies([it for pair in asked for it in pair.prompts()]))
+        replies = iter(self._asking.run([it for pair in asked for it in pair.prompts()]))
         for pair in asked:
             pair.hear([next(replies), next(replies)])
         for pair in pairs:

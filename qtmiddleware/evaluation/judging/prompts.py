@@ -11,9 +11,9 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError
 from qtmiddleware.evaluation import Question
 from qtmiddleware.evaluation.judging.judged import CRITERIA
+from qtmiddleware.evaluation.prompt_runner import parse_object
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.prompt import MAX_TOKENS, as_data
-from qtmiddleware.wrapping.inquiring import members
 
 MODE: Final = "judge"
 PROMPT_VERSION: Final = "judge/1"
@@ -84,7 +84,7 @@ def prompt(question: Question, reference: str, a: str, b: str) -> Prompt:
 
 def opinion(reply: Reply) -> Opinion:
     """The opinion in *reply*; raises `ModelError` (``unparsable``) where a part of it is missing or impossible."""
-    given = members(reply, _NEEDED)
+    given = parse_object(reply, _NEEDED)
     said = given.get("better")
     better = said.strip(" .\"'").casefold().removeprefix("answer ") if isinstance(said, str) else "?"
     scores = {name: {it: _score(given.get(f"{name.lower()}_{it}")) for it in CRITERIA} for name in _NAMES}

@@ -9,6 +9,7 @@ from typing import Final
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Dataset, Question
+from qtmiddleware.evaluation.prompt_runner import PromptRunner, parse_object
 from qtmiddleware.evaluation.testsets.filtering import Written, essence, fault_of, fault_of_check
 from qtmiddleware.evaluation.testsets.prompts import (
     CHECK_FIELDS,
@@ -22,7 +23,6 @@ from qtmiddleware.evaluation.testsets.sampling import MIN_WORDS, sampled
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
-from qtmiddleware.wrapping.inquiring import Asking, members
 
 ATTEMPTS: Final = 4
 """So many passages are tried for each question that is wanted."""
@@ -81,7 +81,7 @@ def generate(
         raise ConfigError(f"count must be at least 1, not {count}", path="count", value=count, allowed=">= 1")
     if len({passage.id for passage in passages}) < len(passages):
         raise ConfigError("two of the passages have the same id", path="passages")
-    asking = Asking(model, timeout, concurrency)
+    asking = PromptRunner(model, timeout, concurrency)
     drawn = sampled(passages, seed)[: ATTEMPTS * count]
     if not drawn:
         raise ConfigError(
@@ -115,7 +115,7 @@ class _Draft:
 class _Writing:
     """Asks about passages and keeps what is of use."""
 
-    asking: Asking
+    asking: PromptRunner
     model: str
     relevance: Relevance
     asked: int = 0
@@ -139,7 +139,7 @@ class _Writing:
             self._settle(draft)
 
     def _ask(self, drafts: Sequence[_Draft], prompts: Sequence[Prompt], read: Callable[[_Draft, Reply], None]) -> None:
-        for draft, reply in zip(drafts, self.asking.replies(prompts), strict=True):
+        for draft, reply in zip(drafts, self.asking.run(prompts), strict=True):
             if isinstance(reply, ModelError):
                 draft.error = reply
             else:
@@ -192,7 +192,7 @@ class _Writing:
 
 
 def _read_question(draft: _Draft, reply: Reply) -> None:
-    given = members(reply, QUESTION_FIELDS)
+    given = parse_object(reply, QUESTION_FIELDS)
     if not given:
         is_said = is_refusal(reply.text, draft.passage.text)
         draft.fault = "refused" if is_said else "truncated" if reply.truncated else "unparsable"
@@ -202,6 +202,6 @@ def _read_question(draft: _Draft, reply: Reply) -> None:
 
 
 def _read_check(draft: _Draft, reply: Reply) -> None:
-    given = members(reply, CHECK_FIELDS)
+    given = parse_object(reply, CHECK_FIELDS)
     draft.fault = fault_of_check(given, shown_text(draft.passage)) if given else "unchecked"
     draft.quote = str(given.get("quote", ""))

@@ -1,4 +1,4 @@
-"""Asking a model many things at once, without waiting for one that hangs."""
+"""Asks a model many prompts at once, without waiting for one that hangs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from qtmiddleware.transforms.parsing import READ_CHARS, strip_thoughts
 from qtmiddleware.types import Deadline
 
 
-class Asking:
-    """Puts prompts to *model*, *concurrency* at a time, and waits *timeout* seconds for each reply.
+class PromptRunner:
+    """Asks *model* prompts, *concurrency* at a time, and waits *timeout* seconds for each reply.
 
-    *cost_usd* is what the replies cost so far, ``None`` as soon as one did not say. Raises `ConfigError` for
-    numbers that are impossible.
+    *cost_usd* is the cost of the replies so far, ``None`` as soon as the cost of one is unknown. Raises `ConfigError`
+    for impossible numbers.
     """
 
     def __init__(self, model: LanguageModel, timeout: float, concurrency: int) -> None:
@@ -33,17 +33,17 @@ class Asking:
         self._timeout = timeout
         self._concurrency = concurrency
 
-    def replies(self, prompts: Sequence[Prompt]) -> list[Reply | ModelError]:
-        """The reply to each of *prompts*, or why there is none, in their order."""
-        waves = range(0, len(prompts), self._concurrency)
-        outcomes = [one for at in waves for one in run(self._asked(prompts[at : at + self._concurrency]), self._world)]
-        return [self._reply(outcome) for outcome in outcomes]
+    def run(self, prompts: Sequence[Prompt]) -> list[Reply | ModelError]:
+        """Returns the reply to each of *prompts*, or the error in its place, in their order."""
+        size = self._concurrency
+        batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+        return [self._reply(outcome) for batch in batches for outcome in run(self._ask(batch), self._world)]
 
-    def _asked(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
-        patience = Deadline.after(self._timeout)
+    def _ask(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
+        deadline = Deadline.after(self._timeout)
         # Each has a deadline of its own, which can be cancelled.
-        asks = [Ask(prompt, Deadline(patience.at)) for prompt in prompts]
-        outcomes: list[Outcome] = yield Together(asks, patience, len(asks))
+        asks = [Ask(prompt, Deadline(deadline.at)) for prompt in prompts]
+        outcomes: list[Outcome] = yield Together(asks, deadline, len(asks))
         return outcomes
 
     def _reply(self, outcome: Outcome) -> Reply | ModelError:
@@ -62,10 +62,10 @@ class Asking:
         return as_model_error(outcome.error)
 
 
-def members(reply: Reply, names: Sequence[str]) -> dict[str, Any]:
-    """The first JSON object in *reply* that has all of *names* as keys; empty where there is none.
+def parse_object(reply: Reply, names: Sequence[str]) -> dict[str, Any]:
+    """Returns the first JSON object in *reply* that has all of *names* as keys; an empty dict where there is none.
 
-    Keys are taken without case, the last of two alike counts, and a value whose end is missing does not.
+    Case does not count in keys, the last of two equal keys wins, and a value that is cut off is left out.
     """
     text, _ = strip_thoughts(reply.text)
     for found in find_json(text[:READ_CHARS]):

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from pinecone import Pinecone, SearchQuery
 
 from qtmiddleware.errors import WrapError
-from qtmiddleware.wrapping.calls import CallShape, is_async
+from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.wrapping.signatures import read_signature
 
 VECTOR = [0.1, 0.2]
 
 
 def called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What *fn* receives once the query was replaced by "new" and top_k by 50."""
-    shape = CallShape.of(fn)
+    shape = read_signature(fn)
     assert shape.query(args, kwargs) == "old"
-    new_args, new_kwargs = shape.replaced(args, kwargs, query="new", top_k=50)
+    new_args, new_kwargs = shape.replace(args, kwargs, query="new", top_k=50)
     return fn(*new_args, **new_kwargs)
 
 
@@ -165,7 +166,7 @@ def test_the_query_and_top_k_are_replaced_wherever_they_are_passed(
 def test_a_classmethod_or_staticmethod_object_is_seen_through(name: str) -> None:
     descriptor = Retriever.__dict__[name]
     args: tuple[Any, ...] = (Retriever, "old") if name == "of_class" else ("old",)
-    new_args, _ = CallShape.of(descriptor).replaced(args, {}, query="new", top_k=None)
+    new_args, _ = read_signature(descriptor).replace(args, {}, query="new", top_k=None)
     assert new_args == (*args[:-1], "new")
 
 
@@ -185,40 +186,40 @@ def test_a_classmethod_or_staticmethod_object_is_seen_through(name: str) -> None
     ],
 )
 def test_top_k_is_the_one_in_effect(fn: Any, args: Any, kwargs: Any, expected: int | None) -> None:
-    assert CallShape.of(fn).top_k(args, kwargs) == expected
+    assert read_signature(fn).top_k(args, kwargs) == expected
 
 
 def test_top_k_may_have_any_name_that_is_told() -> None:
     def fn(query: str, how_many: int = 3) -> Any:
         return query, how_many
 
-    shape = CallShape.of(fn, top_k_arg="how_many")
+    shape = read_signature(fn, top_k_arg="how_many")
     assert shape.top_k(("x",), {}) == 3
-    assert shape.replaced(("x",), {}, query="x", top_k=8) == (("x",), {"how_many": 8})
+    assert shape.replace(("x",), {}, query="x", top_k=8) == (("x",), {"how_many": 8})
 
 
 def test_a_function_without_top_k_is_never_given_one() -> None:
-    assert CallShape.of(lambda query: query).replaced(("x",), {}, query="y", top_k=8) == (("y",), {})
+    assert read_signature(lambda query: query).replace(("x",), {}, query="y", top_k=8) == (("y",), {})
 
 
 def test_the_told_parameter_goes_before_the_usual_names() -> None:
     def fn(query: str, real: str) -> Any:
         return query, real
 
-    shape = CallShape.of(fn, query_arg="real")
+    shape = read_signature(fn, query_arg="real")
     assert shape.argument == "real"
-    assert shape.replaced(("a", "b"), {}, query="c", top_k=None) == (("a", "c"), {})
+    assert shape.replace(("a", "b"), {}, query="c", top_k=None) == (("a", "c"), {})
 
 
 def test_a_builtin_without_a_signature_takes_its_first_text() -> None:
-    assert CallShape.of(dict.fromkeys).query(("ab",), {}) == "ab"
-    assert CallShape.of(getattr).replaced((me, "search"), {}, query="keyworded", top_k=3) == ((me, "keyworded"), {})
+    assert read_signature(dict.fromkeys).query(("ab",), {}) == "ab"
+    assert read_signature(getattr).replace((me, "search"), {}, query="keyworded", top_k=3) == ((me, "keyworded"), {})
 
 
 def test_a_query_that_is_none_or_no_text_is_handed_on_to_be_refused() -> None:
-    assert CallShape.of(plain).query((), {"query": None}) is None
-    assert CallShape.of(plain).query((7,), {}) == 7
-    assert CallShape.of(loose).query((7,), {}) == 7
+    assert read_signature(plain).query((), {"query": None}) is None
+    assert read_signature(plain).query((7,), {}) == 7
+    assert read_signature(loose).query((7,), {}) == 7
 
 
 INDEX = Pinecone(api_key="k").Index(host="http://127.0.0.1:9")
@@ -249,20 +250,20 @@ def test_pinecones_search_is_read_and_rewritten_in_every_form(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any], query_arg: str | None
 ) -> None:
     before = copy.deepcopy(kwargs)
-    shape = CallShape.of(INDEX.search, query_arg=query_arg)
+    shape = read_signature(INDEX.search, query_arg=query_arg)
     kwargs = {"namespace": "ns", **kwargs}
     assert shape.query(args, kwargs) == "old"
     assert shape.top_k(args, kwargs) == 3
-    assert shape.replaced(args, kwargs, query="new", top_k=50) == ((), {"namespace": "ns", **expected})
+    assert shape.replace(args, kwargs, query="new", top_k=50) == ((), {"namespace": "ns", **expected})
     assert kwargs == {"namespace": "ns", **before}
 
 
 @pytest.mark.parametrize("query_arg", [None, "query.inputs.text"])
 def test_a_search_query_object_is_copied_before_it_is_changed(query_arg: str | None) -> None:
     query = SearchQuery(inputs={"text": "old"}, top_k=3, filter={"a": 1})
-    shape = CallShape.of(INDEX.search, query_arg=query_arg)
+    shape = read_signature(INDEX.search, query_arg=query_arg)
     assert (shape.query((), {"query": query}), shape.top_k((), {"query": query})) == ("old", 3)
-    _, kwargs = shape.replaced((), {"query": query}, query="new", top_k=50)
+    _, kwargs = shape.replace((), {"query": query}, query="new", top_k=50)
     assert kwargs["query"].to_dict() == {"inputs": {"text": "new"}, "top_k": 50, "filter": {"a": 1}}
     assert query.to_dict() == {"inputs": {"text": "old"}, "top_k": 3, "filter": {"a": 1}}
 
@@ -282,13 +283,13 @@ def test_the_nested_query_of_older_versions_is_read_by_position_and_by_name(make
     query = make(inputs={"text": "old"}, top_k=3)
     new = make(inputs={"text": "new"}, top_k=50)
     for fn in (older_search, loose):
-        shape = CallShape.of(fn)
+        shape = read_signature(fn)
         assert shape.query((), {"namespace": "n", "query": query}) == "old"
-        assert shape.replaced((), {"namespace": "n", "query": query}, query="new", top_k=50) == (
+        assert shape.replace((), {"namespace": "n", "query": query}, query="new", top_k=50) == (
             (),
             {"namespace": "n", "query": new},
         )
-    assert CallShape.of(older_search).replaced(("n", query), {}, query="new", top_k=50) == (("n", new), {})
+    assert read_signature(older_search).replace(("n", query), {}, query="new", top_k=50) == (("n", new), {})
 
 
 def older_query(*args: Any, top_k: int, vector: Any = None, namespace: Any = None, **kwargs: Any) -> Any:
@@ -325,32 +326,39 @@ def by_odd_name(numbers: list[float]) -> Any: ...
 def test_a_vector_goes_where_the_function_wants_it_however_the_text_came(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any
 ) -> None:
-    shape = CallShape.of(fn, takes_vector=True)
+    shape = read_signature(fn, takes_vector=True)
     assert shape.query(args, kwargs) == "t"
-    assert shape.replaced(args, kwargs, query=VECTOR, top_k=None) == expected
+    assert shape.replace(args, kwargs, query=VECTOR, top_k=None) == expected
+
+
+def test_a_nested_top_k_is_passed_on_where_a_vector_takes_the_place_of_the_text() -> None:
+    shape = read_signature(INDEX.search, takes_vector=True)
+    query = {"inputs": {"text": "t"}, "top_k": 3}
+    expected = {"vector": VECTOR, "top_k": 50, "namespace": "n"}
+    assert shape.replace((), {"namespace": "n", "query": query}, query=VECTOR, top_k=50) == ((), expected)
 
 
 @pytest.mark.parametrize(
     ("make", "advice"),
     [
-        (lambda: CallShape.of(by_vector), "embed="),
-        (lambda: CallShape.of(older_query), "embed="),
-        (lambda: CallShape.of(INDEX.query), "embed="),
-        (lambda: CallShape.of(loose).query((), {"vector": VECTOR}), "wrap it with embed=; else pass it as 'query'"),
-        (lambda: CallShape.of(plain, query_arg="querry"), "did you mean 'query'"),
-        (lambda: CallShape.of(plain, top_k_arg="depth"), "query, top_k, namespace"),
-        (lambda: CallShape.of(lambda: None), "query_arg="),
-        (lambda: CallShape.of(lambda *, foo: foo), "its parameters are: foo"),
-        (lambda: CallShape.of(functools.partial(plain, "x")), "already fixes 'query'"),
-        (lambda: CallShape.of(functools.partial(plain, query="x")), "already fixes 'query'"),
-        (lambda: CallShape.of(functools.partial(plain, "x"), query_arg="query"), "already fixes 'query'"),
-        (lambda: CallShape.of(functools.partial(INDEX.search, inputs={"text": "x"})), "already fixes 'inputs'"),
-        (lambda: CallShape.of(lambda *, namespace, top_k, score_by: None), "score_by"),
-        (lambda: CallShape.of("not callable"), "cannot be called"),  # type: ignore[arg-type]
-        (lambda: CallShape.of(plain).query((), {}), "without a query"),
-        (lambda: CallShape.of(loose).query((), {"namespace": "n"}), "query_arg="),
-        (lambda: CallShape.of(INDEX.search).query((), {"inputs": {"image": "x"}}), "inputs.text"),
-        (lambda: CallShape.of(INDEX.search).query((), {"query": {"id": "x"}, "namespace": "n"}), "inputs.text"),
+        (lambda: read_signature(by_vector), "embed="),
+        (lambda: read_signature(older_query), "embed="),
+        (lambda: read_signature(INDEX.query), "embed="),
+        (lambda: read_signature(loose).query((), {"vector": VECTOR}), "wrap it with embed=; else pass it as 'query'"),
+        (lambda: read_signature(plain, query_arg="querry"), "did you mean 'query'"),
+        (lambda: read_signature(plain, top_k_arg="depth"), "query, top_k, namespace"),
+        (lambda: read_signature(lambda: None), "query_arg="),
+        (lambda: read_signature(lambda *, foo: foo), "its parameters are: foo"),
+        (lambda: read_signature(functools.partial(plain, "x")), "already fixes 'query'"),
+        (lambda: read_signature(functools.partial(plain, query="x")), "already fixes 'query'"),
+        (lambda: read_signature(functools.partial(plain, "x"), query_arg="query"), "already fixes 'query'"),
+        (lambda: read_signature(functools.partial(INDEX.search, inputs={"text": "x"})), "already fixes 'inputs'"),
+        (lambda: read_signature(lambda *, namespace, top_k, score_by: None), "score_by"),
+        (lambda: read_signature("not callable"), "cannot be called"),  # type: ignore[arg-type]
+        (lambda: read_signature(plain).query((), {}), "without a query"),
+        (lambda: read_signature(loose).query((), {"namespace": "n"}), "query_arg="),
+        (lambda: read_signature(INDEX.search).query((), {"inputs": {"image": "x"}}), "inputs.text"),
+        (lambda: read_signature(INDEX.search).query((), {"query": {"id": "x"}, "namespace": "n"}), "inputs.text"),
     ],
 )
 def test_what_cannot_be_wrapped_is_refused_with_advice(make: Callable[[], Any], advice: str) -> None:
@@ -376,8 +384,8 @@ def test_only_the_query_and_top_k_change_and_nothing_is_mutated(
     elif form == "query":
         kwargs["query"] = {"inputs": {"text": query}, "top_k": 3}
     before = copy.deepcopy((args, kwargs))
-    shape = CallShape.of(INDEX.search)
-    new_args, new_kwargs = shape.replaced(args, kwargs, query=new, top_k=top_k)
+    shape = read_signature(INDEX.search)
+    new_args, new_kwargs = shape.replace(args, kwargs, query=new, top_k=top_k)
     assert (args, kwargs) == before
     assert shape.query(new_args, new_kwargs) == new
     assert shape.top_k(new_args, new_kwargs) == (top_k or (3 if form == "query" else None))

@@ -1,0 +1,312 @@
+"""What settings ask for: language models, a reranker and a log, made once for each way they are set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from qtmiddleware.config import Config
+from qtmiddleware.config.keys import dotted
+from qtmiddleware.config.overrides import Layers
+from qtmiddleware.config.settings import Settings, key_of, marked
+from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
+from qtmiddleware.protocols import LanguageModel, Reranker
+from qtmiddleware.providers.llms import as_language_model, clients_of, has_language_model
+from qtmiddleware.providers.llms.governed import GovernedModel
+from qtmiddleware.providers.llms.openai.clients import account_of
+from qtmiddleware.providers.rerankers import as_reranker
+from qtmiddleware.retrieval.request import Memory
+from qtmiddleware.retrieval.responses import Shape
+from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.runtime.drivers import Bulkhead
+from qtmiddleware.runtime.forking import Draining, ForkLock
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.wrapping.query_log import QueryLog, Redact
+
+if TYPE_CHECKING:
+    from qtmiddleware.providers.embedders import CallableEmbedder
+    from qtmiddleware.providers.llms.openai.clients import Clients
+
+logger: Final = get_logger("qtmiddleware")
+
+MOST_KEPT: Final = 32
+"""How many models, clients, rerankers and logs of overridden settings are kept, each."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What one call of a wrapped function works with, all of it under the same settings."""
+
+    settings: Settings
+    model: GovernedModel
+    chat: GovernedModel
+    memory: Memory
+    bulkhead: Bulkhead
+    shape: Shape | None = None
+    embedder: CallableEmbedder | None = None
+    log: QueryLog | None = None
+    reranker: Reranker | None = None
+    redact: Redact | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing these settings ask for could change a result."""
+        settings = self.settings
+        return (
+            settings.transformation_type == "none"
+            and not settings.keyword_evidence.enabled
+            and not settings.rerank.enabled
+            and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
+            and settings.scores == "backend"
+            and settings.log.path is None
+        )
+
+
+class ComponentCache(Generic[T]):
+    """Components by what they are made with. Thread-safe.
+
+    Those of the middleware's own settings stay. Of those that calls override settings for, the least recently used is
+    dropped where there are more than `MOST_KEPT`, and closed once no call is inside it.
+    """
+
+    def __init__(self, former: ComponentCache[T] | None = None) -> None:
+        self._former = former
+        self._lock = ForkLock()
+        self._own: dict[Hashable, T] = {}
+        self._recent: dict[Hashable, T] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T], *, is_own: bool = False) -> T:
+        """Returns the component for *key*, made where there is none; an own one may be the *former*'s."""
+        with self._lock.free:
+            found = self._own.get(key)
+            if found is not None:
+                return found
+            found = self._recent.pop(key, None)
+            if found is None and is_own and self._former is not None:
+                found = self._former.find(key)
+            if found is None:
+                found = make()
+            (self._own if is_own else self._recent)[key] = found
+            dropped = self._recent.pop(next(iter(self._recent))) if len(self._recent) > MOST_KEPT else None
+        if dropped is not None:
+            drain(dropped)
+        return found
+
+    def find(self, key: Hashable) -> T | None:
+        """Returns the component for *key*, ``None`` where none was made or it was dropped."""
+        found = self._own.get(key)
+        return self._recent.get(key) if found is None else found
+
+    def values(self) -> list[T]:
+        """Returns each component once, though it may serve several keys."""
+        with self._lock.free:
+            return list({id(it): it for it in (*self._own.values(), *self._recent.values())}.values())
+
+    def drain_former(self) -> None:
+        """Close what only the former cache has, each once no call is inside it."""
+        former, self._former = self._former, None
+        kept = {id(it) for it in self.values()}
+        for it in former.values() if former is not None else ():
+            if id(it) not in kept:
+                drain(it)
+
+
+def drain(component: object) -> None:
+    """Close *component* once no call is inside it, if it holds anything open."""
+    if isinstance(in_use := getattr(component, "in_use", None), Draining):
+        in_use.retire()
+
+
+class ComponentFactory:
+    """Makes and keeps the models, rerankers, logs and threads of one middleware, for its own settings and overrides.
+
+    One that is made with a *former* one of the same middleware takes over its threads and breakers, and of its clients,
+    models and rerankers those it would make in the same way. The former does not change before `succeed`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        client: Any,
+        reranker: Any = None,
+        redact: Redact | None = None,
+        former: ComponentFactory | None = None,
+    ) -> None:
+        self.config = config
+        self._client = client
+        self._reranker = reranker
+        self._redact = redact
+        self.bulkhead: Bulkhead = former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
+        self._breakers: ComponentCache[Breaker] = former._breakers if former else ComponentCache()
+        self._clients: ComponentCache[Clients | None] = ComponentCache(former._clients if former else None)
+        self._inner_models: ComponentCache[LanguageModel] = ComponentCache(former._inner_models if former else None)
+        self._models: ComponentCache[GovernedModel] = ComponentCache()
+        self._rerankers: ComponentCache[Reranker] = ComponentCache(former._rerankers if former else None)
+        self._logs: ComponentCache[QueryLog] = ComponentCache()
+        self._account = self._account_for(config.settings)
+        # Own settings that are impossible are refused here, not at the first question.
+        for make in (self.model, self.chat, self.reranker, self.log):
+            make(config.settings)
+
+    def with_config(self, config: Config) -> ComponentFactory:
+        """Returns the factory that `succeed` can put in the place of this one; raises `ConfigError`.
+
+        That is this one where it would be the same: an equal *config*, the same key and address in the environment.
+        """
+        if config == self.config and self._account == self._account_for(config.settings):
+            return self
+        return ComponentFactory(config, self._client, self._reranker, self._redact, former=self)
+
+    def succeed(self) -> None:
+        """Take the place of the former: what only that had is closed, once no call is inside it."""
+        settings = self.config.settings
+        self.bulkhead.limit = settings.limits.max_threads
+        for breaker in self._breakers.values():
+            breaker.change(*_breaker_limits(settings))
+        for cache in (self._clients, self._inner_models, self._rerankers):
+            cache.drain_former()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a language model to ask: one that was given, or a key or an address."""
+        return self._client is not None or has_language_model(self.config.settings)
+
+    def settings(self, layers: Layers) -> Settings:
+        """Returns the settings with *layers* laid over them, the last on top; raises `ConfigError`."""
+        config = self.config
+        for layer in layers:
+            config = config.overridden(layer)
+        own, asked = self.config.settings, config.settings
+        if asked is own:
+            return own
+        for name in marked(Settings, "middleware"):
+            if attrgetter(name)(asked) != attrgetter(name)(own):
+                key = dotted(tuple(name.split(".")))
+                raise ConfigError(
+                    f"{key} belongs to the whole middleware; one call cannot change it", path=key, source="call"
+                )
+        return asked
+
+    def model(self, settings: Settings) -> GovernedModel:
+        """Returns the model of the transformations; a model that was given is asked whatever *settings* name."""
+        return self._model(settings, is_own=settings is self.config.settings)
+
+    def chat(self, settings: Settings) -> GovernedModel:
+        """Returns the model that answers: ``chatModel`` with the answers' own limit of tokens."""
+        llm = replace(settings.llm, max_tokens=settings.answer.max_tokens)
+        chat_settings = replace(settings, transformation_model=settings.chat_model, llm=llm)
+        return self._model(chat_settings, is_own=settings is self.config.settings)
+
+    def _model(self, settings: Settings, *, is_own: bool) -> GovernedModel:
+        key = key_of(settings, "model")
+        account = self._account if is_own else self._account_for(settings)
+        # Asked for with every model, so that clients are not dropped before the models that use them.
+        clients = self._clients.get(account, lambda: clients_of(self._client, settings), is_own=is_own)
+
+        def make() -> GovernedModel:
+            client = self._client if clients is None else clients
+            inner = self._inner_models.get((key, account), lambda: as_language_model(client, settings), is_own=is_own)
+            # One breaker for all that ask the same service, with the same key, for the same model.
+            breaker = self._breakers.get(
+                (inner.name, account), lambda: Breaker(*_breaker_limits(settings), name=inner.name), is_own=is_own
+            )
+            return GovernedModel(inner, settings, breaker)
+
+        return self._models.get(key, make, is_own=is_own)
+
+    def _account_for(self, settings: Settings) -> int | None:
+        """Returns what stands for the address and key of clients made here; ``None`` where a client was given."""
+        return account_of(settings.llm.base_url) if self._client is None else None
+
+    def reranker(self, settings: Settings) -> Reranker | None:
+        """Returns the reranker that *settings* ask for; one that was given is asked whatever they name."""
+        options = settings.rerank
+        if not options.enabled:
+            return None
+        key = (options.model, options.trust_remote_code) if self._reranker is None else None
+        return self._rerankers.get(
+            key, lambda: as_reranker(self._reranker, settings), is_own=settings is self.config.settings
+        )
+
+    def log(self, settings: Settings) -> QueryLog | None:
+        """Returns the log that *settings* ask for."""
+        path, query_text = settings.log.path, settings.log.query_text
+        if path is None:
+            return None
+        return self._logs.get(
+            (path, query_text),
+            lambda: QueryLog(path, query_text=query_text, redact=self._redact),
+            is_own=settings is self.config.settings,
+        )
+
+    def runtime(
+        self,
+        settings: Settings,
+        memory: Memory,
+        *,
+        shape: Shape | None = None,
+        embedder: CallableEmbedder | None = None,
+    ) -> Runtime:
+        """Returns what a call under *settings* works with; raises `ConfigError` where they are impossible."""
+        return Runtime(
+            settings=settings,
+            model=self.model(settings),
+            chat=self.chat(settings),
+            memory=memory,
+            bulkhead=self.bulkhead,
+            shape=shape,
+            embedder=embedder,
+            log=self.log(settings),
+            reranker=self.reranker(settings),
+            redact=self._redact,
+        )
+
+    def load_reranker(self) -> None:
+        """Read the own reranker's model, so that no question waits for it; a failure is logged."""
+        reranker: Any = self.reranker(self.config.settings)
+        if reranker is not self._reranker and hasattr(reranker, "load"):
+            try:
+                reranker.load()
+            except (MissingExtra, ModelError) as error:
+                logger.warning("nothing will be reranked: %s", error)
+
+    def asks_slow_model(self) -> bool:
+        """Whether the own settings may ask a model that takes something to load, which it has a ``warm_up`` for."""
+        settings = self.config.settings
+        return (
+            settings.transformation_type != "none"
+            and settings.escalation.mode != "never"
+            and hasattr(self.model(settings).inner, "warm_up")
+        )
+
+    def close(self) -> None:
+        """Close the clients that were made here; those that were given stay open."""
+        model: Any
+        for model in self._inner_models.values():
+            if hasattr(model, "close"):
+                model.close()
+        self._close_rerankers()
+
+    async def aclose(self) -> None:
+        """`close` for the clients of the running loop too."""
+        model: Any
+        for model in self._inner_models.values():
+            if hasattr(model, "aclose"):
+                await model.aclose()
+        self._close_rerankers()
+
+    def _close_rerankers(self) -> None:
+        reranker: Any
+        for reranker in self._rerankers.values():
+            if isinstance(getattr(reranker, "in_use", None), Draining):
+                # A client that was given to it stays open.
+                reranker.close()
+
+
+def _breaker_limits(settings: Settings) -> tuple[int, float]:
+    options = settings.breaker
+    return options.failures if options.enabled else 0, options.seconds

@@ -1,0 +1,439 @@
+"""Where the query text and top_k are in a call of a wrapped function.
+
+The signature is read once. A call is then read and rewritten in its own arguments, which are never bound to the
+signature again; nothing the caller passed is changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from qtmiddleware.errors import WrapError
+from qtmiddleware.runtime.background_loop import is_async
+
+QUERIES: Final = (
+    *("query", "question", "q", "text", "search_query", "query_text", "user_query", "prompt", "message", "input"),
+)
+VECTORS: Final = ("vector", "query_vector", "embedding", "query_embedding", "vec", "emb")
+TOP_KS: Final = ("top_k", "topk", "topK", "k", "limit", "n_results", "num_results", "n", "size", "max_results")
+
+Place = str | int
+"""Where a call holds a value: the keyword or the position it is passed at."""
+Location = tuple[str, int | None]
+"""A parameter's name and the position it may be passed at."""
+
+_BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_MANY: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_ANYTHING: Final = inspect.signature(lambda *args, **kwargs: None).parameters  # noqa: ARG005
+_TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
+# Pinecone's search takes query={"inputs": {"text": ...}} or inputs={"text": ...}.
+_NESTED: Final = ("inputs", "text")
+_NESTED_LOCATIONS: Final[tuple[Location, ...]] = (("query", None), ("inputs", None))
+
+
+def read_signature(
+    fn: Callable[..., Any],
+    *,
+    query_arg: str | None = None,
+    top_k_arg: str | None = None,
+    takes_vector: bool = False,
+) -> CallSignature:
+    """Returns where calls of *fn* hold the query and top_k.
+
+    *takes_vector* says that *fn* wants the embedded query in the text's place. *query_arg* names the query's parameter,
+    with dots for what lies inside it (``query.inputs.text``), *top_k_arg* the other. Without them the usual names are
+    looked for; failing these, the first positional parameter is the query. Raises `WrapError` with advice where no
+    parameter can be the query.
+    """
+    parameters = Parameters(fn)
+    argument = parameters.find_query(query_arg, takes_vector)
+    kind: type[CallSignature] = CallSignature
+    if takes_vector:
+        kind = VectorSignature
+    elif parameters.is_pinecone_search and argument.partition(".")[0] in ("query", "inputs"):
+        kind = PineconeSearchSignature
+    return kind(parameters, argument, parameters.find_top_k(top_k_arg), is_named=query_arg is not None)
+
+
+class CallSignature:
+    """Where a function of a text is passed the query and top_k.
+
+    *argument* names the query's parameter, with dots for what lies inside it; *top_k_argument* is ``None`` where the
+    signature shows none.
+    """
+
+    __slots__ = ("_home", "_locations", "_name", "_parameters", "_path", "argument", "top_k_argument")
+
+    def __init__(self, parameters: Parameters, argument: str, top_k: str | None, *, is_named: bool) -> None:
+        self.argument = argument
+        self.top_k_argument = top_k
+        self._parameters = parameters
+        self._name, *path = argument.split(".")
+        self._path = tuple(path)
+        self._locations = self._list_locations(is_named)
+        self._home = self._find_home(is_named)
+
+    def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Returns the query as it was passed, unchecked; raises `WrapError` where the call holds none."""
+        place, value = self._find(args, kwargs)
+        for name in self._path_inside(place, value):
+            if (value := _get(value, name)) is None:
+                raise self._missing()
+        return value
+
+    def top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """Returns the top_k in effect, the caller's or the signature's default; ``None`` where it is no integer."""
+        top_k = self._nested_top_k(*self._find(args, kwargs))
+        if top_k is None and (name := self._top_k_name(kwargs)) is not None:
+            top_k = self._parameters.value(name, args, kwargs)
+        return int(top_k) if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool) else None
+
+    def replace(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, query: Any, top_k: int | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments with another *query* and, unless it is ``None``, another *top_k*.
+
+        A *query* that is no string is a vector and goes where the function wants that.
+        """
+        place, value = self._find(args, kwargs)
+        new_args, new_kwargs = list(args), dict(kwargs)
+        is_nested = self._nested_top_k(place, value) is not None
+        if top_k is not None and is_nested:
+            value = _put(value, ("top_k",), top_k)
+        self._replace_query(place, value, query, new_args, new_kwargs)
+        if top_k is not None and not is_nested and (name := self._top_k_name(kwargs)) is not None:
+            self._parameters.assign(name, top_k, new_args, new_kwargs)
+        return tuple(new_args), new_kwargs
+
+    def _list_locations(self, is_named: bool) -> tuple[Location, ...]:
+        """Returns where a call may hold the query, in the order they are looked at."""
+        parameters, own = self._parameters, self._own_location
+        if parameters.is_loose:
+            return (own, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
+        if parameters.any_keyword and not is_named and self._name not in QUERIES:
+            # It was only guessed, and **kwargs may hold a better one.
+            return (*((name, None) for name in QUERIES), own)
+        return (own,) if parameters.takes_positions else (own, parameters.first_location)
+
+    def _find_home(self, is_named: bool) -> str:  # noqa: ARG002
+        """Returns the keyword a text moves to that was passed where the function itself has no place for it, or ""."""
+        parameters = self._parameters
+        if parameters.is_loose or parameters.has_positional or parameters.position(self._name) is not None:
+            return ""
+        return self._name
+
+    def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if self._home and place != self._home and isinstance(value, str):
+            _remove(place, args, kwargs)
+            kwargs[self._home] = query
+        else:
+            self._assign(place, _put(value, self._path_inside(place, value), query), args, kwargs)
+
+    @property
+    def _own_location(self) -> Location:
+        return self._name, self._parameters.position(self._name)
+
+    def _find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
+        """Returns where the query was passed, and what lies there."""
+        null: Place | None = None
+        for name, index in self._locations:
+            if name in kwargs:
+                if (value := kwargs[name]) is not None:
+                    return name, value
+                null = name
+            elif index is not None and len(args) > index:
+                return index, args[index]
+        if self._parameters.is_loose and args:
+            position = next((i for i, value in enumerate(args) if isinstance(value, str)), len(args) - 1)
+            return position, args[position]
+        if null is not None:
+            return null, None
+        if (value := self._parameters.default(self._name)) is not None:
+            return self._name, value
+        raise self._missing()
+
+    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
+        """Returns the path from what was passed down to the text."""
+        if value is None or isinstance(value, str | list | tuple):
+            return ()
+        if self._path and place in (self._name, self._parameters.position(self._name)):
+            return self._path
+        if place == "inputs":
+            return _NESTED[1:]
+        return _NESTED if _get(value, "inputs") is not None else ()
+
+    def _nested_top_k(self, place: Place, value: Any) -> Any:
+        return _get(value, "top_k") if self._path_inside(place, value) == _NESTED else None
+
+    def _top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
+        if self.top_k_argument is not None or not self._parameters.any_keyword:
+            return self.top_k_argument
+        return next((name for name in TOP_KS if name in kwargs), None)
+
+    def _assign(self, place: Place, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if isinstance(place, int):
+            args[place] = value
+        else:
+            self._parameters.assign(place, value, args, kwargs)
+
+    def _missing(self) -> WrapError:
+        advice = "if it takes a vector, wrap it with embed=; else " if self._parameters.is_loose else ""
+        return WrapError(
+            f"{self._parameters.function_name}() was called without a query; {advice}pass it as {self.argument!r}, or"
+            " name the parameter that holds it with query_arg="
+        )
+
+
+class PineconeSearchSignature(CallSignature):
+    """Pinecone's search, which takes the text inside ``inputs`` or ``query``, by keyword only."""
+
+    __slots__ = ()
+
+    def _list_locations(self, is_named: bool) -> tuple[Location, ...]:  # noqa: ARG002
+        return (*_NESTED_LOCATIONS, self._parameters.first_location)
+
+    def _find_home(self, is_named: bool) -> str:  # noqa: ARG002
+        return "inputs"
+
+    def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        wanted = {"text": query} if isinstance(value, str) and place != "inputs" else query
+        super()._replace_query(place, value, wanted, args, kwargs)
+
+    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
+        path = super()._path_inside(place, value)
+        return path or (() if value is None or isinstance(value, str | list | tuple) else _NESTED)
+
+
+class VectorSignature(CallSignature):
+    """A function that takes the vector of the query; its callers pass the text, wherever they like."""
+
+    __slots__ = ()
+
+    def _list_locations(self, is_named: bool) -> tuple[Location, ...]:  # noqa: ARG002
+        parameters, own = self._parameters, self._own_location
+        texts = [name for name in QUERIES if name in parameters.named and name != self._name]
+        by_position = (parameters.first_location,) if own[1] is None and not parameters.is_loose else ()
+        return (*((name, parameters.position(name)) for name in texts), own, *_NESTED_LOCATIONS, *by_position)
+
+    def _find_home(self, is_named: bool) -> str:
+        parameters = self._parameters
+        if parameters.position(self._name) is not None:
+            return ""
+        # A method called `query` that shows no parameters is taken for Pinecone's, which is keyword-only.
+        is_query_method = parameters.function_name.rpartition(".")[2] == "query"
+        return self._name if not parameters.is_loose or is_named or is_query_method else ""
+
+    def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if isinstance(query, str) or self._is_vector_place(place):
+            self._assign(place, _put(value, self._path_inside(place, value), query), args, kwargs)
+            return
+        # A text that has a parameter of its own stays where it is.
+        if self._parameters.is_pinecone_search or self._parameters.name_at(place) is None:
+            _remove(place, args, kwargs)
+            if self.top_k_argument is not None and (top_k := self._nested_top_k(place, value)) is not None:
+                self._parameters.assign(self.top_k_argument, top_k, args, kwargs)
+        self._parameters.assign(self._name, query, args, kwargs)
+
+    def _is_vector_place(self, place: Place) -> bool:
+        if isinstance(place, str):
+            return place == self._name
+        return place == self._parameters.position(self._name) or (self._parameters.is_loose and not self._home)
+
+    def _missing(self) -> WrapError:
+        return WrapError(
+            f"{self._parameters.function_name}() was called without a query; pass it as {self.argument!r}, or"
+            " name the parameter that holds it with query_arg="
+        )
+
+
+class Parameters:
+    """The parameters of one function, and what they tell without a call of it.
+
+    *named* are its own but ``*args`` and ``**kwargs``. *is_loose* says that only these two can hold the query.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        fn = fn.__func__ if isinstance(fn, staticmethod | classmethod) else fn
+        if not callable(fn):
+            raise WrapError(f"a {type(fn).__qualname__} cannot be called; wrap its method that searches")
+        inner = fn.func if isinstance(fn, functools.partial) else fn
+        every = _parameters_of(fn)
+        self.function_name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
+        self._module = str(getattr(inner, "__module__", ""))
+        self.named = {name: p for name, p in every.items() if p.kind not in _MANY}
+        self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in every.values())
+        any_position = any(p.kind is p.VAR_POSITIONAL for p in every.values())
+        self._inner = _parameters_of(inner)
+        self._fixed: Mapping[str, Any] = fn.keywords if isinstance(fn, functools.partial) else {}
+        by_position = [name for name, p in self.named.items() if p.kind in _BY_POSITION]
+        self._positions = {name: index for index, name in enumerate(by_position)}
+        first = int(by_position[:1] in (["self"], ["cls"]))
+        self._positional = by_position[first:]
+        self.first_location: Location = ("", first)
+        self.has_positional = bool(self._positional)
+        self.takes_positions = self.has_positional or any_position
+        free = self.named.keys() - self._fixed.keys() - {"self", "cls"}
+        can_hold = not free.isdisjoint((*self._positional, *QUERIES, *VECTORS))
+        self.is_loose = (any_position or self.any_keyword) and not can_hold
+        self.is_pinecone_search = {"inputs", "namespace"} <= self.named.keys() and not self._positional
+
+    def find_query(self, query_arg: str | None, takes_vector: bool) -> str:
+        """Returns the parameter that holds the query, with dots for what lies inside it; raises `WrapError`."""
+        if query_arg is not None:
+            self._check_known(query_arg.partition(".")[0], "query_arg")
+            return self._check_free(query_arg)
+        if "score_by" in self.named:
+            raise self._refusal(
+                "searches documents by score_by=; wrap a function of your own that takes the text and makes that of it"
+            )
+        if self.is_pinecone_search and not takes_vector:
+            self._check_free("query")
+            return self._check_free("inputs.text")
+        for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
+            if name in self._inner:
+                return self._check_free(name)
+        return self._first_positional(takes_vector)
+
+    def find_top_k(self, top_k_arg: str | None) -> str | None:
+        """Returns the parameter that holds top_k, ``None`` where none is seen; raises `WrapError`."""
+        if top_k_arg is not None:
+            self._check_known(top_k_arg, "top_k_arg")
+            return top_k_arg
+        return next((name for name in TOP_KS if name in self.named), None)
+
+    def position(self, name: str) -> int | None:
+        """Returns the position parameter *name* may be passed at."""
+        return self._positions.get(name)
+
+    def name_at(self, place: Place) -> str | None:
+        """Returns the parameter that is passed at *place*."""
+        names = self.named if isinstance(place, str) else self._positions
+        return next((name for name in names if place in (name, self._positions.get(name))), None)
+
+    def default(self, name: str) -> Any:
+        """Returns the default of parameter *name*, ``None`` where it has none."""
+        parameter = self.named.get(name)
+        return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+    def value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Returns what a call gives parameter *name*, its default included."""
+        if name in kwargs:
+            return kwargs[name]
+        index = self._positions.get(name)
+        return args[index] if index is not None and index < len(args) else self.default(name)
+
+    def assign(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Pass *value* as parameter *name*, in the place it is passed at already where there is one."""
+        index = self._positions.get(name)
+        if name not in kwargs and index is not None:
+            if index < len(args):
+                args[index] = value
+                return
+            if self.named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+                args.extend(self.default(between) for between in list(self._positions)[len(args) : index])
+                args.append(value)
+                return
+        kwargs[name] = value
+
+    def _first_positional(self, takes_vector: bool) -> str:
+        free = [name for name in self._positional if name not in self._fixed]
+        chosen = next(iter(free if takes_vector else sorted(free, key=self._text_rank)), None)
+        if not takes_vector and (chosen in VECTORS or (chosen is None and self._takes_vector_alone)):
+            raise self._refusal("takes a vector and no text; pass embed=, a function that turns a text into its vector")
+        if chosen is not None:
+            return chosen
+        if self.is_loose:
+            return "vector" if takes_vector else "query"
+        raise self._refusal(f"has no parameter that could be the query; name it with query_arg= ({self._listed()})")
+
+    @property
+    def _takes_vector_alone(self) -> bool:
+        # The query of Pinecone's synchronous index shows no parameters.
+        is_pinecone = self.is_loose and self.function_name.endswith(".query") and self._module.startswith("pinecone.")
+        return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
+
+    def _text_rank(self, name: str) -> int:
+        """Returns 0 for a required parameter annotated as text, 1 where nothing speaks against a text, else 2."""
+        parameter = self.named[name]
+        if parameter.annotation is parameter.empty:
+            return 1
+        if parameter.annotation not in _TEXT_TYPES:
+            return 2
+        return 0 if parameter.default is parameter.empty else 1
+
+    def _check_free(self, argument: str) -> str:
+        """Returns *argument*; raises `WrapError` where a partial holds it already."""
+        name = argument.partition(".")[0]
+        if name in self._fixed or (name in self._inner and name not in self.named):
+            raise self._refusal(f"is a partial that already fixes {name!r}; leave the query out of it")
+        return argument
+
+    def _check_known(self, name: str, option: str) -> None:
+        if name in self.named or name in self._inner or self.any_keyword:
+            return
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.named, 1)
+        hint = f"did you mean {near[0]!r}?" if near else self._listed()
+        raise self._refusal(f"has no parameter {name!r}, which {option}= names; {hint}")
+
+    def _listed(self) -> str:
+        return "its parameters are: " + (", ".join(self.named) or "none")
+
+    def _refusal(self, why: str) -> WrapError:
+        return WrapError(f"{self.function_name}() {why}")
+
+
+def returns_awaitable(fn: Any, kind: object) -> bool:
+    """Returns whether calls of *fn* must be awaited; raises `WrapError` where it cannot be wrapped at all."""
+    if kind not in (None, "sync", "async"):
+        raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
+    if not callable(fn):
+        raise WrapError(f"{type(fn).__name__} is not callable; the middleware wraps functions")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise WrapError(
+            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns them"
+        )
+    return kind == "async" if kind else is_async(fn)
+
+
+def has_parameter(fn: Callable[..., Any], name: str) -> bool:
+    """Returns whether the signature of *fn* shows a parameter *name*."""
+    return name in _parameters_of(fn)
+
+
+def _parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(fn).parameters
+    except (ValueError, TypeError):  # some builtins tell nothing
+        return _ANYTHING
+
+
+def _remove(place: Place, args: list[Any], kwargs: dict[str, Any]) -> None:
+    if isinstance(place, int):
+        del args[place]
+    else:
+        kwargs.pop(place, None)
+
+
+def _get(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+
+
+def _put(holder: Any, path: Sequence[str], value: Any) -> Any:
+    """Returns a copy of *holder* with *value* at the end of *path*; what lies on the way is copied too."""
+    if not path:
+        return value
+    below = _put(_get(holder, path[0]), path[1:], value)
+    if isinstance(holder, Mapping):
+        return {**holder, path[0]: below}
+    twin = copy.copy(holder)
+    try:
+        setattr(twin, path[0], below)
+    except (AttributeError, TypeError, ValueError):  # frozen
+        object.__setattr__(twin, path[0], below)
+    return twin
