@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qtmiddleware import evaluation as evaluation
-    from qtmiddleware.config import Config
-    from qtmiddleware.config.overrides import override
+    from qtmiddleware.config import Config, override
     from qtmiddleware.errors import (
         ConfigError,
         EmbeddingError,
@@ -92,7 +91,7 @@ __all__ = [
 
 _HOMES = {
     "rag.answering": ("AnswerStream", "AsyncAnswerStream"),
-    "config": ("Config",),
+    "config": ("Config", "override"),
     "errors": (
         "ConfigError",
         "EmbeddingError",
@@ -105,7 +104,6 @@ _HOMES = {
         "UnreadableDocument",
         "WrapError",
     ),
-    "config.overrides": ("override",),
     "preprocessing": ("preprocess",),
     "wrapping.decorator": ("middleware",),
     "wrapping.health": ("Health", "Readiness"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.config.overrides import Layers, current_overrides, override
+from qtmiddleware.config import Layers, current_overrides, override
 
 
 def test_outside_of_a_block_nothing_is_overridden() -> None:

@@ -1,22 +1,28 @@
-"""The config: what is set, and where each value came from."""
+"""The config: what is set, where each value came from, and settings overridden for a block of code."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from qtmiddleware.config.errors import raise_all, wrong
-from qtmiddleware.config.keys import Key, all_keys
-from qtmiddleware.config.reading import Layer, environment_layers, file_layer
+from qtmiddleware.config.errors import bad_value, raise_all
+from qtmiddleware.config.keys import ABSENT, Key, all_keys, build_settings, get_value, merge, to_json
+from qtmiddleware.config.reading import Layer, read_environment, read_file
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.config.tree import ABSENT, at, built, merged, nested, plain
 from qtmiddleware.errors import ConfigError
 
+Layers = tuple[Mapping[str, Any], ...]
+"""Settings to lay over others, the last on top."""
+
 _REMEMBERED: Final = 64
+_overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +59,15 @@ class Config:
         if isinstance(source, Config):
             return source
         if isinstance(source, Settings):
-            return _default().overridden(nested(source), origin="settings")
+            return _default().overridden(asdict(source), origin="settings")
         if isinstance(source, str | os.PathLike):
             return cls.from_file(source, environ=environ)
         if source is not None and not isinstance(source, Mapping):
             allowed = "a path, a mapping, a Config, Settings or None"
-            raise wrong("config", source, allowed, "decorator")
+            raise bad_value("config", source, allowed, "decorator")
         environ = os.environ if environ is None else environ
         file = environ.get("QTM_CONFIG")
-        layers = [*environment_layers(environ), *([file_layer(file)] if file else [])]
+        layers = [*read_environment(environ), *([read_file(file)] if file else [])]
         return _layered(_default(), layers if source is None else [*layers, ("decorator", source)])
 
     @classmethod
@@ -71,7 +77,7 @@ class Config:
         Raises `ConfigError` where the file cannot be read or anything in it is wrong.
         """
         environ = os.environ if environ is None else environ
-        return _layered(_default(), [*environment_layers(environ), file_layer(path)])
+        return _layered(_default(), [*read_environment(environ), read_file(path)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
         """This config with *values* on top, merged key by key; raises `ConfigError`.
@@ -79,7 +85,7 @@ class Config:
         The answer is remembered, so that a call that overrides the same again costs next to nothing.
         """
         if not isinstance(values, Mapping):
-            raise wrong("config", values, "a mapping", origin)
+            raise bad_value("config", values, "a mapping", origin)
         if not values:
             return self
         name = _fingerprint(values, origin)
@@ -106,8 +112,27 @@ class Config:
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """Every option as (dotted camelCase key, value ready for JSON, origin)."""
-        values = nested(self.settings)
-        return ((key.name, plain(at(values, key)), self.origins[key.name]) for key in all_keys())
+        values = asdict(self.settings)
+        return ((key.name, to_json(get_value(values, key)), self.origins[key.name]) for key in all_keys())
+
+
+def current_overrides() -> Layers:
+    """Returns what the `override` blocks around the caller set, the outermost first."""
+    return _overrides.get()
+
+
+@contextmanager
+def override(values: Mapping[str, Any]) -> Iterator[None]:
+    """Within this block every wrapped function uses *values* over its own settings; inner blocks win.
+
+    The values are checked at the first call, which raises `ConfigError` where they are impossible.
+    """
+    # A copy, so that what the caller changes in it later has no effect.
+    token = _overrides.set((*_overrides.get(), deepcopy(dict(values))))
+    try:
+        yield
+    finally:
+        _overrides.reset(token)
 
 
 def json_schema() -> dict[str, Any]:
@@ -138,7 +163,7 @@ def markdown_table() -> str:
 def _markdown_section(group: str, keys: Sequence[Key]) -> str:
     rows = [("Key", "Default", "Allowed", "Meaning", "Environment"), ("---",) * 5]
     for key in keys:
-        default = json.dumps(plain(key.default))
+        default = json.dumps(to_json(key.default))
         rows.append((f"`{key.name}`", f"`{default}`", key.allowed, key.description, f"`{key.environment}`"))
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([f"### {group or 'Top level'}", "", *lines, ""])
@@ -160,17 +185,17 @@ def _layered(base: Config, layers: Sequence[Layer]) -> Config:
     """*base* under *layers*, the strongest last. All layers are checked before anything is raised."""
     if not any(values for _, values in layers):
         return base
-    from qtmiddleware.config.model import checked
+    from qtmiddleware.config.model import check
 
-    values, origins = nested(base.settings), dict(base.origins)
+    values, origins = asdict(base.settings), dict(base.origins)
     errors: list[ConfigError] = []
     for origin, written in layers:
-        found, wrongs = checked(written, origin)
+        found, wrongs = check(written, origin)
         errors.extend(wrongs)
-        origins.update((key.name, origin) for key in all_keys() if at(found, key) is not ABSENT)
-        values = merged(values, found)
+        origins.update((key.name, origin) for key in all_keys() if get_value(found, key) is not ABSENT)
+        values = merge(values, found)
     raise_all(errors)
-    settings: Settings = built(Settings, values)
+    settings: Settings = build_settings(Settings, values)
     raise_all(list(_impossible(settings, origins)))
     return Config(settings, origins)
 
@@ -179,27 +204,29 @@ def _impossible(settings: Settings, origins: Mapping[str, str]) -> Iterator[Conf
     """The values that are allowed each for itself and not together, and what a single limit cannot say."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
-        yield wrong("chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"])
-    weights = nested(settings.fusion.weights)
+        yield bad_value("chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"])
+    weights = asdict(settings.fusion.weights)
     if not any(weights.values()):
         source = origins["fusion.weights.original"]
         line = f"fusion.weights are all 0 ({source}); allowed: at least one above 0"
         yield ConfigError(line, path="fusion.weights", value=weights, allowed="at least one above 0", source=source)
     hybrid = settings.hybrid
     if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
-        yield wrong("hybrid.vectorWeight", 0, "above 0 where hybrid.bm25Weight is 0", origins["hybrid.vectorWeight"])
+        yield bad_value(
+            "hybrid.vectorWeight", 0, "above 0 where hybrid.bm25Weight is 0", origins["hybrid.vectorWeight"]
+        )
     store = settings.store
     if store.kind == "pinecone" and not (store.index or store.host):
-        yield wrong("store.index", None, "the name of a Pinecone index, or store.host", origins["store.index"])
+        yield bad_value("store.index", None, "the name of a Pinecone index, or store.host", origins["store.index"])
     if store.integrated and (store.sparse_index or store.sparse_host):
-        yield wrong("store.integrated", True, "false where a sparse index is named", origins["store.integrated"])
+        yield bad_value("store.integrated", True, "false where a sparse index is named", origins["store.integrated"])
     address = settings.llm.base_url
     if address is not None and (not address.lower().startswith(("http://", "https://")) or _may_hold_a_key(address)):
         allowed = "an address that begins with http:// or https:// and holds no name or password and no query"
-        yield wrong("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
+        yield bad_value("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
     for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
         if host is not None and _may_hold_a_key(host):
-            yield wrong(key, host, "the host of an index, without a name, password or query", origins[key])
+            yield bad_value(key, host, "the host of an index, without a name, password or query", origins[key])
     if settings.cache.redis_url is not None:
         yield from _unusable_redis(settings.cache.redis_url, origins["cache.redisUrl"])
 

@@ -1,8 +1,7 @@
-"""What is told about a bad setting: where it stands, what was found, what is allowed. A secret is never repeated."""
+"""The errors for bad settings: where, what was found, what is allowed. A secret is never repeated."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -26,40 +25,44 @@ _SECRET_WORDS: Final = frozenset(
     ("secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer")
 )
 _SECRET_NAME: Final = re.compile(r"(?:api|access|private|auth|secret)[-_]?(?:key|token)", re.IGNORECASE)
+# What the keys of language models and of code hosts begin with.
+_MODELS: Final = "sk|pk|pcsk|gsk|xai"
+_HOSTS: Final = "gh[oprsu]|github_pat|glpat"
+# A key and nothing else: a setting that holds one is refused. All lengths have an end, as long texts are searched too.
 _KEY: Final = re.compile(
-    r"""(?<![A-Za-z0-9])(?:
-        (?:sk|pk|pcsk|gsk|xai)[-_](?:\w{1,40}-){0,4}(?=\w{0,99}[0-9])(?=\w{0,99}[A-Za-z])\w{10}
-        |hf_[A-Za-z0-9]{10}
-        |(?:gh[oprsu]|github_pat|glpat)[-_]\w{10}
-        |(?:AKIA|ASIA)[A-Z0-9]{12}
-        |AIza[\w-]{20}
-        |xox[abeprs]-[\w-]{10}
-        |eyJ[\w-]{8,2000}\.eyJ[\w-]{8}
+    rf"""(?<![A-Za-z0-9])(?:
+        (?:{_MODELS})[-_](?:\w{{1,40}}-){{0,4}}(?=\w{{0,99}}[0-9])(?=\w{{0,99}}[A-Za-z])\w{{10}}
+        |hf_[A-Za-z0-9]{{10}}
+        |(?:{_HOSTS})[-_]\w{{10}}
+        |(?:AKIA|ASIA)[A-Z0-9]{{12}}
+        |AIza[\w-]{{20}}
+        |xox[abeprs]-[\w-]{{10}}
+        |eyJ[\w-]{{8,2000}}\.eyJ[\w-]{{8}}                     # a JSON web token
     )""",
     re.VERBOSE,
 )
-"""What is a key and nothing else: what the vendors' begin with, and a JSON web token. All lengths have an end, as long
-texts are looked through too."""
-_SECRET_VALUE: Final = re.compile(
-    r"""\b(?:sk|pk|pcsk|hf|gsk|xai|ghp)[-_][\w-]{8,}        # what the vendors' keys begin with
+# What may be a key or password: messages do not repeat it.
+_MAYBE_SECRET: Final = re.compile(
+    rf"""{_KEY.pattern}
+    |\b(?:{_MODELS}|{_HOSTS}|hf)[-_][\w-]{{8,}}
     |\bBearer\s
     |//[^/\s]*@                                            # a name and password in an address
     |[?&#][^\s=?&#]*=                                      # the query of an address
-    |\b(?=\w*\d)(?=\w*[a-z])\w{32,}                       # a long run of letters and digits
-    |\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b""",
+    |\b(?=\w*\d)(?=\w*[a-z])\w{{32,}}                       # a long run of letters and digits
+    |\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 _MAY_HOLD_PASSWORDS: Final = ("url", "host", "tenant")
-_UNSHOWN: Final = "a text that looks like a key (not shown)"
+_HIDDEN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "keys come from the environment alone (OPENAI_API_KEY, PINECONE_API_KEY)"
 
 
-def wrong(path: str, value: Any, allowed: str, source: str) -> ConfigError:
+def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     """The error for a *value* that may not stand at *path*; it keeps the value unless that is or may hold a secret."""
     if value is REPEATED:
         line = f"{path} stands more than once in the same object ({source}); allowed: once"
     else:
-        line = f"{path} is {shown(value, path)} ({source}); allowed: {allowed}"
+        line = f"{path} is {display(value, path)} ({source}); allowed: {allowed}"
     kept = value if _is_harmless(value, path) else None
     return ConfigError(line, path=path, value=kept, allowed=allowed, source=source)
 
@@ -73,12 +76,12 @@ def holds_key(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(holds_key, value))
 
 
-def strayed(path: str, source: str) -> ConfigError:
+def misplaced_key(path: str, source: str) -> ConfigError:
     """The error for a text setting at *path* that holds a key, which is not repeated."""
-    return ConfigError(f"{path} is {_UNSHOWN} ({source}); {_KEYS_ADVICE}", path=path, source=source)
+    return ConfigError(f"{path} is {_HIDDEN} ({source}); {_KEYS_ADVICE}", path=path, source=source)
 
 
-def unknown(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
+def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
     """The error for a *key* that the group at *above* does not have; *names* are those it has."""
     path = ".".join(filter(None, (dotted(above), _as_key(key))))
     if not isinstance(key, str):
@@ -106,7 +109,7 @@ def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
-    """Raise what was found, if anything: one error as it is, several as one whose message has a line each."""
+    """Raise *errors*, if there are any: one as it is, several as one whose message has a line each."""
     if not errors:
         return
     first = errors[0]
@@ -116,13 +119,13 @@ def raise_all(errors: Sequence[ConfigError]) -> None:
     raise ConfigError(lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source)
 
 
-def shown(value: Any, path: str = "") -> str:
+def display(value: Any, path: str = "") -> str:
     """A found value, fit for a message: short, on one line, and never a secret or the inside of a container.
 
     A number at a *path* where a password may stand is not shown either.
     """
     if isinstance(value, str):
-        return _UNSHOWN if _is_secret(value) else _quoted(value)
+        return _HIDDEN if _is_secret(value) else _quote(value)
     if not _is_harmless(value, path) and isinstance(value, int | float):
         return "a number (not shown)"
     if value is None or isinstance(value, bool):
@@ -131,7 +134,7 @@ def shown(value: Any, path: str = "") -> str:
         return str(value) if abs(value) < 10**20 else "a very large number"
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else "not a finite number"
-    return _described(value)
+    return _describe(value)
 
 
 def is_secret_name(name: str) -> bool:
@@ -142,13 +145,13 @@ def is_secret_name(name: str) -> bool:
     return parts[-1] in ("key", "keys", "token") and "max" not in parts
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
     return json.dumps(short, ensure_ascii=not short.isprintable())
 
 
 def _is_secret(text: str) -> bool:
-    return bool(_SECRET_VALUE.search(text) or _KEY.search(text))
+    return _MAYBE_SECRET.search(text) is not None
 
 
 def _is_harmless(value: Any, path: str) -> bool:
@@ -158,11 +161,11 @@ def _is_harmless(value: Any, path: str) -> bool:
 
 
 def _as_key(key: Any) -> str:
-    text = shown(key)
+    text = display(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list | tuple | set | frozenset):
@@ -192,7 +195,9 @@ def _snake(name: str) -> str:
 def _nearest(name: str, names: Sequence[str]) -> str | None:
     """The closest of *names*; case, dashes and underscores do not count."""
     folded = {fold(each): each for each in reversed(names)}
-    found = difflib.get_close_matches(fold(name), folded, n=1, cutoff=0.6)
+    from difflib import get_close_matches
+
+    found = get_close_matches(fold(name), folded, n=1, cutoff=0.6)
     return folded[found[0]] if found else None
 
 

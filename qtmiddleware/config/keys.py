@@ -1,4 +1,4 @@
-"""The keys of the config as a flat list, read off the settings' dataclasses: names, kinds, limits, environment."""
+"""The keys of the config as a flat list, derived from the settings' dataclasses, and settings as nested dicts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from qtmiddleware.catalogue import prompt_names
 from qtmiddleware.config.settings import META, Settings
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
+
+ABSENT: Final = object()
+"""What `get_value` returns where nothing is set."""
 
 SHORTHANDS: Final[Mapping[str, str]] = {
     "preprocess": "enabled",
@@ -32,13 +35,13 @@ PROMPT_NAMES: Final = (*prompt_names(), "context", "answer", "sub_answer", "synt
 
 
 def camel(name: str) -> str:
-    """``rrf_k`` as it stands in files: ``rrfK``."""
+    """Returns ``rrf_k`` as it is written in files: ``rrfK``."""
     head, *tail = name.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in tail)
 
 
 def dotted(path: tuple[str, ...]) -> str:
-    """A path of field names as users write it: ``fusion.rrfK``."""
+    """Returns a path of field names as users write it: ``fusion.rrfK``."""
     return ".".join(map(camel, path))
 
 
@@ -93,45 +96,30 @@ class Key:
         return "" if low is None else f" of at least {low:.0f}"
 
 
-def members(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
-    """The fields of a settings class with their types."""
-    return _members(cls)
-
-
-def spellings(cls: Any) -> dict[str, tuple[str, Any]]:
-    """Every accepted spelling of the keys of *cls*, camelCase and snake_case, with the field's name and type."""
-    return _spellings(cls)
-
-
 @cache
-def _members(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
+def members(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
+    """Returns the fields of a settings class with their types."""
     hints = get_type_hints(cls)
     return tuple((field, hints[field.name]) for field in fields(cls))
 
 
 @cache
-def _spellings(cls: Any) -> dict[str, tuple[str, Any]]:
-    snake = {field.name: (field.name, hint) for field, hint in members(cls)}
-    return snake | {camel(name): found for name, found in snake.items()}
-
-
-@cache
 def all_keys() -> tuple[Key, ...]:
-    """Every option, in the order of the settings."""
+    """Returns every option, in the order of the settings."""
     return tuple(_walk(Settings, ()))
 
 
 @cache
 def keys_by_path() -> dict[tuple[str, ...], Key]:
-    """Every option by its path of field names."""
+    """Returns every option by its path of field names."""
     return {key.path: key for key in all_keys()}
 
 
-def _walk(cls: type[Any], above: tuple[str, ...]) -> Iterator[Key]:
+def _walk(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
     for field, hint in members(cls):
         path = (*above, field.name)
         if is_dataclass(hint):
-            yield from _walk(hint, path)  # type: ignore[arg-type]
+            yield from _walk(hint, path)
         else:
             yield _key(field, hint, path)
 
@@ -151,7 +139,7 @@ def _key(field: Field[Any], hint: Any, path: tuple[str, ...]) -> Key:
 
 
 def default_of(field: Field[Any]) -> Any:
-    """The default of a settings field."""
+    """Returns the default of a settings field."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
@@ -162,3 +150,38 @@ def _kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
     if get_origin(hint) is Literal:
         return "choice", False, get_args(hint)
     return {tuple: "list", Mapping: "object"}.get(get_origin(hint), getattr(hint, "__name__", "")), False, ()
+
+
+def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
+    """Returns the settings object of class *cls* for nested dicts by field names, in which every field must be."""
+    parts = {}
+    for field, hint in members(cls):
+        value = values[field.name]
+        parts[field.name] = build_settings(hint, value) if is_dataclass(hint) else value
+    return cls(**parts)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns *below* with *above* on top; where both hold a mapping, the two are merged in turn."""
+    both = dict(below)
+    for name, value in above.items():
+        under = both.get(name)
+        both[name] = merge(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+    return both
+
+
+def get_value(values: Mapping[str, Any], key: Key) -> Any:
+    """Returns the value of *key* in nested dicts, or `ABSENT`."""
+    found: Any = values
+    for part in key.path:
+        found = found.get(part, ABSENT)
+        if found is ABSENT:
+            break
+    return found
+
+
+def to_json(value: Any) -> Any:
+    """Returns a setting's value as JSON has it."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value

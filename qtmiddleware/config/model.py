@@ -1,16 +1,13 @@
-"""What may be written: the settings as pydantic models, which check a layer and make the JSON schema."""
+"""The settings as pydantic models, which check what users write and make the JSON schema."""
 
 from __future__ import annotations
 
-import math
-import numbers
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from qtmiddleware.config.errors import fold, holds_key, strayed, unknown, wrong
+from qtmiddleware.config.errors import bad_value, fold, holds_key, misplaced_key, unknown_key
 from qtmiddleware.config.keys import (
     PROMPT_NAMES,
     SHORTHANDS,
@@ -19,12 +16,11 @@ from qtmiddleware.config.keys import (
     camel,
     default_of,
     dotted,
+    get_value,
     keys_by_path,
     members,
-    spellings,
 )
 from qtmiddleware.config.settings import META, Settings
-from qtmiddleware.config.tree import at
 from qtmiddleware.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,30 +31,32 @@ SCHEMA_KEY: Final = "$schema"
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _Path = tuple[str, ...]
+_PROMPTS: Final[_Path] = ("llm", "prompts")
 
 
-def checked(values: Mapping[Any, Any], source: str) -> tuple[dict[str, Any], list[ConfigError]]:
-    """What a layer sets, by field names and in the settings' types, and everything that is wrong with it."""
+def check(values: Mapping[Any, Any], source: str) -> tuple[dict[str, Any], list[ConfigError]]:
+    """Returns what a layer sets, by field names and in the settings' types, and everything that is wrong with it."""
     from pydantic import ValidationError
 
     errors: list[ConfigError] = []
-    spelled = _spelled(values, Settings, (), source, errors)
+    normalized = _normalize(values, Settings, (), source, errors)
     try:
-        found = settings_model().model_validate(spelled).model_dump(exclude_unset=True)
+        checked = settings_model().model_validate(normalized).model_dump(exclude_unset=True)
     except ValidationError as error:
-        return {}, [*errors, *_explained(error, source)]
+        return {}, [*errors, *_explain(error, source)]
     # Whatever is set is shown by `qtm config show`, and much of it is sent or written somewhere.
-    return found, [*errors, *(strayed(key.name, source) for key in all_keys() if holds_key(at(found, key)))]
+    errors.extend(misplaced_key(key.name, source) for key in all_keys() if holds_key(get_value(checked, key)))
+    return checked, errors
 
 
 @cache
 def settings_model() -> type[BaseModel]:
-    """The pydantic model of all settings: same fields, limits and defaults, camelCase or snake_case."""
+    """Returns the pydantic model of all settings: same fields, limits and defaults, camelCase or snake_case."""
     return _model(Settings)
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a config file, with every key's meaning, default and limits."""
+    """Returns the JSON schema (draft 2020-12) of a config file, with every key's meaning, default and limits."""
     schema = settings_model().model_json_schema(by_alias=True)
     _without_titles(schema)
     definitions = {name: schema["$defs"][name] for name in sorted(schema["$defs"])}
@@ -68,7 +66,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": _DIALECT, "title": "qtmiddleware config", **schema}
 
 
-def _model(cls: type[Any]) -> type[BaseModel]:
+def _model(cls: Any) -> type[BaseModel]:
     from pydantic import ConfigDict, Field, create_model
 
     config = ConfigDict(
@@ -83,14 +81,14 @@ def _model(cls: type[Any]) -> type[BaseModel]:
     definitions: dict[str, Any] = {}
     for field, hint in members(cls):
         if is_dataclass(hint):
-            inner: Any = _model(cast("type[Any]", hint))
+            inner: Any = _model(hint)
             definitions[field.name] = (inner, Field(default_factory=inner, **field.metadata[META]))
         else:
             definitions[field.name] = (hint, Field(default=default_of(field), **field.metadata[META]))
     return create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
 
 
-def _with_groups(cls: type[Any], properties: dict[str, Any], definitions: dict[str, Any]) -> None:
+def _with_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, Any]) -> None:
     """Write the groups in one way (pydantic's differs from release to release), with their shorthands."""
     for field, hint in members(cls):
         if not is_dataclass(hint):
@@ -116,88 +114,64 @@ def _without_titles(node: Any) -> None:
             _without_titles(inner)
 
 
-def _spelled(
-    values: Mapping[Any, Any], cls: type[Any], above: _Path, source: str, errors: list[ConfigError]
+def _normalize(
+    values: Mapping[Any, Any], cls: Any, above: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """*values* by field names, with the friendly spellings made plain; what cannot be placed goes to *errors*."""
-    names = spellings(cls)
-    found: dict[str, Any] = {}
+    """Returns *values* by field names, shorthands and choices in their plain form; unknown keys go to *errors*."""
+    hints = {spelling: (field.name, hint) for field, hint in members(cls) for spelling in _spellings(field.name)}
+    normalized: dict[str, Any] = {}
     for written, value in values.items():
         if written == SCHEMA_KEY and not above:
             continue
-        if not isinstance(written, str) or written not in names:
-            errors.append(unknown(written, above, [camel(field.name) for field, _ in members(cls)], source))
+        if not isinstance(written, str) or written not in hints:
+            errors.append(unknown_key(written, above, [camel(field.name) for field, _ in members(cls)], source))
             continue
-        name, hint = names[written]
+        name, hint = hints[written]
         path = (*above, name)
-        if name in found:
+        if name in normalized:
             errors.append(_twice(path, source))
         elif is_dataclass(hint):
-            found[name] = _group(value, hint, path, source, errors)
+            normalized[name] = _normalize_group(value, hint, path, source, errors)
+        elif path == _PROMPTS and isinstance(value, Mapping):
+            normalized[name] = _normalize_prompts(value, source, errors)
         else:
-            key = keys_by_path()[path]
-            found[name] = _prompts(key, value, source, errors) if key.kind == "object" else _friendly(key, value)
-    return found
+            normalized[name] = _normalize_value(keys_by_path()[path], value)
+    return normalized
 
 
-def _group(value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]) -> dict[str, Any]:
+def _spellings(name: str) -> tuple[str, str]:
+    return name, camel(name)
+
+
+def _normalize_group(value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]) -> dict[str, Any]:
     if isinstance(value, Mapping):
-        return _spelled(value, hint, path, source, errors)
+        return _normalize(value, hint, path, source, errors)
     short = keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
-    if short and _suits(short, value):
-        return {short.path[-1]: _friendly(short, value)}
+    if short and (short.nullable if value is None else isinstance(value, bool if short.kind == "bool" else str)):
+        return {short.path[-1]: _normalize_value(short, value)}
     allowed = "an object" + (f", or for {short.name} alone {short.allowed}" if short else "")
-    errors.append(wrong(dotted(path), value, allowed, source))
+    errors.append(bad_value(dotted(path), value, allowed, source))
     return {}
 
 
-def _prompts(key: Key, value: Any, source: str, errors: list[ConfigError]) -> Any:
-    """Instructions by the plain names of what they instruct; one that would never be used is an error."""
-    if not isinstance(value, Mapping):
-        return value
-    plain = {fold(name): name for name in PROMPT_NAMES}
-    errors.extend(unknown(name, key.path, PROMPT_NAMES, source) for name in value if fold(str(name)) not in plain)
-    return {plain[fold(str(name))]: text for name, text in value.items() if fold(str(name)) in plain}
+def _normalize_prompts(value: Mapping[Any, Any], source: str, errors: list[ConfigError]) -> dict[str, Any]:
+    """Returns own instructions by the names of what they instruct; one that would never be used is an error."""
+    names = {spelling: name for name in PROMPT_NAMES for spelling in _spellings(name)}
+    errors.extend(unknown_key(written, _PROMPTS, PROMPT_NAMES, source) for written in value if written not in names)
+    return {names[written]: text for written, text in value.items() if written in names}
 
 
-def _suits(key: Key, value: Any) -> bool:
-    """Whether a bare *value* in a group's place can only be meant for *key*."""
-    if value is None:
-        return key.nullable
-    return isinstance(value, bool if key.kind == "bool" else str | os.PathLike)
-
-
-def _friendly(key: Key, value: Any) -> Any:
-    """*value* as the settings keep it, where there is but one reading of it; else as it is, to be refused."""
-    if isinstance(value, os.PathLike) and key.path[-1].endswith("path"):
-        value = os.fspath(value)
-    if isinstance(value, str):
-        plain = str.__str__(value)
-        return next((choice for choice in key.choices if fold(choice) == fold(plain)), plain)
-    match key.kind:
-        case "int" | "float":
-            return _number(key.kind, value)
-        case "list" if isinstance(value, list):
+def _normalize_value(key: Key, value: Any) -> Any:
+    """Returns *value* in the type the settings keep it in, where there is but one reading of it; else as it is."""
+    match key.kind, value:
+        case "choice", str():
+            return next((choice for choice in key.choices if fold(choice) == fold(value)), value)
+        case "list", list():
             return tuple(value)
-        case "list" if isinstance(value, set | frozenset):
-            return tuple(sorted(value, key=str))
+        case "int", float() if value.is_integer():  # JSON does not tell 4.0 from 4
+            return int(value)
         case _:
             return value
-
-
-def _number(kind: str, value: Any) -> Any:
-    """A Python number for any other kind of number; ``4.0`` is whole, for JSON does not tell it from ``4``."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    try:
-        if kind == "float":
-            return float(value)
-        whole = math.trunc(value)
-    except (OverflowError, ValueError):  # infinite, not a number, or too large for a float
-        return value
-    return whole if value == whole else value
 
 
 def _twice(path: _Path, source: str) -> ConfigError:
@@ -206,18 +180,18 @@ def _twice(path: _Path, source: str) -> ConfigError:
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)
 
 
-def _explained(error: ValidationError, source: str) -> Iterator[ConfigError]:
-    """A pydantic error in the words of the settings."""
+def _explain(error: ValidationError, source: str) -> Iterator[ConfigError]:
+    """The errors of pydantic in the words of the settings."""
     for detail in error.errors(include_url=False, include_context=False):
         path, rest = _split(detail["loc"])
         key = keys_by_path()[path]
         inner = {"list": "a text", "object": "a text"}.get(key.kind, key.allowed)
         where = ".".join([key.name, *map(str, rest)])
-        yield wrong(where, detail["input"], inner if rest else key.allowed, source)
+        yield bad_value(where, detail["input"], inner if rest else key.allowed, source)
 
 
 def _split(loc: tuple[int | str, ...]) -> tuple[_Path, tuple[int | str, ...]]:
-    """The option a location lies in, and what of the location lies within its value."""
+    """Returns the option a location lies in, and what of the location lies within its value."""
     names = {key.name: key.path for key in keys_by_path().values()}
     for length in range(len(loc), 0, -1):
         written = dotted(tuple(map(str, loc[:length])))

@@ -1,4 +1,4 @@
-"""Where settings are read from: files and environment variables. What the values mean is not looked at here."""
+"""Reads settings from files and environment variables; `model` checks what the values mean."""
 
 from __future__ import annotations
 
@@ -13,39 +13,36 @@ from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys
 from qtmiddleware.errors import ConfigError
 
 Layer = tuple[str, Mapping[Any, Any]]
-"""Where values come from, in words, and the values as they were written."""
-
-MOST_BYTES: Final = 10_000_000
-"""A file that is larger is none of ours."""
+"""The source of values, in words, and the values as they were written."""
 
 _SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 
 
-def file_layer(path: str | os.PathLike[str]) -> Layer:
-    """The settings in a JSON file (TOML where the name ends in ``.toml``); `ConfigError` where there are none."""
+def read_file(path: str | os.PathLike[str]) -> Layer:
+    """Returns the settings in a JSON file (TOML where the name ends in ``.toml``); raises `ConfigError`."""
     name = os.fsdecode(path)
     source = f"file {name if name.isprintable() else ascii(name)}"
-    text = _text(name, source)
-    values = _toml(text, source) if name.lower().endswith(".toml") else _json(text, source)
+    text = _read_text(name, source)
+    values = _parse_toml(text, source) if name.lower().endswith(".toml") else _parse_json(text, source)
     if not isinstance(values, Mapping):
         raise _unreadable(source, "holds no JSON object; a config file begins with { and ends with }")
     return source, values
 
 
-def environment_layers(environ: Mapping[str, str]) -> list[Layer]:
-    """A layer for each variable that holds a setting; `ConfigError` for a name like a setting's that is none."""
+def read_environment(environ: Mapping[str, str]) -> list[Layer]:
+    """Returns a layer for each variable that holds a setting; raises `ConfigError` for unknown ``QTM_`` names."""
     by_name = {key.environment: key for key in all_keys()}
     ours = sorted(name for name in environ if _is_ours(name))
     raise_all([unknown_variable(name, by_name) for name in ours if name not in by_name])
-    return [(f"environment {name}", _holding(by_name[name], _parsed(by_name[name], environ[name]))) for name in ours]
+    return [(f"environment {name}", _nest(by_name[name], _parse(by_name[name], environ[name]))) for name in ours]
 
 
 def _is_ours(name: str) -> bool:
     return name.startswith(ENVIRONMENT_PREFIX) and name not in RESERVED and not OF_KUBERNETES.fullmatch(name)
 
 
-def _parsed(key: Key, text: str) -> Any:
-    """What a variable's text says. A text that cannot be read stays as it is, for the check to refuse."""
+def _parse(key: Key, text: str) -> Any:
+    """Returns the value in a variable's *text*; one that cannot be parsed stays a text, for the check to refuse."""
     if key.nullable and not text.strip():
         return None
     match key.kind:
@@ -59,8 +56,8 @@ def _parsed(key: Key, text: str) -> Any:
             return _from_json(text)
 
 
-def _holding(key: Key, value: Any) -> dict[str, Any]:
-    """The mapping that holds nothing but *value* at *key*."""
+def _nest(key: Key, value: Any) -> dict[str, Any]:
+    """Returns the mapping that holds nothing but *value* at *key*."""
     for part in reversed(key.path):
         value = {part: value}
     holder: dict[str, Any] = value
@@ -74,31 +71,23 @@ def _from_json(text: str) -> Any:
         return text
 
 
-def _text(name: str, source: str) -> str:
+def _read_text(name: str, source: str) -> str:
     if name.lstrip().startswith("{"):
         raise _unreadable("config", "is the text of a config, not a path; parse it first and give the mapping")
-    name = os.path.expanduser(name)  # noqa: PTH111 - pathlib's own fails where there is no home
-    if os.path.isdir(name or "."):  # noqa: PTH112 - pathlib's own fails for a name that is too long
-        raise _unreadable(source, "is a folder; name the file in it")
     try:
-        with Path(name).open("rb") as file:
-            # No more than that: a device may have no end.
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise _unreadable(source, f"is larger than {MOST_BYTES:,} bytes, so it is no config; name another file")
-        return content.decode("utf-8-sig")
+        return Path(os.path.expanduser(name)).read_text("utf-8-sig")  # noqa: PTH111 - pathlib's own fails without a home
     except FileNotFoundError:
         raise _unreadable(source, f"does not exist (looked from {Path.cwd()})") from None
+    except IsADirectoryError:
+        raise _unreadable(source, "is a folder; name the file in it") from None
     except UnicodeDecodeError as error:
         raise _unreadable(source, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    except ConfigError:
-        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _unreadable(source, f"cannot be read: {reason}") from None
 
 
-def _json(text: str, source: str) -> Any:
+def _parse_json(text: str, source: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
@@ -111,7 +100,7 @@ def _json(text: str, source: str) -> Any:
         raise _unreadable(source, "holds a number that is too long") from None
 
 
-def _toml(text: str, source: str) -> Any:
+def _parse_toml(text: str, source: str) -> Any:
     import tomllib
 
     try:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from qtmiddleware.config import Config
+from qtmiddleware.config import Config, Layers
 from qtmiddleware.config.keys import dotted
-from qtmiddleware.config.overrides import Layers
 from qtmiddleware.config.settings import Settings, key_of, marked
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import LanguageModel, Reranker

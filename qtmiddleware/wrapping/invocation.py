@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.config.overrides import Layers
+from qtmiddleware.config import Layers
 from qtmiddleware.errors import WrapError, is_outage
 from qtmiddleware.retrieval.request import Memory
 from qtmiddleware.retrieval.responses import Shape, wait_for_response

@@ -10,8 +10,7 @@ from dataclasses import replace
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from qtmiddleware.config import Config
-from qtmiddleware.config.overrides import current_overrides
+from qtmiddleware.config import Config, current_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, SupportsIndex, TypeVar, overload
 
-from qtmiddleware.config.overrides import Layers, current_overrides
+from qtmiddleware.config import Layers, current_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.retrieval.history import read_history

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.config.settings import BudgetSettings, LlmSettings, Settings
-from qtmiddleware.config.settings.query import LimitSettings
+from qtmiddleware.config.settings import BudgetSettings, LimitSettings, LlmSettings, Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.governed import GovernedModel

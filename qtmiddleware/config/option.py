@@ -1,4 +1,4 @@
-"""How an option is written down: its default, its meaning, its limits, and what else depends on it."""
+"""How an option is declared: its default, its meaning, its limits, and what else depends on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ belongs to the whole middleware and cannot be changed by one call."""
 
 
 def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
-    """A field with its *default*, its meaning and the limits pydantic knows (``ge``, ``le``, ``gt``, ``min_length``).
+    """Returns a field with its *default*, its meaning and the limits pydantic knows (``ge``, ``le``, ``min_length``).
 
     *marks* are `Mark` words with blanks between them.
     """
@@ -31,13 +31,13 @@ def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
 
 
 def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
-    """A field that holds a group of options; its *marks* are those of all of them."""
+    """Returns a field that holds a group of options; its *marks* are those of all of them."""
     return field(default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())})
 
 
 @cache
 def marked(cls: Hashable, mark: Mark) -> tuple[str, ...]:
-    """The options of the settings class *cls* that bear *mark*, dotted, in their order."""
+    """Returns the options of the settings class *cls* that bear *mark*, dotted, in their order."""
     return tuple(_marked(cls, mark, ""))
 
 
@@ -51,7 +51,7 @@ def _marked(cls: Any, mark: Mark, above: str) -> Iterator[str]:
 
 
 def key_of(settings: Any, mark: Mark) -> tuple[Any, ...]:
-    """What *settings* hold at the options that bear *mark*, as something that can be compared and looked up by."""
+    """Returns the values of *settings* at the options that bear *mark*, hashable."""
     cls: Any = type(settings)
     return tuple(map(_hashable, _getter(cls, mark)(settings)))
 

@@ -1,4 +1,9 @@
-"""Options of what is made of a question."""
+"""Every option, with its default, its limits and its meaning, in one place.
+
+Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits stand in each field's
+metadata; `qtmiddleware.config` reads them to check what users write and to make the JSON schema. Keys are snake_case
+here and camelCase in files.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, TEXT_FIELDS
-from qtmiddleware.config.settings.option import group, option
+from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, STORES, TEXT_FIELDS, TRANSFORMS
+from qtmiddleware.config.option import META, Mark, group, key_of, marked, option
+
+__all__ = ["META", "Mark", "group", "key_of", "marked", "option"]
 
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SubQueryStyle = Literal["simple", "research"]
+HybridMethod = Literal["weighted", "rrf"]
+AnswerMode = Literal["plain", "synthesis"]
+ChunkBoundary = Literal["sentence", "character"]
+Scores = Literal["backend", "fused"]
 if TYPE_CHECKING:
     Language = str
     FusionMethod = str
+    StoreKind = str
+    TransformationType = str
 else:
     Language = Literal[("auto", *LANGUAGES)]
     FusionMethod = Literal[tuple(FUSION_METHODS)]
+    StoreKind = Literal[tuple(STORES)]
+    TransformationType = Literal[tuple(TRANSFORMS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +61,10 @@ class KeywordEvidenceSettings:
     )
     weight: float = option(0.35, "Share of the keyword score in the sum; the rest is the backend's.", ge=0.0, le=1.0)
     variants: float = option(
-        1.25, "How much the words of searched variants count, as a share of their voice in the fusion.", ge=0.0, le=10.0
+        1.25,
+        "How much the words of searched variants count, as a share of their weight in the fusion.",
+        ge=0.0,
+        le=10.0,
     )
     text_field: str | None = option(None, "Metadata field that holds the text; null finds the usual names.")
 
@@ -93,7 +111,7 @@ class FusionSettings:
     """How the lists of several searches become one."""
 
     method: FusionMethod = option("anchored", "anchored, rrf, weighted_rrf, max or concat.")
-    weights: FusionWeights = group(FusionWeights, "The voice of each kind of variant (anchored, weighted_rrf).")
+    weights: FusionWeights = group(FusionWeights, "The weight of each kind of variant (anchored, weighted_rrf).")
     rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
     include_original: bool = option(True, "Whether the question itself takes part in the fusion.")
     sub_query_top_k: int | None = option(
@@ -106,7 +124,7 @@ class FusionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings:
-    """What one query may take."""
+    """What one query may take: time, size and concurrency."""
 
     llm_timeout_ms: int = option(5_000, "Longest wait for the language model.", ge=1, le=600_000)
     deadline_ms: int = option(
@@ -169,7 +187,7 @@ class LlmSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankSettings:
-    """Judging the best candidates once more, each beside the question."""
+    """Reranking: the best candidates are judged once more, each beside the question."""
 
     enabled: bool = option(False, "Whether candidates are reranked.")
     model: str = option(
@@ -186,7 +204,7 @@ class RerankSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
-    """Remembered transformations; results are never kept."""
+    """The cache of transformations; results are never kept."""
 
     enabled: bool = option(True, "Whether equal questions share one transformation.")
     max_entries: int = option(1_024, "Most transformations kept.", marks="middleware", ge=1, le=1_000_000)
@@ -199,24 +217,22 @@ class CacheSettings:
         marks="middleware",
     )
     redis_timeout_ms: int = option(
-        50, "Longest wait for Redis; then it is left alone for a while.", marks="middleware", ge=1, le=10_000
+        50, "Longest wait for Redis; then it is not asked for a while.", marks="middleware", ge=1, le=10_000
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerSettings:
-    """When a language model that fails, or Redis, is left alone."""
+    """The circuit breaker: when a language model that fails, or Redis, is not asked for a while."""
 
-    enabled: bool = option(True, "Whether it is left alone at all.")
-    failures: int = option(5, "How many calls in a row must fail or be late.", ge=1, le=1_000)
-    seconds: float = option(
-        30.0, "For how long it is left alone before one call tries it again.", ge=0.001, le=86_400.0
-    )
+    enabled: bool = option(True, "Whether there is a circuit breaker.")
+    failures: int = option(5, "How many calls in a row must fail or be late before it opens.", ge=1, le=1_000)
+    seconds: float = option(30.0, "How long it stays open before one call tries again.", ge=0.001, le=86_400.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
-    """What all calls of language models in this process may come to; without room the rules alone are used."""
+    """The most that all calls of language models in this process may cost; beyond it the rules alone are used."""
 
     max_llm_calls_per_minute: int | None = option(None, "Most calls within 60 seconds.", ge=0, le=1_000_000)
     max_tokens: int | None = option(None, "Most tokens, read and written, within budget.hours.", ge=0)
@@ -232,3 +248,98 @@ class LogSettings:
         None, "JSON-lines file with one record a query, in a folder that is there; null writes none."
     )
     query_text: bool = option(True, "Whether that file holds the texts that were searched, or only their hashes.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridSettings:
+    """Searching the own store by vectors and by words."""
+
+    enabled: bool = option(False, "Whether the own store is searched by words too.")
+    method: HybridMethod = option("weighted", "weighted: sum of min-max scores; rrf: by rank.")
+    vector_weight: float = option(0.75, "Share of the vector search.", ge=0.0, le=1.0)
+    bm25_weight: float = option(0.25, "Share of the word search (BM25).", ge=0.0, le=1.0)
+    search_top_k: int = option(10, "Passages a hybrid search returns where none are asked for.", ge=1, le=10_000)
+    fusion_top_k: int = option(50, "Candidates each of the two searches brings.", ge=1, le=10_000)
+    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """The own store. Keys come from the environment alone."""
+
+    kind: StoreKind = option("sqlite", "sqlite and lancedb keep files at indexPath; pinecone; memory keeps nothing.")
+    index: str | None = option(None, "Name of the Pinecone index.")
+    host: str | None = option(None, "Host of the Pinecone index, in place of its name.")
+    namespace: str = option("", "Pinecone namespace.")
+    integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is unused then.")
+    text_field: str = option("text", "Metadata field of Pinecone records that holds the text.", min_length=1)
+    sparse_index: str | None = option(None, "Name of a second, sparse Pinecone index, for the word search.")
+    sparse_host: str | None = option(None, "Host of the sparse index, in place of its name.")
+    sparse_model: str = option(
+        "pinecone-sparse-english-v0", "Hosted model that makes the sparse vectors.", min_length=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSettings:
+    """Answers from what was found."""
+
+    mode: AnswerMode = option("plain", "plain: one answer; synthesis: one for each sub-query, then one of them all.")
+    max_tokens: int | None = option(1_000, "Most tokens of an answer; null sends no limit.", ge=1, le=100_000)
+    timeout_ms: int = option(60_000, "Longest wait for one answer of the model.", ge=1, le=600_000)
+    context_chars: int = option(24_000, "Most characters of passages the model is shown.", ge=100, le=10_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set."""
+
+    transformation_type: TransformationType = option("none", "What the language model is asked for.", marks="reply")
+    transformation_model: str = option("gpt-6-luna", "Model of the transformations.", marks="model", min_length=1)
+    max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", marks="reply", ge=2, le=6)
+    top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
+    scores: Scores = option(
+        "backend",
+        "The score a passage is returned with: backend, the function's own for the user's question, or fused, our own,"
+        " which falls with the order.",
+    )
+    chunk_size: int = option(800, "Characters a chunk.", ge=1, le=1_000_000)
+    chunk_overlap: int = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
+    chunk_boundary: ChunkBoundary = option(
+        "sentence", "sentence: a chunk ends at one where one is near; character: windows of exactly chunkSize."
+    )
+    contextual_chunks: bool = option(False, "Whether the model writes for each chunk where it stands in its document.")
+    embedding_model: str = option(
+        "all-MiniLM-L6-v2", "Model that embeds passages and queries.", marks="middleware", min_length=1
+    )
+    embedding_dimensions: int | None = option(
+        None,
+        "Length of the vectors, for models that can shorten them; null is the model's own.",
+        marks="middleware",
+        ge=1,
+        le=100_000,
+    )
+    chat_model: str = option("gpt-6-luna", "Model that answers.", min_length=1)
+    data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
+    index_path: str = option(
+        ".tmp/index/qtmiddleware.sqlite",
+        "Where the embedded store lies: a file, or a folder for LanceDB.",
+        marks="middleware",
+        min_length=1,
+    )
+    preprocess: PreprocessSettings = group(PreprocessSettings, "Rules without a model.")
+    keyword_evidence: KeywordEvidenceSettings = group(KeywordEvidenceSettings, "Keywords over the candidates' text.")
+    escalation: EscalationSettings = group(EscalationSettings, "When the model is called.")
+    fusion: FusionSettings = group(FusionSettings, "How several lists become one.")
+    limits: LimitSettings = group(LimitSettings, "Time, size and concurrency.")
+    llm: LlmSettings = group(LlmSettings, "The language model.")
+    hybrid: HybridSettings = group(HybridSettings, "Vectors and words together.", marks="middleware")
+    rerank: RerankSettings = group(RerankSettings, "Judging candidates once more.")
+    store: StoreSettings = group(StoreSettings, "The own store.", marks="middleware")
+    answer: AnswerSettings = group(AnswerSettings, "Answers from what was found.")
+    cache: CacheSettings = group(CacheSettings, "The cache of transformations.")
+    breaker: BreakerSettings = group(BreakerSettings, "The circuit breaker.", marks="middleware")
+    budget: BudgetSettings = group(
+        BudgetSettings, "The most that all calls of language models may cost.", marks="middleware"
+    )
+    log: LogSettings = group(LogSettings, "Records of queries.")
