@@ -17,20 +17,20 @@ REPEATED: Final = object()
 RESERVED: Final = ("QTM_CONFIG", "QTM_MODEL_DIR")
 """Variables with the settings' prefix that are no settings."""
 
-OF_KUBERNETES: Final = re.compile(r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)")
+OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
 """What Kubernetes sets in every pod beside a service that is called ``qtm``."""
 
 _LONGEST_SHOWN: Final = 60
 _SECRET_WORDS: Final = frozenset(
     ("secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer")
 )
-_SECRET_NAME: Final = re.compile(r"(?:api|access|private|auth|secret)[-_]?(?:key|token)", re.IGNORECASE)
+_SECRET_NAME: Final = r"(?i)(?:api|access|private|auth|secret)[-_]?(?:key|token)"
 # What the keys of language models and of code hosts begin with.
 _MODELS: Final = "sk|pk|pcsk|gsk|xai"
 _HOSTS: Final = "gh[oprsu]|github_pat|glpat"
+# Patterns are compiled when they are first used, as most processes never meet an error.
 # A key and nothing else: a setting that holds one is refused. All lengths have an end, as long texts are searched too.
-_KEY: Final = re.compile(
-    rf"""(?<![A-Za-z0-9])(?:
+_KEY: Final = rf"""(?<![A-Za-z0-9])(?:
         (?:{_MODELS})[-_](?:\w{{1,40}}-){{0,4}}(?=\w{{0,99}}[0-9])(?=\w{{0,99}}[A-Za-z])\w{{10}}
         |hf_[A-Za-z0-9]{{10}}
         |(?:{_HOSTS})[-_]\w{{10}}
@@ -38,20 +38,15 @@ _KEY: Final = re.compile(
         |AIza[\w-]{{20}}
         |xox[abeprs]-[\w-]{{10}}
         |eyJ[\w-]{{8,2000}}\.eyJ[\w-]{{8}}                     # a JSON web token
-    )""",
-    re.VERBOSE,
-)
+    )"""
 # What may be a key or password: messages do not repeat it.
-_MAYBE_SECRET: Final = re.compile(
-    rf"""{_KEY.pattern}
+_MAYBE_SECRET: Final = rf"""{_KEY}
     |\b(?:{_MODELS}|{_HOSTS}|hf)[-_][\w-]{{8,}}
     |\bBearer\s
     |//[^/\s]*@                                            # a name and password in an address
     |[?&#][^\s=?&#]*=                                      # the query of an address
     |\b(?=\w*\d)(?=\w*[a-z])\w{{32,}}                       # a long run of letters and digits
-    |\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b""",
-    re.IGNORECASE | re.VERBOSE,
-)
+    |\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b"""
 _MAY_HOLD_PASSWORDS: Final = ("url", "host", "tenant")
 _HIDDEN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "keys come from the environment alone (OPENAI_API_KEY, PINECONE_API_KEY)"
@@ -70,7 +65,7 @@ def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
 def holds_key(value: Any) -> bool:
     """Whether a setting's *value*, a text or what holds texts, has a key in it, wherever it stands there."""
     if isinstance(value, str):
-        return _KEY.search(value) is not None
+        return re.search(_KEY, value, re.VERBOSE) is not None
     if isinstance(value, Mapping):
         return any(holds_key(part) for pair in value.items() for part in pair)
     return isinstance(value, list | tuple) and any(map(holds_key, value))
@@ -140,7 +135,7 @@ def display(value: Any, path: str = "") -> str:
 def is_secret_name(name: str) -> bool:
     """Whether a key by this name would hold a secret."""
     parts = re.split(r"[\W_]+", _snake(name))
-    if _SECRET_WORDS.intersection(parts) or _SECRET_NAME.search(name):
+    if _SECRET_WORDS.intersection(parts) or re.search(_SECRET_NAME, name):
         return True
     return parts[-1] in ("key", "keys", "token") and "max" not in parts
 
@@ -151,7 +146,7 @@ def _quote(value: str) -> str:
 
 
 def _is_secret(text: str) -> bool:
-    return _MAYBE_SECRET.search(text) is not None
+    return re.search(_MAYBE_SECRET, text, re.IGNORECASE | re.VERBOSE) is not None
 
 
 def _is_harmless(value: Any, path: str) -> bool:

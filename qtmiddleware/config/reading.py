@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,9 @@ from qtmiddleware.errors import ConfigError
 
 Layer = tuple[str, Mapping[Any, Any]]
 """The source of values, in words, and the values as they were written."""
+
+MOST_BYTES: Final = 10_000_000
+"""A larger file is no config."""
 
 _SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 
@@ -38,7 +42,7 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(ENVIRONMENT_PREFIX) and name not in RESERVED and not OF_KUBERNETES.fullmatch(name)
+    return name.startswith(ENVIRONMENT_PREFIX) and name not in RESERVED and not re.fullmatch(OF_KUBERNETES, name)
 
 
 def _parse(key: Key, text: str) -> Any:
@@ -75,7 +79,10 @@ def _read_text(name: str, source: str) -> str:
     if name.lstrip().startswith("{"):
         raise _unreadable("config", "is the text of a config, not a path; parse it first and give the mapping")
     try:
-        return Path(os.path.expanduser(name)).read_text("utf-8-sig")  # noqa: PTH111 - pathlib's own fails without a home
+        with Path(os.path.expanduser(name)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
+            # A device may have no end.
+            content = file.read(MOST_BYTES + 1)
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise _unreadable(source, f"does not exist (looked from {Path.cwd()})") from None
     except IsADirectoryError:
@@ -85,6 +92,9 @@ def _read_text(name: str, source: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _unreadable(source, f"cannot be read: {reason}") from None
+    if len(content) > MOST_BYTES:
+        raise _unreadable(source, f"is larger than {MOST_BYTES:,} bytes, so it is no config; name another file")
+    return text
 
 
 def _parse_json(text: str, source: str) -> Any:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pkgutil import get_data
 from typing import Any, cast
 
 from qtmiddleware.catalogue import LANGUAGES
@@ -100,10 +101,9 @@ def load_all() -> tuple[Lexicon, ...]:
 
 
 def _read_file(name: str) -> dict[str, Any]:
-    from importlib.resources import files
-
-    source = files("qtmiddleware.preprocessing").joinpath("lexicons", f"{name}.json")
-    data: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
+    # importlib.resources would load half of the standard library.
+    content = get_data("qtmiddleware.preprocessing", f"lexicons/{name}.json")
+    data: dict[str, Any] = json.loads(content or b"{}")
     return data
 
 

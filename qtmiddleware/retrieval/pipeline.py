@@ -29,7 +29,6 @@ from qtmiddleware.retrieval.fusion import (
 )
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.keyword_evidence import weigh_by_keywords
-from qtmiddleware.retrieval.question import Question
 from qtmiddleware.retrieval.request import Request, collect_keywords, prepare_query
 from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import SearchResult, read_response, read_text
@@ -149,6 +148,9 @@ class _Pipeline:
         if reason:
             trace.decision = Decision(call=False, reason=reason)
             return None, NOTHING
+        # The free tier does not wait for its modules.
+        from qtmiddleware.retrieval.question import Question
+
         question = Question(request.original, request.history, self.settings)
         stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
         if (remembered := stage.recall()) is not None:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from qtmiddleware.catalogue import TEXT_FIELDS
+from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
-from qtmiddleware.transforms import ORIGINAL, SAME, find_repeats
 from qtmiddleware.types import Deadline, Degradation, Trace, Transformation, Variant, VariantKind
 
 
@@ -24,6 +23,11 @@ def build_variants(
     Sub-queries share one weight, and so do paraphrases. One that says the same as the original is searched where the
     original takes no part in the fusion.
     """
+    if transformation is NOTHING:
+        return (), ()
+    # The free tier does not wait for its modules.
+    from qtmiddleware.transforms import ORIGINAL, SAME, find_repeats
+
     if not options.include_original:
         if ("rewrite", SAME) in transformation.notes:
             transformation = replace(transformation, rewrite=original)

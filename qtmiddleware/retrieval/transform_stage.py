@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.question import Question
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.cache import digest
 from qtmiddleware.runtime.single_flight import Role
 from qtmiddleware.runtime.steps import Flow, Join, Leaf, Outcome, Recall, Together
 from qtmiddleware.runtime.warming import is_loading
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Transformation
+
+if TYPE_CHECKING:
+    from qtmiddleware.retrieval.question import Question
 
 # A leader that is this many seconds later than it may be has been stopped without a word.
 _GRACE: Final = 1.0

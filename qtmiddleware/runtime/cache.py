@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -112,6 +111,8 @@ class TransformationCache:
 
 def digest(key: Hashable) -> str:
     """*key* as 64 hex digits, in which no text of it can be read (SHA-256)."""
+    import hashlib
+
     return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
 
 

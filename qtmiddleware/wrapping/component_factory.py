@@ -13,8 +13,6 @@ from qtmiddleware.config.settings import Settings, key_of, marked
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import LanguageModel, Reranker
 from qtmiddleware.providers.llms import as_language_model, clients_of, has_language_model
-from qtmiddleware.providers.llms.governed import GovernedModel
-from qtmiddleware.providers.llms.openai.clients import account_of
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.retrieval.request import Memory
 from qtmiddleware.retrieval.responses import Shape
@@ -26,6 +24,7 @@ from qtmiddleware.wrapping.query_log import QueryLog, Redact
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedders import CallableEmbedder
+    from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.providers.llms.openai.clients import Clients
 
 logger: Final = get_logger("qtmiddleware")
@@ -40,16 +39,29 @@ T = TypeVar("T")
 class Runtime:
     """What one call of a wrapped function works with, all of it under the same settings."""
 
+    factory: ComponentFactory
     settings: Settings
-    model: GovernedModel
-    chat: GovernedModel
     memory: Memory
-    bulkhead: Bulkhead
     shape: Shape | None = None
     embedder: CallableEmbedder | None = None
     log: QueryLog | None = None
     reranker: Reranker | None = None
     redact: Redact | None = None
+
+    @property
+    def bulkhead(self) -> Bulkhead:
+        """The threads for everything beside the original's own search."""
+        return self.factory.bulkhead
+
+    @property
+    def model(self) -> GovernedModel:
+        """The model of the transformations, made when it is first needed."""
+        return self.factory.model(self.settings)
+
+    @property
+    def chat(self) -> GovernedModel:
+        """The model that answers, made when it is first needed."""
+        return self.factory.chat(self.settings)
 
     @property
     def is_off(self) -> bool:
@@ -146,17 +158,22 @@ class ComponentFactory:
         self._models: ComponentCache[GovernedModel] = ComponentCache()
         self._rerankers: ComponentCache[Reranker] = ComponentCache(former._rerankers if former else None)
         self._logs: ComponentCache[QueryLog] = ComponentCache()
-        self._account = self._account_for(config.settings)
-        # Own settings that are impossible are refused here, not at the first question.
-        for make in (self.model, self.chat, self.reranker, self.log):
-            make(config.settings)
+        # That of the own models, as soon as there are any.
+        self._account: int | None = None
+        # What is impossible is refused here, not at the first question. Without a model to ask none is made.
+        settings = config.settings
+        if client is not None or settings.transformation_type != "none" or settings.budget.max_usd is not None:
+            self.model(settings)
+            self.chat(settings)
+        self.reranker(settings)
+        self.log(settings)
 
     def with_config(self, config: Config) -> ComponentFactory:
         """Returns the factory that `succeed` can put in the place of this one; raises `ConfigError`.
 
         That is this one where it would be the same: an equal *config*, the same key and address in the environment.
         """
-        if config == self.config and self._account == self._account_for(config.settings):
+        if config == self.config and self._account in (None, self._account_for(config.settings)):
             return self
         return ComponentFactory(config, self._client, self._reranker, self._redact, former=self)
 
@@ -202,11 +219,16 @@ class ComponentFactory:
 
     def _model(self, settings: Settings, *, is_own: bool) -> GovernedModel:
         key = key_of(settings, "model")
+        if is_own and self._account is None:
+            self._account = self._account_for(settings)
         account = self._account if is_own else self._account_for(settings)
         # Asked for with every model, so that clients are not dropped before the models that use them.
         clients = self._clients.get(account, lambda: clients_of(self._client, settings), is_own=is_own)
 
         def make() -> GovernedModel:
+            # The free tier does not wait for its modules.
+            from qtmiddleware.providers.llms.governed import GovernedModel
+
             client = self._client if clients is None else clients
             inner = self._inner_models.get((key, account), lambda: as_language_model(client, settings), is_own=is_own)
             # One breaker for all that ask the same service, with the same key, for the same model.
@@ -219,7 +241,11 @@ class ComponentFactory:
 
     def _account_for(self, settings: Settings) -> int | None:
         """Returns what stands for the address and key of clients made here; ``None`` where a client was given."""
-        return account_of(settings.llm.base_url) if self._client is None else None
+        if self._client is not None:
+            return None
+        from qtmiddleware.providers.llms.openai.clients import account_of
+
+        return account_of(settings.llm.base_url)
 
     def reranker(self, settings: Settings) -> Reranker | None:
         """Returns the reranker that *settings* ask for; one that was given is asked whatever they name."""
@@ -252,11 +278,9 @@ class ComponentFactory:
     ) -> Runtime:
         """Returns what a call under *settings* works with; raises `ConfigError` where they are impossible."""
         return Runtime(
+            factory=self,
             settings=settings,
-            model=self.model(settings),
-            chat=self.chat(settings),
             memory=memory,
-            bulkhead=self.bulkhead,
             shape=shape,
             embedder=embedder,
             log=self.log(settings),

@@ -24,6 +24,7 @@ from qtmiddleware.wrapping.signatures import CallSignature
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedders import CallableEmbedder
+    from qtmiddleware.providers.llms.governed import GovernedModel
 
 Vectors = Sequence[Sequence[float]]
 
@@ -143,8 +144,6 @@ class Invocation:
         "_runtime",
         "_signature",
         "bulkhead",
-        "chat",
-        "model",
         "native_async",
     )
 
@@ -166,11 +165,19 @@ class Invocation:
         self._original = original
         self._runtime = runtime
         self._is_async = is_async
-        self.model = runtime.model
-        self.chat = runtime.chat
         self.bulkhead = runtime.bulkhead
         # Embedding is awaited in the caller's own loop, where the connections of its client are, whatever follows.
         self.native_async = is_async or runtime.embedder is not None
+
+    @property
+    def model(self) -> GovernedModel:
+        """The model of the transformations."""
+        return self._runtime.model
+
+    @property
+    def chat(self) -> GovernedModel:
+        """The model that answers."""
+        return self._runtime.chat
 
     def search(self, step: Search) -> Any:
         """Returns the function's response to one text.

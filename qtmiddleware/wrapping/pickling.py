@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pickle import PicklingError
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -50,6 +49,8 @@ def check_picklable(what: str, given: Any, *, by_value: bool) -> None:
 
     That is an object, which may hold a key or a connection, or a function that cloudpickle alone could take.
     """
+    from pickle import PicklingError
+
     # A function that was wrapped twice says itself what it takes along.
     if given is None or isinstance(given, str) or hasattr(type(given), "_is_qtmiddleware"):
         return

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
-from qtmiddleware.runtime.files import append_line
 from qtmiddleware.runtime.logs import Outage, get_logger, times
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
@@ -44,6 +41,8 @@ def _match_rows(matches: Iterable[Match]) -> list[dict[str, Any]]:
 
 def _timestamp(seconds: float) -> str | None:
     """*seconds* since the epoch in UTC; ``None`` where the clock is set beyond all years that can be written."""
+    from datetime import UTC, datetime
+
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
@@ -52,6 +51,8 @@ def _timestamp(seconds: float) -> str | None:
 
 def hash_text(text: str) -> str:
     """Returns what is written in place of *text*: the first 16 hex digits of its SHA-256."""
+    import hashlib
+
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
@@ -166,6 +167,9 @@ class QueryLog:
         Raises `OSError` where the file cannot be written, `ConfigError` where its folder is missing and, when the
         record was written, where *redact* failed: it says how, without any text.
         """
+        # Those without a log do not wait for its modules.
+        from qtmiddleware.runtime.files import append_line
+
         writer = TextWriter(self._redact, query_text=self._query_text)
         line = json.dumps(build_record(retrieval, writer), ensure_ascii=False, default=str)
         try:

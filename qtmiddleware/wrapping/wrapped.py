@@ -6,7 +6,6 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, SupportsIndex, TypeVar, overload
 
 from qtmiddleware.config import Layers, current_overrides
@@ -177,6 +176,7 @@ class Wrapped(Generic[P, R]):
         # Without a query nothing shows where the number of passages would be either, and nothing is cut.
         top_k = self._signature.top_k(args, kwargs) if problem is None else None
         conversation = read_history(history)
+        model = None if runtime.settings.transformation_type == "none" else runtime.model
         request = Request(
             original=original,
             history=conversation.messages,
@@ -187,8 +187,8 @@ class Wrapped(Generic[P, R]):
             problem=problem,
             history_problem=conversation.problem,
             shape=runtime.shape,
-            model=runtime.model.name,
-            reason_to_wait=runtime.model.reason_to_wait,
+            model=model.name if model else "",
+            reason_to_wait=model.reason_to_wait if model else lambda: None,
             bulkhead=runtime.bulkhead,
             embeds=runtime.embedder is not None,
             response_only=brief and runtime.log is None,
@@ -245,6 +245,8 @@ class Wrapped(Generic[P, R]):
             return name
         middleware, options, below = self._source.middleware, self._source.options, self._source.layers
         if options is None:
+            from pickle import PicklingError
+
             raise PicklingError(f"{self!r} cannot be pickled; {ADVICE}")
         given = {f"the function of {self!r}": self._fn, **{f"{it}=": options[it] for it in options}}
         for what, it in given.items():
