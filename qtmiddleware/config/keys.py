@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from qtmiddleware.catalogue import prompt_names
 from qtmiddleware.config.settings import META, Settings
@@ -99,8 +99,7 @@ class Key:
 @cache
 def members(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
     """Returns the fields of a settings class with their types."""
-    hints = get_type_hints(cls)
-    return tuple((field, hints[field.name]) for field in fields(cls))
+    return tuple((field, field.type) for field in fields(cls))
 
 
 @cache

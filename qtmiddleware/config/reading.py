@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.config.errors import OF_KUBERNETES, REPEATED, RESERVED, raise_all, unknown_variable
@@ -78,6 +77,8 @@ def _from_json(text: str) -> Any:
 def _read_text(name: str, source: str) -> str:
     if name.lstrip().startswith("{"):
         raise _unreadable("config", "is the text of a config, not a path; parse it first and give the mapping")
+    from pathlib import Path
+
     try:
         with Path(os.path.expanduser(name)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
             # A device may have no end.

@@ -2,10 +2,8 @@
 
 Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits stand in each field's
 metadata; `qtmiddleware.config` reads them to check what users write and to make the JSON schema. Keys are snake_case
-here and camelCase in files.
+here and camelCase in files. Annotations are evaluated here, not kept as texts: the keys are derived from them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass

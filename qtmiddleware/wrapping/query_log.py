@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
@@ -135,6 +134,8 @@ class QueryLog:
         redact: Redact | None = None,
         outage: Outage | None = None,
     ) -> None:
+        from pathlib import Path
+
         self._path = Path(path)
         self._outage = outage or Outage()
         self._query_text = query_text
