@@ -20,8 +20,10 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _CONTEXT: Final = vars(BaseException)["__context__"]
 _MOST_QUOTED: Final = 2_000

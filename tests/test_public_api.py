@@ -109,6 +109,9 @@ def test_decorating_and_calling_by_rules_loads_nothing_heavy() -> None:
         "print(json.dumps(sorted(sys.modules)))"
     )
     assert [name for name in HEAVY if name in loaded] == []
+    # Nor what only a language model needs.
+    models = ("qtmiddleware.transforms", "qtmiddleware.providers.llms.openai", "qtmiddleware.providers.llms.governed")
+    assert [name for name in loaded if name.startswith(models)] == []
 
 
 def test_dir_shows_what_is_public() -> None:
