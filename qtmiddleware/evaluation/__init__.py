@@ -7,14 +7,32 @@ found["rules"].difference.gain, found["rules"].hurt_rate
 
 from __future__ import annotations
 
-from qtmiddleware.evaluation.compare import compare
+from qtmiddleware.evaluation.compare import Progress, compare, measure, require_extras, require_measurable
 from qtmiddleware.evaluation.comparison import PRIMARY, TOLERANCE, Comparison, Percentiles, SystemScore
 from qtmiddleware.evaluation.dataset import Dataset, Question
-from qtmiddleware.evaluation.measures import DEEP, DEPTH, MEASURES, TOP_K, PerQuery, evaluate
-from qtmiddleware.evaluation.measuring import Progress, measure, require_extras, require_measurable
-from qtmiddleware.evaluation.runs import Run, System, run_of
-from qtmiddleware.evaluation.statistics import Difference, difference, holm
-from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, asks_a_model, chosen
+from qtmiddleware.evaluation.measures import (
+    DEEP,
+    DEPTH,
+    MEASURES,
+    TOP_K,
+    Difference,
+    PerQuery,
+    difference,
+    evaluate,
+    holm,
+)
+from qtmiddleware.evaluation.systems import (
+    BASELINE,
+    FREE,
+    MEASURED,
+    SYSTEMS,
+    USUAL,
+    Run,
+    System,
+    asks_a_model,
+    chosen,
+    run_of,
+)
 
 __all__ = [
     "BASELINE",

@@ -1,24 +1,27 @@
-"""A live retrieval function under several settings, measured on judged questions."""
+"""Systems measured on the same judged questions: a live function under several settings, or systems of any make."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import Any, Final, Unpack
 
 from qtmiddleware.errors import ConfigError, WrapError
-from qtmiddleware.evaluation.comparison import Comparison
+from qtmiddleware.evaluation.comparison import PRIMARY, TOLERANCE, Comparison, Percentiles, SystemScore
 from qtmiddleware.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
-from qtmiddleware.evaluation.measures import DEPTH, TOP_K
-from qtmiddleware.evaluation.measuring import Progress, measure
-from qtmiddleware.evaluation.runs import Run, run_of
-from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, chosen
+from qtmiddleware.evaluation.measures import DEEP, DEPTH, TOP_K, PerQuery, difference, evaluate, holm
+from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, Run, System, chosen, run_of
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 OWN: Final = "yours"
+
+Progress = Callable[[str, int, int], None]
+"""Receives the system's name, how many questions are done and how many there are."""
 
 
 def compare(
@@ -50,33 +53,100 @@ def compare(
     without ids; `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop runs
     already; `MissingExtra` without ir-measures or scipy; and whatever *fn* raises.
     """
-    data = _dataset(name, queries, qrels)
+    data = _build_dataset(name, queries, qrels)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     if is_wrapped and (client is not None or options):
         raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
     if base.is_async:
         refuse_running_loop("compare")
-    settings = _settings(systems, asks=client is not None or is_wrapped, is_wrapped=is_wrapped)
-    with ExitStack() as open_until_measured:
-        runner = open_until_measured.enter_context(asyncio.Runner()) if base.is_async else None
+    settings = _choose_systems(systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped)
+    with ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner()) if base.is_async else None
         ask = partial(_ask, runner=runner, arguments=dict(arguments or {}))
-        functions = {name: _configured(_configured(base, MEASURED), given) for name, given in settings.items()}
+        functions = {name: _configure(_configure(base, MEASURED), given) for name, given in settings.items()}
         return measure(
             {name: partial(ask, function, top_k) for name, function in functions.items()},
             data,
             baseline=BASELINE,
-            # Their own memories: what the gate learns from these is not to count for those.
-            deep={name: partial(ask, _configured(it, {}), DEPTH) for name, it in functions.items()} if deep else None,
+            # Functions of their own: what the gate learns from these is not to count for those.
+            deep={name: partial(ask, _configure(it, {}), DEPTH) for name, it in functions.items()} if deep else None,
             seed=seed,
             progress=progress,
         )
 
 
-def _configured(function: Any, given: Mapping[str, Any]) -> Any:
-    """The wrapped function or method under these settings, with a memory of its own."""
-    found = function.configured(given)
-    return Bound(found, function.__self__) if isinstance(function, Bound) else found
+def measure(
+    systems: Mapping[str, System],
+    dataset: Dataset,
+    *,
+    baseline: str,
+    deep: Mapping[str, System] | None = None,
+    notes: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run every system on every question of *dataset* and measure them against the one called *baseline*.
+
+    One question at a time, so that times mean something. *deep* holds the same systems once more, asked for a hundred
+    passages: R@100 is measured by them, and nothing else. *notes* are the comparison's, before those on what was found.
+    What a system raises passes through with a note of which it was and on which question: a system that fails has no
+    score. Raises `ConfigError` if no system is called *baseline*, or there are no questions, a blank one or no
+    relevant passage; `MissingExtra` without ir-measures or scipy.
+    """
+    if baseline not in systems:
+        raise ConfigError(
+            f"no system is called {baseline!r}", path="baseline", value=baseline, allowed=", ".join(systems)
+        )
+    require_measurable(dataset)
+    require_extras()
+    runs: dict[str, dict[str, Run]] = {}
+    seconds: dict[str, dict[str, float]] = {}
+    for name, system in systems.items():
+        runs[name], seconds[name] = _run(name, system, dataset, progress)
+    measured = {name: evaluate(dataset.qrels, _list_ids(found)) for name, found in runs.items()}
+    for name, system in (deep or {}).items():
+        found, _ = _run(f"{name}, deep", system, dataset, progress)
+        measured[name] = PerQuery({**measured[name].values, **evaluate(dataset.qrels, _list_ids(found), DEEP).values})
+    scores = [
+        _score(
+            name,
+            runs[name],
+            measured[name],
+            measured[baseline],
+            added_ms=_compute_added_ms(runs[name], seconds[name], seconds[baseline]),
+            seed=seed,
+        )
+        for name in systems
+    ]
+    return Comparison(
+        dataset=dataset.name,
+        passages=len(dataset.passages) or None,
+        questions=len(dataset.questions),
+        baseline=baseline,
+        systems=_correct_for_many(scores, baseline),
+        notes=(*notes, *_find_doubts(dataset, runs)),
+        seed=seed,
+        data_hash=dataset.data_hash,
+    )
+
+
+def require_measurable(dataset: Dataset) -> None:
+    """Raise `ConfigError` where *dataset* has no judged questions, a blank one, or no relevant passage at all."""
+    if not dataset.questions:
+        raise ConfigError(f"the data set {dataset.name} has no judged questions", path="dataset", value=dataset.name)
+    if blank := [question.id for question in dataset.questions if not question.text.strip()]:
+        raise ConfigError(f"the question {blank[0]!r} of the data set {dataset.name} is blank", path="queries")
+    if not any(map(_is_answerable, dataset.qrels.values())):
+        raise ConfigError(
+            f"no passage is judged relevant in the data set {dataset.name}: no grade is above 0", path="qrels"
+        )
+
+
+def require_extras() -> None:
+    """Raise `MissingExtra` for what measuring needs: now, and not when everything was run and paid for."""
+    evaluate({}, {})
+    difference(())
 
 
 def refuse_running_loop(name: str) -> None:
@@ -91,6 +161,15 @@ def refuse_running_loop(name: str) -> None:
     )
 
 
+# --- a live function ----------------------------------------------------------------------------------------------
+
+
+def _configure(function: Any, settings: Mapping[str, Any]) -> Any:
+    """Return the wrapped function or method under these settings; its gate and caches are its own."""
+    configured = function.configured(settings)
+    return Bound(configured, function.__self__) if isinstance(function, Bound) else configured
+
+
 def _ask(
     function: Any,
     top_k: int | None,
@@ -99,61 +178,164 @@ def _ask(
     runner: asyncio.Runner | None,
     arguments: Mapping[str, Any],
 ) -> Run:
-    wanted = dict(arguments)
+    given = dict(arguments)
     if top_k is not None and function.top_k_argument is not None:
-        wanted[function.top_k_argument] = top_k
+        given[function.top_k_argument] = top_k
     if runner is None:
-        return run_of(function.retrieve(question.text, history=question.history, **wanted))
-    return run_of(runner.run(function.aretrieve(question.text, history=question.history, **wanted)))
+        return run_of(function.retrieve(question.text, history=question.history, **given))
+    return run_of(runner.run(function.aretrieve(question.text, history=question.history, **given)))
 
 
-def _settings(
-    systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, asks: bool, is_wrapped: bool
+def _choose_systems(
+    systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, has_model: bool, is_wrapped: bool
 ) -> dict[str, Mapping[str, Any]]:
-    """The systems to compare, the baseline first."""
+    """Return the systems to compare, the baseline first."""
     if isinstance(systems, Mapping):
-        ours = {BASELINE, OWN} if is_wrapped else {BASELINE}
-        if taken := [name for name in systems if name in ours and systems[name] != SYSTEMS.get(name)]:
+        reserved = {BASELINE, OWN} if is_wrapped else {BASELINE}
+        if taken := [name for name in systems if name in reserved and systems[name] != SYSTEMS.get(name)]:
             raise ConfigError(f"the name {taken[0]!r} has a meaning of its own here; rename the system", path="systems")
         found = {**chosen(()), **systems}
     elif isinstance(systems, str):
         found = chosen([systems])
     else:
-        found = chosen(systems if systems is not None else USUAL if asks else FREE)
+        found = chosen(systems if systems is not None else USUAL if has_model else FREE)
     return {**found, OWN: {}} if is_wrapped else found
 
 
-def _dataset(name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
-    """The questions that are judged; raises `ConfigError` where a judgement is about none of them, or is none."""
-    given = [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
-    for number, one in enumerate(given, 1):
+def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
+    """Return the judged questions; raises `ConfigError` where a judgement is about none of them, or is none."""
+    questions = [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
+    for number, one in enumerate(questions, 1):
         if not _is_question(one):
             raise ConfigError(f"query {number} is no Question, or no text under an id that is text", path="queries")
-    known = {question.id for question in given}
-    if len(known) < len(given):
+    known = {question.id for question in questions}
+    if len(known) < len(questions):
         raise ConfigError("two of the queries have the same id", path="queries")
     if unknown := [id_ for id_ in qrels if id_ not in known]:
         raise ConfigError(
             f"{len(unknown)} judged questions are not among the queries, the first is {unknown[0]!r}", path="qrels"
         )
-    asked = tuple(question for question in given if question.id in qrels)
-    return Dataset(name, (), asked, {question.id: _grades(question.id, qrels[question.id]) for question in asked})
+    judged = tuple(question for question in questions if question.id in qrels)
+    return Dataset(
+        name, (), judged, {question.id: _check_grades(question.id, qrels[question.id]) for question in judged}
+    )
 
 
-def _grades(question: str, given: Any) -> dict[str, int]:
-    """The judgements of one *question*, read once; raises `ConfigError` for what is none."""
-    if not isinstance(given, Mapping) or not all(isinstance(id_, str) and _is_grade(it) for id_, it in given.items()):
+def _is_question(one: Any) -> bool:
+    return isinstance(one, Question) and isinstance(one.id, str) and isinstance(one.text, str)
+
+
+def _check_grades(question: str, grades: Any) -> dict[str, int]:
+    """Return the judgements of one *question*; raises `ConfigError` for what is none."""
+    if not isinstance(grades, Mapping) or not all(
+        isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE for id_, grade in grades.items()
+    ):
         raise ConfigError(
             f"the judgements of {question!r} are not whole numbers of at most {HIGHEST_GRADE:,} by the ids of "
             "passages, which are text",
             path="qrels",
         )
-    return dict(given)
+    return dict(grades)
 
 
-def _is_question(found: Any) -> bool:
-    return isinstance(found, Question) and all(isinstance(it, str) for it in (found.id, found.text))
+# --- figures ------------------------------------------------------------------------------------------------------
 
 
-def _is_grade(found: Any) -> bool:
-    return isinstance(found, int) and abs(found) <= HIGHEST_GRADE
+def _run(
+    name: str, system: System, dataset: Dataset, progress: Progress | None
+) -> tuple[dict[str, Run], dict[str, float]]:
+    """Return what *system* finds for each question, and how many seconds the whole call takes."""
+    runs: dict[str, Run] = {}
+    seconds: dict[str, float] = {}
+    for done, question in enumerate(dataset.questions, 1):
+        began = perf_counter()
+        try:
+            answer = system(question)
+        except Exception as error:
+            error.add_note(f"It came of the system {name!r} on the question {question.id!r}.")
+            raise
+        seconds[question.id] = perf_counter() - began
+        runs[question.id] = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
+        if progress is not None:
+            progress(name, done, len(dataset.questions))
+    return runs, seconds
+
+
+def _list_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
+    return {question: run.ids for question, run in runs.items()}
+
+
+def _compute_added_ms(
+    runs: Mapping[str, Run], seconds: Mapping[str, float], base_seconds: Mapping[str, float]
+) -> Percentiles:
+    """Return the time the system says it added or, where it says nothing, its time beyond the baseline's."""
+    return Percentiles.of(
+        [
+            1e3 * (seconds[asked] - base_seconds[asked] if run.seconds_added is None else run.seconds_added)
+            for asked, run in runs.items()
+        ]
+    )
+
+
+def _score(
+    name: str, runs: Mapping[str, Run], found: PerQuery, base: PerQuery, *, added_ms: Percentiles, seed: int
+) -> SystemScore:
+    """Return one system's figures against the baseline's; they are not yet corrected for many systems."""
+    gains = {question: found.values[PRIMARY][question] - base.values[PRIMARY][question] for question in runs}
+    costs = [run.cost_usd for run in runs.values()]
+    degraded = sum(run.degraded for run in runs.values())
+    return SystemScore(
+        name=name,
+        means=found.means,
+        difference=difference(list(gains.values()), seed=seed),
+        hurt_rate=sum(gain < -TOLERANCE for gain in gains.values()) / len(gains),
+        helped_rate=sum(gain > TOLERANCE for gain in gains.values()) / len(gains),
+        added_ms=added_ms,
+        stages_ms=_summarise_stages(runs),
+        llm_calls=sum(run.llm_calls for run in runs.values()),
+        input_tokens=sum(run.input_tokens for run in runs.values()),
+        output_tokens=sum(run.output_tokens for run in runs.values()),
+        # What a model would have cost that never replied is not known.
+        cost_usd=None if None in costs or degraded == len(runs) else sum(cost for cost in costs if cost is not None),
+        degraded=degraded,
+        gains=gains,
+        per_query=found,
+        runs=runs,
+    )
+
+
+def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
+    stages: dict[str, list[float]] = {}
+    for run in runs.values():
+        for name, ms in run.stages.items():
+            stages.setdefault(name, []).append(ms)
+    return {name: Percentiles.of(values) for name, values in stages.items()}
+
+
+def _correct_for_many(scores: Sequence[SystemScore], baseline: str) -> tuple[SystemScore, ...]:
+    """Return the *scores*, their probabilities corrected for how many systems are compared with the baseline."""
+    corrected = holm({score.name: score.difference.p for score in scores if score.name != baseline})
+    return tuple(
+        replace(score, difference=replace(score.difference, p_holm=corrected.get(score.name, 1.0))) for score in scores
+    )
+
+
+def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
+    """Yield a sentence on each thing that makes the figures of *runs* mean less than they seem to."""
+    count = len(dataset.questions)
+    if hopeless := sum(not _is_answerable(grades) for grades in dataset.qrels.values()):
+        yield f"{hopeless} of {count} questions have no relevant passage in their judgements; they count 0 everywhere."
+    if not any(
+        not dataset.qrels[asked].keys().isdisjoint(run.ids) for found in runs.values() for asked, run in found.items()
+    ):
+        yield "Nothing that any system found is judged: see that the judgements use the ids that the search returns."
+    for name, found in runs.items():
+        if degraded := sum(run.degraded for run in found.values()):
+            yield (
+                f"{name}: {degraded} of {count} answers are degraded, mostly as the model did not reply. They count "
+                "with what was found without it, and their time and price are too low."
+            )
+
+
+def _is_answerable(grades: Mapping[str, int]) -> bool:
+    return any(grade > 0 for grade in grades.values())

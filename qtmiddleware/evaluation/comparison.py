@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final
 
-from qtmiddleware.evaluation.measures import PerQuery
-from qtmiddleware.evaluation.runs import Run
-from qtmiddleware.evaluation.statistics import Difference
+from qtmiddleware.evaluation.measures import Difference, PerQuery
+from qtmiddleware.evaluation.systems import Run
 
 PRIMARY: Final = "nDCG@10"
 """The measure by which systems are compared: gain, significance, hurt rate."""
 TOLERANCE: Final = 1e-9
 """By how much two values of a measure must differ to be different, and not the rounding of one."""
-PER: Final = 1_000
-"""Money is told for so many questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ class SystemScore:
     @property
     def usd_per_thousand(self) -> float | None:
         """US dollars that a thousand questions cost, ``None`` where that is not known."""
-        return None if self.cost_usd is None else PER * self.cost_usd / len(self.runs)
+        return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
 
     @property
     def usd_per_point(self) -> float | None:

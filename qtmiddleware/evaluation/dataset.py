@@ -5,27 +5,25 @@ Source: Thakur et al. 2021 (BEIR).
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import random
-import stat
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Passage
+from qtmiddleware.runtime.files import open_document
 from qtmiddleware.types import Message
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The judgements: for each question's id, the grade of each judged passage's id; above 0 is relevant."""
-MOST_BYTES: Final = 1 << 24
-"""A line that is longer is no passage and no question."""
 HIGHEST_GRADE: Final = 10_000
 """The measures' library counts passages by grade, in memory that grows with the highest one."""
+_GRADE: Final = re.compile("-?[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class Dataset:
 
         *split* names one of those files (``test``); by default all are read. The files' own header lines are optional.
         Questions without a judgement are left out. Raises `ConfigError` naming file and line if something is missing,
-        unreadable, there twice, judged but not there or or judged in two ways.
+        unreadable, there twice, judged but not there or judged in two ways.
         """
         root = Path(folder).expanduser()
         passages = tuple(_passages(root / "corpus.jsonl"))
@@ -94,15 +92,15 @@ class Dataset:
         """The sha256, in hex, of the passages, questions and judgements, whichever files they came from."""
         found = hashlib.sha256()
         for passage in self.passages:
-            _add(found, "passage", passage.id, passage.text, passage.metadata)
+            _update_hash(found, "passage", passage.id, passage.text, passage.metadata)
         for question in self.questions:
-            _add(found, "question", question.to_record())
+            _update_hash(found, "question", question.to_record())
         for id_, grades in sorted(self.qrels.items()):
-            _add(found, "qrels", id_, grades)
+            _update_hash(found, "qrels", id_, grades)
         return found.hexdigest()
 
 
-def _add(found: hashlib._Hash, *parts: Any) -> None:
+def _update_hash(found: hashlib._Hash, *parts: Any) -> None:
     # A line each: no content can stand for two of them, as JSON escapes line breaks.
     found.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
 
@@ -114,7 +112,7 @@ class _Line:
     file: Path
     number: int
 
-    def wrong(self, what: str, allowed: str = "") -> NoReturn:
+    def refuse(self, what: str, allowed: str = "") -> NoReturn:
         where = f"{self.file}:{self.number}"
         # What is being handled may hold the whole line.
         raise ConfigError(f"{self.file} line {self.number}: {what}", path=where, allowed=allowed) from None
@@ -142,35 +140,29 @@ def _history(line: _Line, found: Any) -> tuple[Message, ...]:
     try:
         turns = [(turn["role"], turn["content"]) for turn in found or ()]
     except (TypeError, KeyError):
-        line.wrong('"history" is no list of {"role": ..., "content": ...}')
+        line.refuse('"history" is no list of {"role": ..., "content": ...}')
     if not all(isinstance(part, str) for turn in turns for part in turn):
-        line.wrong('"history" holds a role or content that is no text')
+        line.refuse('"history" holds a role or content that is no text')
     return tuple(Message(role, content) for role, content in turns)
 
 
-def _lines(file: Path) -> Iterator[tuple[_Line, str]]:
-    """The lines of *file* that hold something, numbered from 1."""
+def _lines(path: Path) -> Iterator[tuple[_Line, str]]:
+    """Yield the lines of the file at *path* that hold something, numbered from 1."""
     try:
-        if stat.S_ISFIFO(file.stat().st_mode):
-            # To open one waits for whoever writes to it.
-            raise OSError(errno.EINVAL, "it is a pipe")
-        with file.open("rb") as lines:
-            # No more than that: a device may have no end.
-            for number, raw in enumerate(iter(partial(lines.readline, MOST_BYTES + 1), b""), 1):
-                line = _Line(file, number)
-                if len(raw) > MOST_BYTES:
-                    line.wrong(f"is longer than {MOST_BYTES:,} bytes")
+        with open_document(path, follow_link=True) as file:
+            for number, raw in enumerate(file, 1):
+                line = _Line(path, number)
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
                 except UnicodeDecodeError:
-                    line.wrong("is not UTF-8")
+                    line.refuse("is not UTF-8")
                 if text.strip():
                     yield line, text
     except OSError as error:
         raise ConfigError(
-            f"{file} cannot be read: {error.strerror}; a data set is a folder with corpus.jsonl, queries.jsonl and "
+            f"{path} cannot be read: {error.strerror}; a data set is a folder with corpus.jsonl, queries.jsonl and "
             "qrels/*.tsv",
-            path=str(file),
+            path=str(path),
         ) from error
 
 
@@ -181,12 +173,12 @@ def _records(file: Path) -> Iterator[tuple[_Line, dict[str, Any]]]:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            line.wrong(f"is not JSON ({getattr(error, 'msg', 'unreadable')})")
+            line.refuse(f"is not JSON ({getattr(error, 'msg', 'unreadable')})")
         if not isinstance(record, dict):
-            line.wrong("is no JSON object")
+            line.refuse("is no JSON object")
         record["_id"] = _text(line, record, "_id")
         if record["_id"] in seen:
-            line.wrong(f"the id {record['_id']!r} stands there a second time")
+            line.refuse(f"the id {record['_id']!r} stands there a second time")
         seen.add(record["_id"])
         yield line, record
 
@@ -199,16 +191,16 @@ def _text(line: _Line, record: Mapping[str, Any], key: str, *, optional: bool = 
     if value is None and optional:
         return ""
     if value is None or (key == "_id" and value == ""):
-        line.wrong(f'no "{key}"')
+        line.refuse(f'no "{key}"')
     if not isinstance(value, str):
-        line.wrong(f'"{key}" is no text but {type(value).__name__}', "text")
+        line.refuse(f'"{key}" is no text but {type(value).__name__}', "text")
     return value
 
 
 def _mapping(line: _Line, record: Mapping[str, Any]) -> Mapping[str, Any]:
     found = record.get("metadata") or {}
     if not isinstance(found, dict):
-        line.wrong(f'"metadata" is no object but {type(found).__name__}', "an object")
+        line.refuse(f'"metadata" is no object but {type(found).__name__}', "an object")
     return found
 
 
@@ -225,7 +217,7 @@ def _qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> d
             if line.number == 1 and columns[-1][:1].isalpha():
                 continue
             if len(columns) not in (3, 4) or not _is_grade(columns[-1]):
-                line.wrong(
+                line.refuse(
                     "is not a question's id, a passage's id and a whole number of at most "
                     f"{HIGHEST_GRADE:,}, separated by tabs"
                 )
@@ -233,14 +225,12 @@ def _qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> d
             question, passage = columns[0], columns[-2]
             for id_, known, name in ((question, questions, "queries"), (passage, passages, "corpus")):
                 if id_ not in known:
-                    line.wrong(f"judges {id_!r}, which is not in {name}.jsonl")
+                    line.refuse(f"judges {id_!r}, which is not in {name}.jsonl")
             grade = int(columns[-1])
             if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
-                line.wrong(f"judges {passage!r} for {question!r} a second time, and not as before")
+                line.refuse(f"judges {passage!r} for {question!r} a second time, and not as before")
     return qrels
 
 
 def _is_grade(text: str) -> bool:
-    digits = text.removeprefix("-")
-    # A number of thousands of digits is refused before it is read.
-    return digits.isdecimal() and text.isascii() and len(digits) < 10 and int(digits) <= HIGHEST_GRADE
+    return bool(_GRADE.fullmatch(text)) and int(text) <= HIGHEST_GRADE

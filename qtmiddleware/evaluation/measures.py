@@ -1,15 +1,16 @@
-"""The field's measures, as trec_eval computes them."""
+"""The field's measures as trec_eval computes them, and whether a difference between two systems is more than chance.
+
+Sources: Smucker, Allan and Carterette 2007 (randomisation test and bootstrap in retrieval), Holm 1979.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qtmiddleware.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from qtmiddleware.evaluation.dataset import Qrels
+from qtmiddleware.evaluation.dataset import Qrels
 
 MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
 """What is measured of the first passages."""
@@ -19,6 +20,12 @@ TOP_K: Final = 10
 """So many passages a system is asked for: as far as the measures of the first look."""
 DEPTH: Final = 100
 """So many it is asked for once more where the first hundred are measured."""
+RESAMPLES: Final = 9_999
+"""So many resamples, which with the sample itself make ten thousand."""
+CONFIDENCE: Final = 0.95
+SIGNIFICANT: Final = 0.05
+_NUMBERS_AT_ONCE: Final = 4_000_000
+"""Numbers held at once while resampling: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +52,10 @@ def evaluate(qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[
     except ImportError as error:
         raise MissingExtra("ir-measures", "eval") from error
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
-    scored = {question: _scored(run[question]) for question in qrels if run.get(question)}
-    if scored:
+    scores = {question: _score_by_rank(run[question]) for question in qrels if run.get(question)}
+    if scores:
         # As objects: its parser of names uses what newer Pythons no longer have.
-        found_as = {
+        known = {
             "nDCG@10": ir_measures.nDCG @ 10,
             "R@10": ir_measures.R @ 10,
             "MRR@10": ir_measures.RR @ 10,
@@ -56,13 +63,82 @@ def evaluate(qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[
             "AP": ir_measures.AP,
             "R@100": ir_measures.R @ 100,
         }
-        names: dict[Any, str] = {found_as[name]: name for name in measures}
-        judged = {question: dict(qrels[question]) for question in scored}
-        for found in ir_measures.iter_calc(list(names), judged, scored):
+        names: dict[Any, str] = {known[name]: name for name in measures}
+        judged = {question: dict(qrels[question]) for question in scores}
+        for found in ir_measures.iter_calc(list(names), judged, scores):
             values[names[found.measure]][found.query_id] = float(found.value)
     return PerQuery(values)
 
 
-def _scored(ids: Sequence[str]) -> dict[str, float]:
+def _score_by_rank(ids: Sequence[str]) -> dict[str, float]:
     """A falling score for each rank, as trec_eval orders by score and breaks ties by id, not by place."""
     return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mean difference *gain* with its 95 % interval from *low* to *high* and the probability *p* of chance.
+
+    *p_holm* is *p* corrected for all systems that were compared, so that below 0.05 is significant.
+    """
+
+    gain: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    p: float = 1.0
+    p_holm: float = 1.0
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether chance is an unlikely explanation, at the 5 % level after the correction."""
+        return self.p_holm < SIGNIFICANT
+
+    def to_dict(self) -> dict[str, float]:
+        """All of it as plain data."""
+        return {"gain": self.gain, "low": self.low, "high": self.high, "p": self.p, "pHolm": self.p_holm}
+
+
+def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
+    """The mean of *gains*, one a question, with a paired bootstrap interval and a two-sided randomisation test.
+
+    Both resample `RESAMPLES` times with *seed*. Without gains, or where none differs from 0, it is no difference.
+    Raises `MissingExtra` without scipy.
+    """
+    try:
+        import numpy as np
+        from scipy import stats
+    except ImportError as error:
+        raise MissingExtra("scipy", "eval") from error
+    sample = np.asarray(gains, dtype=float)
+    if not sample.any():
+        return Difference()
+    gain = float(sample.mean())
+    if len(sample) == 1:
+        return Difference(gain, gain, gain)
+    drawn: dict[str, Any] = {
+        "n_resamples": RESAMPLES,
+        "batch": max(1, _NUMBERS_AT_ONCE // len(sample)),
+        "vectorized": True,
+    }
+    interval = stats.bootstrap(
+        (sample,), np.mean, method="percentile", confidence_level=CONFIDENCE, rng=np.random.default_rng(seed), **drawn
+    ).confidence_interval
+    test = stats.permutation_test(
+        (sample,), np.mean, permutation_type="samples", rng=np.random.default_rng(seed), **drawn
+    )
+    # Of equal gains the means differ in their last digit, and either end may be the larger one.
+    low, high = sorted((float(interval.low), float(interval.high)))
+    return Difference(gain, low, high, float(test.pvalue))
+
+
+def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
+    """Each of the *probabilities* corrected for being one of many: the k-th smallest of n times (n - k + 1), at most 1.
+
+    A larger one is never corrected to less than a smaller one.
+    """
+    corrected: dict[str, float] = {}
+    least = 0.0
+    for place, (name, p) in enumerate(sorted(probabilities.items(), key=lambda entry: entry[1])):
+        least = max(least, min(1.0, p * (len(probabilities) - place)))
+        corrected[name] = least
+    return corrected

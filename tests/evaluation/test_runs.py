@@ -7,7 +7,7 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Run, run_of
-from qtmiddleware.evaluation.runs import REPLAYED
+from qtmiddleware.evaluation.systems import REPLAYED
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Retrieval

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from qtmiddleware.evaluation import Difference, difference, holm
-from qtmiddleware.evaluation.statistics import RESAMPLES
+from qtmiddleware.evaluation.measures import RESAMPLES
 
 gains = st.lists(st.floats(-1, 1).map(lambda value: round(value, 3)), min_size=2, max_size=40)
 probabilities = st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=8)

@@ -18,14 +18,14 @@ KEYS = [
     *("choices", "message", "content", "refusal", "finish_reason", "usage", "prompt_tokens", "completion_tokens"),
     *("error", "code", "text", "type", "reasoning_content"),
 ]
-json_values = st.recursive(
+find_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["length", "refusal"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner),
     max_leaves=8,
 )
 completions = st.fixed_dictionaries(
-    {"choices": st.lists(st.fixed_dictionaries({"message": st.dictionaries(st.sampled_from(KEYS), json_values)}))},
-    optional={"usage": json_values, "error": json_values},
+    {"choices": st.lists(st.fixed_dictionaries({"message": st.dictionaries(st.sampled_from(KEYS), find_json)}))},
+    optional={"usage": find_json, "error": find_json},
 )
 
 
@@ -36,7 +36,7 @@ def read(raw: Any) -> Reply | None:
         return None
 
 
-@given(json_values | completions)
+@given(find_json | completions)
 def test_any_json_is_a_reply_or_a_model_error(value: Any) -> None:
     reply = read(json.dumps(value).encode())
     assert (reply is None) == (read(value) is None)

@@ -351,7 +351,7 @@ def test_every_stair_has_an_end(capabilities: ProviderCapabilities, part: Any) -
     assert steps < len(FORMATS)
 
 
-json_values = st.recursive(
+find_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: (
         st.lists(inner) | st.dictionaries(st.sampled_from(["message", "code", "param", "detail", "loc"]), inner)
@@ -360,7 +360,7 @@ json_values = st.recursive(
 )
 
 
-@given(st.sampled_from([400, 404, 422, 429, 500, None]), json_values)
+@given(st.sampled_from([400, 404, 422, 429, 500, None]), find_json)
 def test_any_error_body_can_be_read(status: int | None, body: Any) -> None:
     failure = Exception()
     failure.status_code, failure.body = status, body  # type: ignore[attr-defined]

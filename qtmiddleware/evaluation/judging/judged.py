@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.evaluation.statistics import SIGNIFICANT
+from qtmiddleware.evaluation.measures import SIGNIFICANT
 
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
 

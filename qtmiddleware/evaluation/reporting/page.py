@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
+from qtmiddleware.evaluation.measures import RESAMPLES
 from qtmiddleware.evaluation.reporting import charts, figures, table, verdicts
-from qtmiddleware.evaluation.statistics import RESAMPLES
 
 if TYPE_CHECKING:
     import jinja2

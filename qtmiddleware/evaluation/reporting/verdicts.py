@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from qtmiddleware.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
+from qtmiddleware.evaluation.measures import SIGNIFICANT
 from qtmiddleware.evaluation.reporting import figures
-from qtmiddleware.evaluation.statistics import SIGNIFICANT
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
 
