@@ -222,7 +222,7 @@ def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], q
 
 
 def _is_question(one: Any) -> bool:
-    return isinstance(one, Question) and isinstance(one.id, str) and isinstance(one.text, str)
+    return isinstance(one, Question) and all(isinstance(it, str) for it in (one.id, one.text))
 
 
 def _check_grades(question: str, grades: Any) -> dict[str, int]:

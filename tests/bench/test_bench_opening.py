@@ -16,8 +16,15 @@ import pytest
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, WrapError
 from qtmiddleware.evaluation import Dataset, Question, chosen
-from qtmiddleware.evaluation.bench import Bench, CachedEmbedder, CachedModel, ask_ahead, open_bench, open_index
-from qtmiddleware.evaluation.bench.opening import asked_model
+from qtmiddleware.evaluation.bench import (
+    Bench,
+    CachedEmbedder,
+    CachedModel,
+    ask_ahead,
+    asked_model,
+    open_bench,
+    open_index,
+)
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline

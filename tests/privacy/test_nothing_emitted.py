@@ -17,7 +17,7 @@ from emitted import ANSWER, HISTORY, METADATA, OPENAI_KEY, PASSAGE, PINECONE_KEY
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings, StoreSettings, TransformationType
 from qtmiddleware.evaluation import Question
-from qtmiddleware.evaluation.bench.cached_model import CachedModel
+from qtmiddleware.evaluation.bench import CachedModel
 from qtmiddleware.evaluation.judging import judge
 from qtmiddleware.evaluation.testsets import generate
 from qtmiddleware.protocols import Passage

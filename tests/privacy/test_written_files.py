@@ -18,9 +18,8 @@ from qtmiddleware.cli.bench_files import check_places, write_report
 from qtmiddleware.cli.keyboard import _history_file
 from qtmiddleware.cli.tune import _write
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.evaluation.bench.cache_file import CacheFile
-from qtmiddleware.evaluation.bench.cached_model import CachedModel
-from qtmiddleware.evaluation.bench.opening import _writable
+from qtmiddleware.evaluation.bench.caches import CachedModel, CacheFile
+from qtmiddleware.evaluation.bench.opening import _require_writable
 from qtmiddleware.evaluation.testsets.writing import write
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
@@ -117,7 +116,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "bench cache": CacheFile,
     "query log": write_log,
     "recording": record_reply,
-    "recording of a bench": _writable,
+    "recording of a bench": _require_writable,
     "history of questions": lambda place: _history_file(),
     "report": lambda place: write_report(place.parent, {place.name: "text"}),
     "report, before anything is asked": lambda place: check_places(place.parent, (place.name,), "--report"),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from qtmiddleware.evaluation.bench.ahead import ask_ahead
-from qtmiddleware.evaluation.bench.bench import Bench, config_of
-from qtmiddleware.evaluation.bench.cached_embedder import CachedEmbedder
-from qtmiddleware.evaluation.bench.cached_model import CachedModel
-from qtmiddleware.evaluation.bench.estimates import EstimatedModel
-from qtmiddleware.evaluation.bench.index import build_index, open_index
-from qtmiddleware.evaluation.bench.opening import CACHE, OpenedBench, asked_model, open_bench
+from qtmiddleware.evaluation.bench.bench import Bench, build_index, config_of, open_index
+from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
+from qtmiddleware.evaluation.bench.opening import CACHE, OpenedBench, ask_ahead, asked_model, open_bench
+from qtmiddleware.evaluation.bench.recordings import EstimatedModel
 
 __all__ = [
     "CACHE",

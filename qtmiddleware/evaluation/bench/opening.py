@@ -1,26 +1,25 @@
-"""A bench on a data set, opened: its index, its embedder and its model, and what must be known about them."""
+"""A bench on a data set, opened: its index, its embedder and its model, and what a reader must know about them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any, Final, Self
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import Comparison, Dataset, Progress, require_extras, require_measurable
-from qtmiddleware.evaluation.bench.ahead import CONCURRENCY, ask_ahead
-from qtmiddleware.evaluation.bench.bench import Bench
-from qtmiddleware.evaluation.bench.cached_embedder import CachedEmbedder
-from qtmiddleware.evaluation.bench.cached_model import CachedModel
-from qtmiddleware.evaluation.bench.estimates import EstimatedModel
-from qtmiddleware.evaluation.bench.index import open_index
-from qtmiddleware.evaluation.bench.recorded import fields_of, recorded_part
+from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.evaluation import Comparison, Dataset, Progress, Question, require_extras, require_measurable
+from qtmiddleware.evaluation.bench.bench import Bench, config_of, open_index
+from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
+from qtmiddleware.evaluation.bench.recordings import EstimatedModel, list_fields, select_recorded
+from qtmiddleware.evaluation.compare import refuse_running_loop
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.providers.llms import as_language_model, has_language_model
@@ -29,8 +28,11 @@ from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
 from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
 from qtmiddleware.runtime.files import make_private_folders, open_itself
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 CACHE: Final = Path(".qtm/bench")
+CONCURRENCY: Final = 8
+"""Questions the model is asked about at a time."""
 _CACHE_FILE: Final = "cache.sqlite"
 
 
@@ -59,12 +61,12 @@ class OpenedBench:
         self.close()
 
     def close(self) -> None:
-        """Let go of the index, the kept replies and the clients that were made here; closing twice does no harm."""
+        """Close the index, the cache and the clients that were made here; closing twice does no harm."""
         self._open.close()
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
-        """What a system of these settings asks for, where nothing of it was recorded: it would be measured without."""
-        wanted = fields_of(system)
+        """Return what a system of these settings asks for, where nothing of it was recorded; empty otherwise."""
+        wanted = list_fields(system)
         return frozenset() if self.recorded is None or wanted & self.recorded else wanted
 
     def measure(
@@ -75,10 +77,10 @@ class OpenedBench:
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Comparison:
-        """Every one of the *systems* measured against the raw query, on all questions.
+        """Measure every one of the *systems* against the raw query, on all questions.
 
-        A model that is asked is asked ahead, several questions at once, so that a question that is measured waits for
-        none and is told the time its reply took. Raises what `Bench.measure` raises, and `ModelError` for a model that
+        A live model is asked ahead, several questions at once, so that a question that is measured waits for no reply;
+        the time its reply took counts. Raises what `Bench.measure` raises, and `ModelError` for a model that
         does not answer.
         """
         if self.has_model and self.recorded is None:
@@ -101,7 +103,7 @@ def open_bench(
     concurrency: int = CONCURRENCY,
     progress: Progress | None = None,
 ) -> OpenedBench:
-    """The data set in *folder*, or one already loaded, with its index and a model around it.
+    """Open the data set in *folder*, or one already loaded, with its index and a model.
 
     The index, every vector and every reply of a model are kept in the folder *cache*, so that a second run costs next
     to nothing, and one that was interrupted is taken up. *settings* name the embedding model and the language model;
@@ -127,18 +129,18 @@ def open_bench(
         has_model = recordings is not None or client is not None or has_language_model(settings)
         if recordings is not None:
             whole = len(data.questions)
-            replayed, data, recorded = recorded_part(data, recordings)
+            replayed, data, recorded = select_recorded(data, recordings)
             prices = {"input_price": settings.llm.input_price, "output_price": settings.llm.output_price}
             estimated = EstimatedModel(replayed, settings.transformation_model, model_ms / 1e3, **prices)
             model = estimated
-            notes += [*_about_recording(recordings, model_ms, len(data.questions), whole), estimated.note]
+            notes += [*_describe_recording(recordings, model_ms, len(data.questions), whole), estimated.note]
         else:
             model = stack.enter_context(asked_model(settings, client=client, cache=cache))
-            notes.append(_about_model(model, has_model=has_model))
+            notes.append(_describe_model(model, has_model=has_model))
             if record is not None and not has_model:
                 raise ConfigError(f"there is nothing to record. {notes[0]}", path="record")
         # Around the cache, so that what is known already is recorded too.
-        recording = model if record is None else RecordingModel(model, _writable(record))
+        recording = model if record is None else RecordingModel(model, _require_writable(record))
         if questions is not None and questions < len(data.questions):
             notes.append(f"{questions} of {len(data.questions)} questions, drawn with seed {seed}.")
             data = data.sampled(questions, seed=seed)
@@ -156,7 +158,7 @@ def open_bench(
 
 @contextmanager
 def asked_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) -> Iterator[CachedModel]:
-    """The language model of *settings*, or *client* in its place, its replies kept in the folder *cache*.
+    """Yield the language model of *settings*, or *client* in its place, its replies kept in the folder *cache*.
 
     Raises `ConfigError` for what is no model, and `StoreError` where the cache cannot be used.
     """
@@ -173,7 +175,66 @@ def asked_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) 
             asked.close()
 
 
-def _writable(recording: Path) -> Path:
+def ask_ahead(
+    model: LanguageModel,
+    data: Dataset,
+    systems: Mapping[str, Mapping[str, Any]],
+    *,
+    concurrency: int = CONCURRENCY,
+    progress: Progress | None = None,
+) -> None:
+    """Ask *model*, which keeps its replies, all that *systems* will ask it about *data*, *concurrency* at a time.
+
+    Left out are the questions of which a gate decides, since it decides by what was found before. Where this is
+    interrupted, every reply that had come is kept. Raises `ModelError` where none of the first questions is answered:
+    what would be measured then is the model's absence. Raises `WrapError` inside a running event loop.
+    """
+    with suppress(ImportError):
+        # To load a client is no part of the time the first replies take.
+        import_module("openai")
+    refuse_running_loop("ask_ahead")
+    asyncio.run(_ask_all(model, data, systems, concurrency, progress))
+
+
+async def _ask_all(
+    model: LanguageModel,
+    data: Dataset,
+    systems: Mapping[str, Mapping[str, Any]],
+    concurrency: int,
+    progress: Progress | None,
+) -> None:
+    free = asyncio.Semaphore(concurrency)
+
+    async def ask(middleware: QueryMiddleware, question: Question) -> str:
+        """Return why the model failed, in one word; empty where it did not."""
+        async with free:
+            transformed = await middleware.atransform(question.text, history=question.history)
+        reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
+        return reasons[0] if transformed.is_empty and reasons else ""
+
+    for name, settings in systems.items():
+        config = config_of(settings)
+        if config.settings.transformation_type == "none":
+            continue
+        gated = config.settings.escalation.mode == "auto"
+        questions = [question for question in data.questions if question.history or not gated]
+        middleware = QueryMiddleware(config, client=model)
+        failures: list[str] = []
+        # A few at first: a model that is not there is noticed before all of them wait for it.
+        for part in (questions[:concurrency], questions[concurrency:]):
+            for asked in asyncio.as_completed([ask(middleware, question) for question in part]):
+                failures.append(await asked)
+                if progress is not None:
+                    progress(f"asking: {name}", len(failures), len(questions))
+            if failures and all(failures):
+                raise ModelError(
+                    failures[0],
+                    f"{model.name} answered none of the first {len(failures)} questions ({failures[0]}); check the "
+                    "key, llm.baseUrl and the model's name, and see that the service is up",
+                )
+
+
+def _require_writable(recording: Path) -> Path:
     """*recording*; raises `ConfigError` where nothing can be recorded there, before anything is asked."""
     try:
         make_private_folders(recording.parent)
@@ -185,7 +246,7 @@ def _writable(recording: Path) -> Path:
     return recording
 
 
-def _about_recording(path: Path, model_ms: float, kept: int, whole: int) -> Iterator[str]:
+def _describe_recording(path: Path, model_ms: float, kept: int, whole: int) -> Iterator[str]:
     time = (
         f"{model_ms:g} ms stand for the time of each"
         if model_ms
@@ -196,7 +257,7 @@ def _about_recording(path: Path, model_ms: float, kept: int, whole: int) -> Iter
         yield f"{kept} of {whole} questions were recorded; the others are left out."
 
 
-def _about_model(model: LanguageModel, *, has_model: bool) -> str:
+def _describe_model(model: LanguageModel, *, has_model: bool) -> str:
     if not has_model:
         return (
             "No language model was asked: there are no recorded replies, and neither OPENAI_API_KEY nor "
