@@ -10,12 +10,12 @@ from typing import Any, Final
 from qtmiddleware.cli.harmless import harmless, harmless_json
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
-from qtmiddleware.evaluation.judging.prompts import opinion
+from qtmiddleware.evaluation.judging import parse_opinion
 from qtmiddleware.evaluation.prompt_runner import parse_object
 from qtmiddleware.evaluation.reporting.figures import clean_text, fit_text, shorten_start
 from qtmiddleware.evaluation.reporting.markdown import escape_text
-from qtmiddleware.evaluation.testsets.filtering import Written, fault_of, fault_of_check
-from qtmiddleware.evaluation.testsets.sampling import is_prose
+from qtmiddleware.evaluation.testsets.filtering import Written, find_check_fault, find_fault
+from qtmiddleware.evaluation.testsets.passages import is_prose
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
 from qtmiddleware.preprocessing.text import clean, normalise, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
@@ -121,10 +121,10 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "find_repeats": _quietly(lambda text: find_repeats([text, text + "b"], original=text)),
     "an answer with citations": _quietly(_read),
     "a streamed body": _quietly(_streamed),
-    "opinion of a judge": _quietly(lambda text: opinion(Reply(text))),
+    "opinion of a judge": _quietly(lambda text: parse_opinion(Reply(text))),
     "members of a reply": _quietly(lambda text: parse_object(Reply(text), ("a",))),
-    "faults of a question": _quietly(lambda text: fault_of(Written(question=text[:300], answer=text[:2_000]), text)),
-    "faults of a check": _quietly(lambda text: fault_of_check({"quote": text, "answers": "yes"}, text)),
+    "faults of a question": _quietly(lambda text: find_fault(Written(question=text[:300], answer=text[:2_000]), text)),
+    "faults of a check": _quietly(lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)),
     "is_prose": _quietly(is_prose),
     "score_bm25": _quietly(lambda text: score_bm25(text, [text, "a"])),
     "query_words": _quietly(query_words),

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.evaluation import Question
-from qtmiddleware.evaluation.judging.prompts import prompt as judge_prompt
-from qtmiddleware.evaluation.testsets.prompts import check_prompt, question_prompt
+from qtmiddleware.evaluation.prompts import build_check_prompt, build_judge_prompt, build_question_prompt
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.rag.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS
 from qtmiddleware.transforms import PROMPTS
@@ -33,9 +32,9 @@ def prompts(text: str, *, with_history: bool) -> list[Prompt]:
         *(transform.build_prompt(settings, text, said) for transform in PROMPTS.values()),
         *(task.prompt(settings, text, said, entries) for task in (ANSWER, SUB_ANSWER)),
         SYNTHESIS.prompt(settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}),
-        judge_prompt(asked, text, text, text),
-        question_prompt(passage),
-        check_prompt(passage, text),
+        build_judge_prompt(asked, text, text, text),
+        build_question_prompt(passage),
+        build_check_prompt(passage, text),
     ]
 
 

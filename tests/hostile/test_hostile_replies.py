@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.evaluation.judging.prompts import opinion
+from qtmiddleware.evaluation.judging import parse_opinion
 from qtmiddleware.evaluation.prompt_runner import parse_object
-from qtmiddleware.evaluation.testsets.filtering import Written, fault_of, fault_of_check
+from qtmiddleware.evaluation.testsets.filtering import Written, find_check_fault, find_fault
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.rag.answering.reading import Reading
@@ -107,11 +107,11 @@ def test_a_judge_and_a_writer_of_questions_who_say_anything_fail_as_models_do() 
         for text in replies(hostile.text)[:2]:
             reply = Reply(text)
             with suppress(ModelError):
-                said = opinion(reply)
+                said = parse_opinion(reply)
                 assert said.better in ("A", "B", "")
             parse_object(reply, ("question", "answer"))
     for hostile in SHORT:
         text = hostile.text
         written = Written(question=text, answer=text)
-        assert isinstance(fault_of(written, text), str)
-        assert isinstance(fault_of_check({"quote": text, "answers": text}, text), str)
+        assert isinstance(find_fault(written, text), str)
+        assert isinstance(find_check_fault({"quote": text, "answers": text}, text), str)

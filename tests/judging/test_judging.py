@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Question
-from qtmiddleware.evaluation.judging import CRITERIA, Judged, judge
-from qtmiddleware.evaluation.judging.judging import MOST_FAILURES
-from qtmiddleware.evaluation.judging.prompts import MOST_CHARS
+from qtmiddleware.evaluation.judging import CRITERIA, MOST_FAILURES, Judged, judge
+from qtmiddleware.evaluation.prompts import MOST_ANSWER_CHARS
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
@@ -335,7 +334,7 @@ def test_an_asynchronous_judge_is_asked_as_any_other() -> None:
 def test_an_answer_without_end_is_shown_in_part() -> None:
     model = judge_of(by_length)
     judged(model, challenger=lambda question: "x" * 10**6, questions=QUESTIONS[:1])
-    assert all(len(prompt.user) < MOST_CHARS + 1_000 for prompt in model.prompts)
+    assert all(len(prompt.user) < MOST_ANSWER_CHARS + 1_000 for prompt in model.prompts)
 
 
 def test_the_summary_says_who_won_and_what_to_think_of_it() -> None:

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from qtmiddleware.evaluation import Dataset
 from qtmiddleware.evaluation.testsets.filtering import (
     Written,
-    essence,
-    fault_of,
+    extract_key,
+    find_fault,
     is_copied,
     is_other_language,
     is_quoted,
+    normalize,
     refers_to_text,
 )
-from qtmiddleware.evaluation.testsets.sampling import is_prose
-from qtmiddleware.evaluation.testsets.wording import plain
+from qtmiddleware.evaluation.testsets.passages import is_prose
 from tests.shared_data import SHARED, needs_shared_data
 
 CLIMATE = (
@@ -136,29 +136,29 @@ def test_a_question_in_another_language_is_known_where_it_is_clear(question: str
     ],
 )
 def test_a_quote_is_found_whatever_its_spaces_case_and_marks(quote: str) -> None:
-    assert is_quoted(quote, plain(CLIMATE))
+    assert is_quoted(quote, normalize(CLIMATE))
 
 
 @pytest.mark.parametrize(
     "quote", ["", "...", "heat", "carbon dioxide", "gases such as carbon monoxide", "reenhouse gases such"]
 )
 def test_words_that_do_not_stand_there_or_prove_nothing_are_no_quote(quote: str) -> None:
-    assert not is_quoted(quote, plain(CLIMATE))
+    assert not is_quoted(quote, normalize(CLIMATE))
 
 
-def test_wordings_of_one_question_have_one_essence() -> None:
-    assert essence("What is the cause of heat?") == essence("Heat: what are the causes? cause".replace("causes", "a"))
-    assert essence("When was Arlo Bridge opened?") != essence("When was Benta Bridge opened?")
-    assert essence("Who is it?") != essence("Where is it?")
+def test_wordings_of_one_question_have_one_key() -> None:
+    assert extract_key("What is the cause of heat?") == extract_key("Heat: what are the a? cause")
+    assert extract_key("When was Arlo Bridge opened?") != extract_key("When was Benta Bridge opened?")
+    assert extract_key("Who is it?") != extract_key("Where is it?")
 
 
 @settings(deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
 def test_any_question_has_a_fault_or_none_and_nothing_raises(question: str, answer: str, text: str) -> None:
-    fault = fault_of(Written.of({"question": question, "answer": answer}), text)
+    fault = find_fault(Written.read({"question": question, "answer": answer}), text)
     assert fault == "" or fault.replace("_", "").isalpha()
-    essence(question)
-    is_quoted(question, plain(text))
+    extract_key(question)
+    is_quoted(question, normalize(text))
     is_prose(text)
 
 
@@ -166,8 +166,8 @@ def test_any_question_has_a_fault_or_none_and_nothing_raises(question: str, answ
 @given(st.text(min_size=1, max_size=200), st.text(max_size=100), st.text(max_size=100))
 def test_what_stands_in_a_text_as_words_is_quoted(quote: str, before: str, after: str) -> None:
     # Dots at an edge, of the quote or of what is around it, are marks of an omission.
-    there = plain(f"{before}\n{quote}\n{after}")
-    if "." not in quote and "…" not in quote and len(plain(quote).split()) >= 3:
+    there = normalize(f"{before}\n{quote}\n{after}")
+    if "." not in quote and "…" not in quote and len(normalize(quote).split()) >= 3:
         assert is_quoted(quote, there)
 
 
@@ -192,8 +192,8 @@ def test_enormous_texts_are_read_in_no_time(fill: str) -> None:
     """Not timed: what were quadratic would not end within the time a test has."""
     text = f"{CLIMATE}{fill * 50_000}x"
     assert is_prose(text)
-    is_quoted(text[:65_536], plain(CLIMATE))
-    fault_of(Written.of({"question": text, "answer": text}), text)
+    is_quoted(text[:65_536], normalize(CLIMATE))
+    find_fault(Written.read({"question": text, "answer": text}), text)
 
 
 @pytest.mark.parametrize(
@@ -217,5 +217,5 @@ def test_headings_and_tables_of_contents_are_no_prose(text: str) -> None:
 def test_hardly_a_question_of_people_is_taken_for_a_bad_one(name: str) -> None:
     data = Dataset.load(SHARED / "data" / name)
     texts = {passage.id: passage.text for passage in data.passages}
-    faults = [fault_of(Written(it.text, "An answer."), texts[next(iter(data.qrels[it.id]))]) for it in data.questions]
+    faults = [find_fault(Written(it.text, "An answer."), texts[next(iter(data.qrels[it.id]))]) for it in data.questions]
     assert sum(map(bool, faults)) <= 0.05 * len(faults)

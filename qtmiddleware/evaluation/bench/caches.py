@@ -23,13 +23,13 @@ from qtmiddleware.providers.stores.sqlite.files import (
     FAILURES,
     check_layout,
     connect_file,
+    describe_error,
     is_damage,
     is_empty,
     is_foreign,
     make_file,
-    mark_of,
-    said,
-    use_wal,
+    read_mark,
+    use_write_ahead_log,
 )
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
@@ -94,7 +94,7 @@ class CacheFile:
                 advice = "it was left as it is: move it away, or name another folder"
             # The cause may quote a text of the file.
             cause = None if is_damage(error) else error
-            raise StoreError(f"the cache {self._path} cannot be used ({said(error)}); {advice}") from cause
+            raise StoreError(f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}") from cause
 
     def _open(self) -> sqlite3.Connection:
         make_file(self._path)
@@ -111,7 +111,7 @@ class CacheFile:
             self._check(connection)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
         connection.execute("PRAGMA synchronous = NORMAL")
-        use_wal(connection)
+        use_write_ahead_log(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             # Of two processes that come at once the second finds it made.
@@ -120,7 +120,7 @@ class CacheFile:
         self._check(connection)
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        if mark_of(connection) != (APPLICATION_ID, VERSION):
+        if read_mark(connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is no cache of this version of qtmiddleware; it was left as it is: move it away, or "
                 "name another folder"

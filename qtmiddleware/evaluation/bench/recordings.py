@@ -68,8 +68,8 @@ def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
 
 def _ask_everything(question: Question) -> Prompt:
     """Return a prompt that asks for everything that can be asked about *question*."""
-    fields = {field.name: field for it in PROMPTS.values() for field in it.prompt(Settings(), "?").fields}
-    prompt = PROMPTS["combined"].prompt(Settings(), question.text, question.history)
+    fields = {field.name: field for it in PROMPTS.values() for field in it.build_prompt(Settings(), "?").fields}
+    prompt = PROMPTS["combined"].build_prompt(Settings(), question.text, question.history)
     return replace(prompt, mode="", fields=tuple(fields.values()))
 
 

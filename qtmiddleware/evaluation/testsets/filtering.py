@@ -1,14 +1,15 @@
-"""What is wrong with a question that a model wrote about a passage."""
+"""What is wrong with a question that a model wrote about a passage, found by comparing their words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
-from qtmiddleware.evaluation.testsets.wording import content_words, is_unspaced, plain
-from qtmiddleware.preprocessing import detect_language
+from qtmiddleware.preprocessing import LANGUAGES, detect_language
+from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.preprocessing.text import clean, fold_accents, is_blank, split_tokens
 from qtmiddleware.transforms.chatter import is_refusal
 from qtmiddleware.transforms.guard import is_other_script
@@ -45,6 +46,7 @@ _REFERS: Final = re.compile(
 )
 _ASKS: Final = re.compile(r"[?？؟;՞፧]\s*[)\"'»”’」]*$")
 _YES: Final = re.compile(r"\W*(?:yes|true|ja|oui|s[iíì]|sim)\b", re.IGNORECASE)
+_UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _WORDS: Final = re.compile(r"[\w'’]+")
 # In a text with single spaces.
 _GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
@@ -58,15 +60,15 @@ class Written:
     answer: str = field(repr=False)
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Written:
-        """What a reply's members hold; empty where something else than a text stands there."""
+    def read(cls, given: dict[str, Any]) -> Written:
+        """Return what a reply's members hold; empty where something else than a text stands there."""
         return cls(
             *(clean(value) if isinstance(value := given.get(name), str) else "" for name in ("question", "answer"))
         )
 
 
-def fault_of(written: Written, text: str) -> str:
-    """In one word, why the question is of no use for a passage of *text*; empty where it is."""
+def find_fault(written: Written, text: str) -> str:
+    """Return in one word why the question is of no use for a passage of *text*; empty where it is."""
     question, answer = written.question, written.answer
     if is_refusal(question, text) or is_refusal(answer, text):
         return "refused"
@@ -84,12 +86,12 @@ def fault_of(written: Written, text: str) -> str:
     return "copied" if is_copied(question, text) else ""
 
 
-def fault_of_check(given: dict[str, Any], text: str) -> str:
-    """In one word, why the check in a reply does not prove that *text* answers the question; empty where it does."""
+def find_check_fault(given: dict[str, Any], text: str) -> str:
+    """Return in one word why a check does not prove that *text* answers the question; empty where it does."""
     verdict, quote = given.get("answers"), given.get("quote")
     if verdict is not True and not (isinstance(verdict, str) and _YES.match(verdict)):
         return "unanswerable"
-    return "" if isinstance(quote, str) and is_quoted(quote, plain(text)) else "unquoted"
+    return "" if isinstance(quote, str) and is_quoted(quote, normalize(text)) else "unquoted"
 
 
 def refers_to_text(question: str) -> bool:
@@ -114,17 +116,17 @@ def is_copied(question: str, text: str) -> bool:
 
     A search would find the passage by these words alone, which it cannot do for those who have not read it.
     """
-    words, there = split_tokens(question), plain(text)
+    words, there = split_tokens(question), normalize(text)
     # In scripts without spaces words are pairs of characters: two are about a word, three one with its particle.
     gram, run = (2 * GRAM, 3 * MOST_RUN) if is_unspaced(words) else (GRAM, MOST_RUN)
     grams = [f" {' '.join(words[at : at + gram])} " in there for at in range(len(words) - gram + 1)]
     if len(grams) > 1 and sum(grams) > MOST_SHARED * len(grams):
         return True
-    return _longest_run(words, content_words(words, question), there) > run
+    return _longest_run(words, flag_content_words(words, question), there) > run
 
 
 def _longest_run(words: Sequence[str], counts: Sequence[bool], there: str) -> int:
-    """The most content words that *words* has in a stretch that stands in the plain text *there*."""
+    """Return the most content words that *words* has in a stretch that stands in the normalized text *there*."""
     longest = end = 0
     for begin in range(len(words)):
         end = max(end, begin)
@@ -135,18 +137,49 @@ def _longest_run(words: Sequence[str], counts: Sequence[bool], there: str) -> in
 
 
 def is_quoted(quote: str, there: str) -> bool:
-    """Whether *quote* stands in the plain text *there*; what it leaves out has to be marked by dots."""
-    parts = parts_of(quote)
+    """Whether *quote* stands in the normalized text *there*; what it leaves out has to be marked by dots."""
+    parts = split_quote(quote)
     return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(part in there for part in parts)
 
 
-def parts_of(quote: str) -> list[str]:
-    """The plain forms of the parts of *quote*, between the dots that stand for what was left out."""
-    return [plain(part) for part in _GAP.split(" ".join(quote.split())) if not is_blank(part)]
+def split_quote(quote: str) -> list[str]:
+    """Return the normalized parts of *quote*, between the dots that stand for what was left out."""
+    return [normalize(part) for part in _GAP.split(" ".join(quote.split())) if not is_blank(part)]
 
 
-def essence(question: str) -> frozenset[str]:
-    """What two wordings of one question have in common: its content words, all of its words where it has none."""
+def extract_key(question: str) -> frozenset[str]:
+    """Return what two wordings of one question share: its content words, or all words where it has none."""
     words = split_tokens(question)
-    counts = content_words(words, question)
+    counts = flag_content_words(words, question)
     return frozenset(word for word, counted in zip(words, counts, strict=True) if counted) or frozenset(words)
+
+
+def normalize(text: str) -> str:
+    """Return the folded words of *text* with a blank around each: no case, accents, punctuation or line breaks.
+
+    A text stands in another one, word by word, where its normalized form is a part of the other's.
+    """
+    return f" {' '.join(split_tokens(text))} "
+
+
+def is_unspaced(words: list[str]) -> bool:
+    """Whether most of *words*, which are pairs of characters then, are of a script without spaces."""
+    return 2 * sum(bool(_UNSPACED.match(word)) for word in words) > len(words)
+
+
+def flag_content_words(words: list[str], text: str) -> list[bool]:
+    """Return for each of *words* of *text* whether it says something: it is in no word list and has three letters.
+
+    Where there is no word list for the language, only the letters count.
+    """
+    small = _load_small_words(detect_language(text))
+    return [not (word in small or (len(word) < 3 and word.isascii() and word.isalpha())) for word in words]
+
+
+@lru_cache(len(LANGUAGES) + 1)
+def _load_small_words(language: str) -> frozenset[str]:
+    if not language:
+        return frozenset()
+    lexicon = load(language)
+    listed = lexicon.stop | lexicon.weak | lexicon.strong
+    return frozenset(token for word in listed for token in split_tokens(word))

@@ -10,16 +10,9 @@ from typing import Final
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Dataset, Question
 from qtmiddleware.evaluation.prompt_runner import PromptRunner, parse_object
-from qtmiddleware.evaluation.testsets.filtering import Written, essence, fault_of, fault_of_check
-from qtmiddleware.evaluation.testsets.prompts import (
-    CHECK_FIELDS,
-    QUESTION_FIELDS,
-    check_prompt,
-    question_prompt,
-    shown_text,
-)
-from qtmiddleware.evaluation.testsets.relevance import Relevance
-from qtmiddleware.evaluation.testsets.sampling import MIN_WORDS, sampled
+from qtmiddleware.evaluation.prompts import CHECK, QUESTION, build_check_prompt, build_question_prompt, cut_text
+from qtmiddleware.evaluation.testsets.filtering import Written, extract_key, find_check_fault, find_fault
+from qtmiddleware.evaluation.testsets.passages import MIN_WORDS, Relevance, draw_passages
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
@@ -59,7 +52,7 @@ def generate(
     timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
-    """A data set of *passages* and *count* questions that *model* writes about some of them, drawn by *seed*.
+    """Build a data set of *passages* and *count* questions that *model* writes about some of them, drawn by *seed*.
 
     The draw is spread over the documents and leaves out what holds no whole phrases. A question is kept if a second
     look of the model finds it answered by words that really stand in the passage, and if it is a question in the
@@ -69,7 +62,7 @@ def generate(
     A question's metadata says ``synthetic`` and holds the ``answer``, the ``passage`` it was made of and the ``model``.
     Relevant, with grade 1, are that passage and all that hold the very words its answer was found in.
 
-    *concurrency* prompts are answered at a time, each within *timeout* seconds; *progress* is told how many questions
+    *concurrency* prompts are answered at a time, each within *timeout* seconds; *progress* receives how many questions
     there are of how many. For a model that always replies the same to the same prompt the result depends on the
     passages, *count* and *seed* alone.
 
@@ -82,7 +75,7 @@ def generate(
     if len({passage.id for passage in passages}) < len(passages):
         raise ConfigError("two of the passages have the same id", path="passages")
     asking = PromptRunner(model, timeout, concurrency)
-    drawn = sampled(passages, seed)[: ATTEMPTS * count]
+    drawn = draw_passages(passages, seed)[: ATTEMPTS * count]
     if not drawn:
         raise ConfigError(
             f"none of the {len(passages)} passages can be asked about: each needs {MIN_WORDS} words in whole phrases",
@@ -92,10 +85,10 @@ def generate(
     while len(writing.questions) < count and writing.asked < len(drawn) and not writing.is_over:
         # Never more than are missing: so the same are asked about however many at a time.
         wave = min(concurrency, count - len(writing.questions))
-        writing.take(drawn[writing.asked : writing.asked + wave])
+        writing.write(drawn[writing.asked : writing.asked + wave])
         if progress is not None:
             progress(len(writing.questions), count)
-    writing.check_answered()
+    writing.require_replies()
     dataset = Dataset(name, tuple(passages), tuple(writing.questions), writing.qrels)
     return Generated(dataset, writing.asked, dict(writing.dropped.most_common()), asking.cost_usd)
 
@@ -110,6 +103,21 @@ class _Draft:
     fault: str = ""
     error: ModelError | None = None
 
+    def read_question(self, reply: Reply) -> None:
+        given = parse_object(reply, [field.name for field in QUESTION.fields])
+        if given:
+            self.written = Written.read(given)
+            self.fault = find_fault(self.written, cut_text(self.passage))
+        elif is_refusal(reply.text, self.passage.text):
+            self.fault = "refused"
+        else:
+            self.fault = "truncated" if reply.truncated else "unparsable"
+
+    def read_check(self, reply: Reply) -> None:
+        given = parse_object(reply, [field.name for field in CHECK.fields])
+        self.fault = find_check_fault(given, cut_text(self.passage)) if given else "unchecked"
+        self.quote = str(given.get("quote", ""))
+
 
 @dataclass(slots=True)
 class _Writing:
@@ -123,20 +131,20 @@ class _Writing:
     qrels: dict[str, dict[str, int]] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
-    _essences: set[frozenset[str]] = field(default_factory=set)
+    _known: set[frozenset[str]] = field(default_factory=set)
     _failures: int = 0
     _error: ModelError | None = None
 
-    def take(self, passages: Sequence[Passage]) -> None:
+    def write(self, passages: Sequence[Passage]) -> None:
         """Ask for a question about each of *passages*, then whether it is answered there; keep the good ones."""
         drafts = [_Draft(passage) for passage in passages]
-        self._ask(drafts, [question_prompt(draft.passage) for draft in drafts], _read_question)
+        self._ask(drafts, [build_question_prompt(draft.passage) for draft in drafts], _Draft.read_question)
         rest = [draft for draft in drafts if draft.written and not draft.fault]
-        self._ask(rest, [check_prompt(it.passage, it.written.question) for it in rest if it.written], _read_check)
+        prompts = [build_check_prompt(draft.passage, draft.written.question) for draft in rest if draft.written]
+        self._ask(rest, prompts, _Draft.read_check)
         for draft in drafts:
-            if self.is_over:
-                return
-            self._settle(draft)
+            if not self.is_over:
+                self._settle(draft)
 
     def _ask(self, drafts: Sequence[_Draft], prompts: Sequence[Prompt], read: Callable[[_Draft, Reply], None]) -> None:
         for draft, reply in zip(drafts, self.asking.run(prompts), strict=True):
@@ -146,37 +154,30 @@ class _Writing:
                 read(draft, reply)
 
     def _settle(self, draft: _Draft) -> None:
+        """Keep the question of *draft*, or count why not."""
         self.asked += 1
-        fault = draft.fault
-        if draft.error is not None:
-            # Where it wrote a question it did not fail all the time.
-            self._failures = self._failures + 1 if draft.written is None else 1
-            self._error = draft.error
-            self._give_up_on(draft.error)
-            fault = draft.error.reason
-        else:
-            self._failures = 0
-        if draft.written and not fault and essence(draft.written.question) in self._essences:
-            fault = "duplicate"
+        self._count_failure(draft)
+        key = extract_key(draft.written.question) if draft.written else frozenset()
+        fault = draft.error.reason if draft.error else draft.fault or ("duplicate" if key in self._known else "")
         if fault or draft.written is None:
             self.dropped[fault] += 1
-        else:
-            self._keep(draft, draft.written)
-
-    def _keep(self, draft: _Draft, written: Written) -> None:
+            return
+        self._known.add(key)
         id_ = f"s{len(self.questions) + 1}"
-        metadata = {"synthetic": True, "answer": written.answer, "passage": draft.passage.id, "model": self.model}
+        written, passage = draft.written, draft.passage
+        metadata = {"synthetic": True, "answer": written.answer, "passage": passage.id, "model": self.model}
         self.questions.append(Question(id_, written.question, metadata=metadata))
-        self.qrels[id_] = dict.fromkeys(self.relevance.of(draft.passage, draft.quote), 1)
-        self._essences.add(essence(written.question))
+        self.qrels[id_] = dict.fromkeys(self.relevance.find_relevant(passage, draft.quote), 1)
 
-    def check_answered(self) -> None:
-        """Raise the model's own error where it failed for every passage."""
-        if self._error is not None and self._failures == self.asked:
-            raise self._error
-
-    def _give_up_on(self, error: ModelError) -> None:
-        """Where asking on would be in vain, raise *error*, or note that it is over if there are questions."""
+    def _count_failure(self, draft: _Draft) -> None:
+        """Raise the model's error where asking on is in vain, or end there if there are questions."""
+        error = draft.error
+        if error is None:
+            self._failures = 0
+            return
+        self._error = error
+        # Where it wrote a question it did not fail all the time.
+        self._failures = self._failures + 1 if draft.written is None else 1
         if self._failures < MOST_FAILURES and error.reason != "unauthorized":
             return
         if not self.questions:
@@ -190,18 +191,7 @@ class _Writing:
             error,
         )
 
-
-def _read_question(draft: _Draft, reply: Reply) -> None:
-    given = parse_object(reply, QUESTION_FIELDS)
-    if not given:
-        is_said = is_refusal(reply.text, draft.passage.text)
-        draft.fault = "refused" if is_said else "truncated" if reply.truncated else "unparsable"
-        return
-    draft.written = Written.of(given)
-    draft.fault = fault_of(draft.written, shown_text(draft.passage))
-
-
-def _read_check(draft: _Draft, reply: Reply) -> None:
-    given = parse_object(reply, CHECK_FIELDS)
-    draft.fault = fault_of_check(given, shown_text(draft.passage)) if given else "unchecked"
-    draft.quote = str(given.get("quote", ""))
+    def require_replies(self) -> None:
+        """Raise the model's own error where it failed for every passage."""
+        if self._error is not None and self._failures == self.asked:
+            raise self._error

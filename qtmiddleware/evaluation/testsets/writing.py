@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset
-from qtmiddleware.evaluation.testsets.sampling import can_be_judged
+from qtmiddleware.evaluation.testsets.passages import can_be_judged
 from qtmiddleware.runtime.files import make_private_folders, private_opener
 
 _README: Final = """\
@@ -95,16 +95,16 @@ def _fill(folder: Path, dataset: Dataset) -> None:
     corpus = ({"_id": it.id, "title": "", "text": it.text, "metadata": it.metadata} for it in dataset.passages)
     _write_records(folder / "corpus.jsonl", corpus)
     _write_records(folder / "queries.jsonl", (question.to_record() for question in dataset.questions))
-    with _new(folder / "qrels" / "test.tsv") as file:
+    with _create(folder / "qrels" / "test.tsv") as file:
         file.write(b"query-id\tcorpus-id\tscore\n")
         for question, grades in dataset.qrels.items():
             file.writelines(f"{question}\t{passage}\t{grade}\n".encode() for passage, grade in grades.items())
-    with _new(folder / "README.md") as file:
-        file.write(_readme(dataset).encode())
+    with _create(folder / "README.md") as file:
+        file.write(_build_readme(dataset).encode())
 
 
 def _write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    with _new(path) as file:
+    with _create(path) as file:
         for record in records:
             try:
                 line = json.dumps(record, ensure_ascii=False)
@@ -115,15 +115,15 @@ def _write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 @contextmanager
-def _new(path: Path) -> Iterator[IO[bytes]]:
-    """A new file, on the disk at the end of the block: what a model wrote was paid for."""
+def _create(path: Path) -> Iterator[IO[bytes]]:
+    """Create a file that is on the disk at the end of the block: what a model wrote was paid for."""
     with open(path, "xb", opener=private_opener) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
 
 
-def _readme(dataset: Dataset) -> str:
+def _build_readme(dataset: Dataset) -> str:
     synthetic = [it.metadata for it in dataset.questions if it.metadata.get("synthetic") is True]
     models = sorted({str(it["model"]) for it in synthetic if "model" in it})
     return _README.format(
