@@ -6,12 +6,18 @@ found.is_better, found.config, found.comparison[found.chosen].difference.gain
 
 from __future__ import annotations
 
-from qtmiddleware.evaluation.tuning.budget import Budget
-from qtmiddleware.evaluation.tuning.grid import FREE_TIERS, TIERS, flat, nested
-from qtmiddleware.evaluation.tuning.splitting import LEAST, split
-from qtmiddleware.evaluation.tuning.trials import MIN_ERRORS, MIN_GAIN, MOST_LOST, OVERALL_ERRORS, Trial
-from qtmiddleware.evaluation.tuning.tune import TRYING, tune
-from qtmiddleware.evaluation.tuning.tuned import TUNED, Tuned
+from qtmiddleware.evaluation.tuning.search import FREE_TIERS, TIERS
+from qtmiddleware.evaluation.tuning.trials import (
+    MIN_ERRORS,
+    MIN_GAIN,
+    MOST_LOST,
+    OVERALL_ERRORS,
+    Budget,
+    Trial,
+    flat,
+    nested,
+)
+from qtmiddleware.evaluation.tuning.tune import LEAST, TRYING, TUNED, Tuned, split, tune
 
 __all__ = [
     "FREE_TIERS",

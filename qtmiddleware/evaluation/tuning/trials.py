@@ -1,17 +1,25 @@
-"""Candidates, really run on the questions to train on."""
+"""What a config may cost, and candidates within that, really run on the questions to train on.
+
+Settings are flat here: values by dotted camelCase key.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from math import sqrt
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from math import isfinite, sqrt
 from pathlib import Path
 from statistics import stdev
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from qtmiddleware.config import Config
+from qtmiddleware.config.keys import camel
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import (
     BASELINE,
     PRIMARY,
@@ -24,8 +32,8 @@ from qtmiddleware.evaluation import (
     measure,
 )
 from qtmiddleware.evaluation.bench import Bench, CachedEmbedder, CachedModel
-from qtmiddleware.evaluation.tuning.budget import Budget
-from qtmiddleware.evaluation.tuning.grid import Flat, flat, minimal, nested
+
+Flat = Mapping[str, Any]
 
 MIN_GAIN: Final = 0.003
 """A setting must gain at least so much nDCG@10 over a simpler one, and within it the cheaper one is taken."""
@@ -35,6 +43,117 @@ OVERALL_ERRORS: Final = 2.5
 """What the search ends with must gain so many over the default: 5 %, one-sided, shared by the eight settings tried."""
 MOST_LOST: Final = 0.01
 """One that asks the model less often is as good where it surely loses no more nDCG@10 than that."""
+_CHANCE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The limits of a search; ``None`` is no limit.
+
+    *max_call_rate* is the share of the questions for which the model is asked. *max_added_ms* holds for 95 of 100
+    questions (p95, beyond a plain search, with the time of replayed replies): a median would say nothing about those
+    that wait for the model where only some do. *max_usd_per_thousand* is US dollars for a thousand questions; a config
+    whose cost is not known is beyond any. *max_hurt_rate* is the share of questions that may do worse than with the raw
+    query. Raises `ConfigError` for impossible limits.
+    """
+
+    max_call_rate: float | None = None
+    max_added_ms: float | None = None
+    max_usd_per_thousand: float | None = None
+    max_hurt_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in (limit.name for limit in fields(self)):
+            limit, most = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
+            if limit is not None and not (isfinite(limit) and 0.0 <= limit <= most):
+                allowed = "a number from 0 to 1" if most == 1.0 else "a finite number of at least 0"
+                raise ConfigError(f"{name} is {limit}; allowed: {allowed}", path=name, value=limit, allowed=allowed)
+
+    def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
+        """Return every limit that *score* is beyond, each as a part of a sentence.
+
+        *kept_rate* is the call rate a gate keeps over time: where it is within the limit, a sample of questions may be
+        beyond it by what chance explains (exact binomial test, 5 %).
+        """
+        return tuple(
+            text
+            for text in (
+                self._check_calls(score, kept_rate),
+                _describe_excess(
+                    score.added_ms.p95, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"
+                ),
+                _describe_excess(
+                    score.usd_per_thousand,
+                    self.max_usd_per_thousand,
+                    "a thousand questions cost ${:.3g}, the budget is ${:.3g}",
+                ),
+                _describe_excess(
+                    score.hurt_rate, self.max_hurt_rate, "it hurts {:.1%} of the questions, the budget is {:.1%}"
+                ),
+            )
+            if text
+        )
+
+    def _check_calls(self, score: SystemScore, kept_rate: float | None) -> str:
+        limit = self.max_call_rate
+        text = _describe_excess(
+            score.call_rate, limit, "it asks the model about {:.1%} of the questions, the budget is {:.1%}"
+        )
+        if not text or limit is None or kept_rate is None or kept_rate > limit:
+            return text
+        asked = sum(run.llm_calls > 0 for run in score.runs.values())
+        return text if _compute_probability(asked, len(score.runs), kept_rate) < _CHANCE else ""
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the limits as plain data."""
+        return {camel(limit.name): getattr(self, limit.name) for limit in fields(self)}
+
+
+def _describe_excess(value: float | None, limit: float | None, text: str) -> str:
+    if limit is None or (value is not None and value <= limit):
+        return ""
+    return "what it costs is not known" if value is None else text.format(value, limit)
+
+
+def _compute_probability(count: int, total: int, rate: float) -> float:
+    """Return the probability of *count* or more of *total*, each of probability *rate*."""
+    from scipy.stats import binom
+
+    return float(binom.sf(count - 1, total, rate))
+
+
+def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested *settings* by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found.update(flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value})
+    return found
+
+
+def nested(settings: Flat) -> dict[str, Any]:
+    """Return flat *settings* as a config file has them."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        *groups, last = key.split(".")
+        holder = found
+        for group in groups:
+            holder = holder.setdefault(group, {})
+        holder[last] = value
+    return found
+
+
+def drop_defaults(settings: Flat) -> dict[str, Any]:
+    """Return those of *settings* that differ from the library's defaults, in the order of the reference."""
+    wanted = dict(settings)
+    if wanted.get("escalation.mode", "always") != "auto":
+        wanted.pop("escalation.targetCallRate", None)
+    return {key: wanted[key] for key, default in load_defaults().items() if wanted.get(key, default) != default}
+
+
+@cache
+def load_defaults() -> Mapping[str, Any]:
+    """Return the library's defaults by dotted key, in the order of the reference."""
+    return {key: value for key, value, _ in Config.load(Settings()).rows()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +171,7 @@ class Trial:
     @property
     def name(self) -> str:
         """Its tier and what is changed about it: ``combined; keywordEvidence.weight 0.5``."""
-        own, settings = minimal(flat(SYSTEMS[self.tier])), minimal(self.settings)
+        own, settings = drop_defaults(flat(SYSTEMS[self.tier])), drop_defaults(self.settings)
         changed = {key: value for key, value in settings.items() if own.get(key) != value}
         changed |= {key: self.settings[key] for key in own if key not in settings}
         return "; ".join([self.tier, *(f"{key} {json.dumps(value)}" for key, value in changed.items())])
@@ -60,7 +179,7 @@ class Trial:
     @property
     def config(self) -> dict[str, Any]:
         """Its settings as a config file has them, without those that are the defaults anyway."""
-        return nested(minimal(self.settings))
+        return nested(drop_defaults(self.settings))
 
     @property
     def mean(self) -> float:
@@ -74,7 +193,7 @@ class Trial:
 
     def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
         """Whether it gains more over *than* than `MIN_GAIN` and than so many standard *errors* of that gain."""
-        gain, error = self._over(than)
+        gain, error = self._compare_with(than)
         return gain >= max(MIN_GAIN, errors * error)
 
     def is_cheaper_and_as_good(self, as_: Trial) -> bool:
@@ -86,16 +205,16 @@ class Trial:
         """
         if self.calls >= as_.calls:
             return False
-        gain, error = self._over(as_)
+        gain, error = self._compare_with(as_)
         return gain >= -MIN_GAIN if not self.calls else MIN_ERRORS * error - gain <= MOST_LOST
 
-    def _over(self, other: Trial) -> tuple[float, float]:
-        """The mean gain over *other*, question by question, and its standard error."""
+    def _compare_with(self, other: Trial) -> tuple[float, float]:
+        """Return the mean gain over *other*, question by question, and its standard error."""
         gains = [gain - other.score.gains[question] for question, gain in self.score.gains.items()]
         return sum(gains) / len(gains), stdev(gains) / sqrt(len(gains))
 
     def to_dict(self) -> dict[str, Any]:
-        """What was tried and what came of it, as plain data."""
+        """Return what was tried and what came of it, as plain data."""
         return {
             "name": self.name,
             "config": self.config,
@@ -113,10 +232,10 @@ class Trials:
     """The candidates tried so far on the questions of *data*, each run once."""
 
     def __init__(
-        self, bench: Bench, data: Dataset, budget: Budget, *, seed: int, tried: Callable[[int], None] | None = None
+        self, bench: Bench, data: Dataset, budget: Budget, *, seed: int, report: Callable[[int], None] | None = None
     ) -> None:
         self._bench, self._data, self._budget, self._seed = bench, data, budget, seed
-        self._tried = tried
+        self._report = report
         self._raw: Mapping[str, Run] = {}
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
         self.raw = self.run(BASELINE, flat(SYSTEMS[BASELINE]))
@@ -127,17 +246,17 @@ class Trials:
         return tuple(self._known.values())
 
     def run(self, tier: str, settings: Flat) -> Trial:
-        """The candidate of *settings*, whose tier is called *tier*."""
-        key = tuple(minimal(settings).items())
+        """Return the candidate of *settings*, whose tier is called *tier*; it is run where it was not yet."""
+        key = tuple(drop_defaults(settings).items())
         if key not in self._known:
             score = self._score(settings)
             self._known[key] = Trial(tier, dict(settings), score, self._budget.broken_by(score))
-            if self._tried is not None:
-                self._tried(len(self._known))
+            if self._report is not None:
+                self._report(len(self._known))
         return self._known[key]
 
     def _score(self, settings: Flat) -> SystemScore:
-        system = warmed(self._bench, settings, self._data)
+        system = build_warm_system(self._bench, settings, self._data)
         if not self._raw:
             score = measure({BASELINE: system}, self._data, baseline=BASELINE, seed=self._seed)[BASELINE]
             self._raw = score.runs
@@ -151,8 +270,8 @@ class Trials:
         ]
 
 
-def warmed(bench: Bench, settings: Flat, data: Dataset) -> System:
-    """The system of *settings* as it is once it knows its index: a gate has seen the questions of *data* first."""
+def build_warm_system(bench: Bench, settings: Flat, data: Dataset) -> System:
+    """Return the system of *settings* once it knows its index: a gate has seen the questions of *data* first."""
     system = bench.system(nested(settings))
     if settings.get("escalation.mode") == "auto":
         for question in data.questions:
@@ -161,8 +280,8 @@ def warmed(bench: Bench, settings: Flat, data: Dataset) -> System:
 
 
 @contextmanager
-def kept(bench: Bench) -> Iterator[Bench]:
-    """*bench* with all vectors and replies kept while it is open, in a folder of its own, where it keeps none itself.
+def keep_replies(bench: Bench) -> Iterator[Bench]:
+    """Yield *bench* with all vectors and replies kept meanwhile, in a folder of its own, where it keeps none itself.
 
     What is kept counts for the time and the money it took at first.
     """

@@ -9,20 +9,23 @@ from hypothesis import strategies as st
 from qtmiddleware.config import Config, known_keys
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.evaluation import SYSTEMS
-from qtmiddleware.evaluation.tuning import TIERS
-from qtmiddleware.evaluation.tuning.grid import axes, flat, minimal, nested
+from qtmiddleware.evaluation.tuning import TIERS, flat, nested
+from qtmiddleware.evaluation.tuning.search import list_axes
+from qtmiddleware.evaluation.tuning.trials import drop_defaults
 
 DEFAULTS = {key: value for key, value, _ in Config.load(Settings()).rows()}
 
 
 def keys_of(settings: dict[str, Any]) -> set[str]:
-    return {key for axis in axes(settings, max_call_rate=None, has_words=True) for it in axis.options for key in it}
+    return {
+        key for axis in list_axes(settings, max_call_rate=None, has_words=True) for it in axis.options for key in it
+    }
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_value_that_is_tried_is_allowed_and_the_default_is_among_them(tier: str) -> None:
     settings = flat(SYSTEMS[tier])
-    for axis in axes(settings, max_call_rate=None, has_words=True):
+    for axis in list_axes(settings, max_call_rate=None, has_words=True):
         tried = [Config.load(nested({**settings, **it}), environ={}).settings for it in axis.options]
         assert len(tried) == len(set(map(repr, tried))) > 1
         assert Config.load(nested(settings), environ={}).settings in tried
@@ -37,13 +40,15 @@ def test_only_what_makes_a_difference_is_tried() -> None:
 
 
 def test_a_store_without_words_is_not_searched_by_them() -> None:
-    found = axes(flat(SYSTEMS["rules"]), max_call_rate=None, has_words=False)
+    found = list_axes(flat(SYSTEMS["rules"]), max_call_rate=None, has_words=False)
     assert "hybrid.enabled" not in {axis.name for axis in found}
 
 
 @given(limit=st.floats(0.01, 0.99))
 def test_no_call_rate_beyond_the_budget_is_tried_and_the_limit_is(limit: float) -> None:
-    (axis,) = (it for it in axes(flat(SYSTEMS["hyde"]), max_call_rate=limit, has_words=True) if it.name == "escalation")
+    (axis,) = (
+        it for it in list_axes(flat(SYSTEMS["hyde"]), max_call_rate=limit, has_words=True) if it.name == "escalation"
+    )
     rates = [it["escalation.targetCallRate"] for it in axis.options]
     assert max(rates) == limit
     assert all(it["escalation.mode"] == "auto" for it in axis.options)
@@ -51,16 +56,16 @@ def test_no_call_rate_beyond_the_budget_is_tried_and_the_limit_is(limit: float) 
 
 @given(chosen=st.sets(st.sampled_from(sorted(DEFAULTS))))
 def test_settings_that_have_their_defaults_are_left_out(chosen: set[str]) -> None:
-    assert minimal({key: DEFAULTS[key] for key in chosen}) == {}
+    assert drop_defaults({key: DEFAULTS[key] for key in chosen}) == {}
 
 
 @given(weight=st.floats(0.0, 1.0), apply_to=st.sampled_from(["keywords", "text", "both"]))
 def test_what_is_left_means_the_same(weight: float, apply_to: str) -> None:
     settings = {"transformationType": "hyde", "keywordEvidence.weight": weight, "preprocess.applyTo": apply_to}
-    small = nested(minimal(settings))
+    small = nested(drop_defaults(settings))
     assert Config.load(small, environ={}).settings == Config.load(nested(settings), environ={}).settings
     assert set(flat(small)) <= set(known_keys())
 
 
 def test_a_target_that_no_gate_uses_is_left_out() -> None:
-    assert minimal({"escalation.mode": "always", "escalation.targetCallRate": 0.2}) == {}
+    assert drop_defaults({"escalation.mode": "always", "escalation.targetCallRate": 0.2}) == {}
