@@ -1,8 +1,8 @@
-"""The speed list: every bar, measured in one run.
+"""The speed list: what a user would feel of a whole call, measured in one run.
 
     python -m benchmarks.speed [--rounds N] [--only GROUP,...] [--peers] [--json FILE]
 
-The groups are preprocess, overhead, latency, load, merge and import.
+The groups are overhead, latency, load and import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import qtmiddleware
-from benchmarks.speed import imports, latency, load, merging, overhead, preprocessing
+from benchmarks.speed import imports, latency, load, overhead
 from benchmarks.speed.report import RESULTS, Row, circumstances, table, write
 
 Measured = tuple[list[Row], Mapping[str, str]]
@@ -24,11 +24,9 @@ Measured = tuple[list[Row], Mapping[str, str]]
 def groups(rounds: int, *, peers: bool) -> dict[str, Callable[[], Measured]]:
     """What can be measured, by the name `--only` knows it by."""
     return {
-        "preprocess": lambda: preprocessing.rows(rounds),
         "overhead": lambda: overhead.rows(rounds, peers=peers),
         "latency": lambda: (latency.rows(max(3, rounds // 2)), {}),
         "load": lambda: (load.rows(max(3, rounds // 3)), {}),
-        "merge": lambda: (merging.rows(rounds), {}),
         "import": lambda: (imports.rows(rounds), {}),
     }
 

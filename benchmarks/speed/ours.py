@@ -21,9 +21,6 @@ MULTI_QUERY: dict[str, Any] = {
 }
 """One model call for four paraphrases, five searches, anchored fusion, trace; nothing remembered between calls."""
 
-OFF: dict[str, Any] = {"transformationType": "none", "keywordEvidence": {"enabled": False}}
-"""Nothing is on that could change a result."""
-
 
 class _Forgetful(list[Prompt]):
     """Does not keep the prompts, as a model that is called a million times must not."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.speed.own_worker import REPEATS, SETUPS
-from benchmarks.speed.report import Row, at_most, below_peer, within
+from benchmarks.speed.own_worker import SETUPS
+from benchmarks.speed.report import Row, below_peer
 from benchmarks.speed.worker import ROOT, Worker
 from benchmarks.speed.workload import SEED
 
@@ -22,8 +22,8 @@ PEERS = {
     "LlamaIndex": ("llamaindex", "llamaindex_worker"),
     "Haystack": ("haystack", "haystack_worker"),
 }
-AT_THE_FLOOR = ("Haystack components async",)
-"""Peers that do nothing but the floor's work; with them only parity is claimed."""
+BARE = "Haystack components"
+"""A peer that does nothing but the floor's work: a figure beside the others, without a bar."""
 
 
 @dataclass
@@ -76,18 +76,16 @@ def rows(rounds: int, *, peers: bool) -> tuple[list[Row], Mapping[str, str]]:
     """The lines of this group and the versions of the peers."""
     timings = timed(rounds, peers=peers)
     found: list[Row] = []
-    for kind, bar in (("sync", 2.0), ("async", 2.5)):
+    for kind, label in (("sync", "shared thread pool"), ("async", "asyncio.gather")):
         floor = timings.of(f"floor {kind}")
-        label = "shared thread pool" if kind == "sync" else "asyncio.gather"
-        found.append(at_most(GROUP, f"{kind}, beside a bare {label}", timings.of(f"ours {kind}"), floor, bar))
-        for extra in filter(None, SETUPS):
+        for extra in SETUPS:
             ours = timings.of(f"ours {kind}{extra}")
-            found.append(Row(GROUP, f"{kind}{extra}", ours, floor, ours / floor, "us"))
-    plain, off = timings.of("plain") / REPEATS, timings.of("off") / REPEATS
-    found.append(within(GROUP, "everything off, beside the plain call", off, plain, 5.0, "us"))
+            found.append(Row(GROUP, f"{kind}{extra or f', beside a bare {label}'}", ours, floor, ours / floor, "us"))
     for name in sorted(name for name in timings.rounds if name.partition(" ")[0] in PEERS):
         kind = "async" if " async" in name else "sync"
-        ours = timings.of(f"ours {kind}")
-        bar = 1.0 if name in AT_THE_FLOOR else 1.5
-        found.append(below_peer(GROUP, f"{kind}, beside {name}", ours, timings.of(name), bar))
+        ours, peer, what = timings.of(f"ours {kind}"), timings.of(name), f"{kind}, beside {name}"
+        is_bare = name.startswith(BARE)
+        found.append(
+            Row(GROUP, what, ours, peer, peer / ours, "us") if is_bare else below_peer(GROUP, what, ours, peer, 1.5)
+        )
     return found, timings.versions

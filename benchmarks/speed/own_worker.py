@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import qtmiddleware
 from benchmarks.speed.floors import gathered, pooled
-from benchmarks.speed.ours import MULTI_QUERY, OFF, check, paraphrasing_model, with_options, wrapped
+from benchmarks.speed.ours import MULTI_QUERY, check, paraphrasing_model, with_options, wrapped
 from benchmarks.speed.worker import Case, serve
-from benchmarks.speed.workload import TOP_K, asearch, search
+from benchmarks.speed.workload import asearch, search
 
 SETUPS = {
     "": MULTI_QUERY,
     " + keyword evidence": with_options(keywordEvidence={"enabled": True}),
     " + remembered transformation": with_options(cache={"enabled": True}),
 }
-REPEATS = 50
 SEARCHES = 5
-
-
-def plain(question: str) -> Any:
-    """The function itself, many times, since one call of it is too short for the clock."""
-    for _ in range(REPEATS):
-        search(question, TOP_K)
-
-
-def switched_off() -> Callable[[str], Any]:
-    """The function wrapped by a middleware that has nothing to do, as often."""
-    wrapped_search = wrapped(search, OFF, None)
-
-    def call(question: str) -> Any:
-        for _ in range(REPEATS):
-            wrapped_search(question, TOP_K)
-
-    return call
 
 
 def asynchronous(wrapped_search: Any) -> Case:
@@ -51,8 +32,6 @@ def cases() -> dict[str, Case]:
     found: dict[str, Case] = {
         "floor sync": pooled(search, threads=8),
         "floor async": gathered(asearch),
-        "plain": plain,
-        "off": switched_off(),
     }
     for name, config in SETUPS.items():
         check(wrapped(search, config, paraphrasing_model()), searches=SEARCHES)

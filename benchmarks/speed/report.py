@@ -46,12 +46,6 @@ class Row:
         )
 
 
-def at_most(group: str, what: str, ours: float, floor: float, times: float, unit: str = "us") -> Row:
-    """Ours may take at most *times* the floor."""
-    ratio = ours / floor
-    return Row(group, what, ours, floor, ratio, unit, f"<= {times:g} x", ratio <= times)
-
-
 def at_least(group: str, what: str, ours: float, floor: float, times: float, unit: str) -> Row:
     """Ours must reach *times* the floor."""
     ratio = ours / floor
