@@ -8,9 +8,9 @@ Path("report.html").write_text(reporting.page(found), encoding="utf-8")
 
 from __future__ import annotations
 
+from qtmiddleware.evaluation.reporting.figures import headings, rows
 from qtmiddleware.evaluation.reporting.markdown import markdown
 from qtmiddleware.evaluation.reporting.page import page
-from qtmiddleware.evaluation.reporting.table import headings, rows
 from qtmiddleware.evaluation.reporting.verdicts import verdict
 
 __all__ = ["headings", "markdown", "page", "rows", "verdict"]

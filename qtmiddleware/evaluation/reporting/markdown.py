@@ -8,7 +8,7 @@ from typing import Final
 
 from qtmiddleware.evaluation import PRIMARY, Comparison, Dataset, SystemScore
 from qtmiddleware.evaluation.reporting import figures
-from qtmiddleware.evaluation.reporting.table import choose_columns, headings, rows
+from qtmiddleware.evaluation.reporting.figures import choose_columns, headings, rows
 from qtmiddleware.evaluation.reporting.verdicts import HurtFinder, HurtQuestion, collect_notes, find_foremost, verdict
 
 _WORST: Final = 5

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
 from qtmiddleware.evaluation.measures import RESAMPLES
-from qtmiddleware.evaluation.reporting import charts, figures, table, verdicts
+from qtmiddleware.evaluation.reporting import charts, figures, verdicts
 
 if TYPE_CHECKING:
     import jinja2
@@ -59,8 +59,8 @@ def page(comparison: Comparison, data: Dataset | None = None) -> str:
         has_winner=verdicts.find_winner(comparison) is not None,
         bars=[charts.draw_bars(comparison, size) for size in charts.Size],
         costs=charts.draw_costs(comparison),
-        columns=table.choose_columns(comparison),
-        gain=table.GAIN,
+        columns=figures.choose_columns(comparison),
+        gain=figures.GAIN,
         details=details,
         charts=charts,
         figures=figures,
