@@ -8,15 +8,19 @@ found["rules"].difference.gain, found["rules"].hurt_rate
 from __future__ import annotations
 
 from qtmiddleware.evaluation.compare import Progress, compare, measure, require_extras, require_measurable
-from qtmiddleware.evaluation.comparison import PRIMARY, TOLERANCE, Comparison, Percentiles, SystemScore
 from qtmiddleware.evaluation.dataset import Dataset, Question
 from qtmiddleware.evaluation.measures import (
     DEEP,
     DEPTH,
     MEASURES,
+    PRIMARY,
+    TOLERANCE,
     TOP_K,
+    Comparison,
     Difference,
+    Percentiles,
     PerQuery,
+    SystemScore,
     difference,
     evaluate,
     holm,

@@ -11,9 +11,21 @@ from time import perf_counter
 from typing import Any, Final, Unpack
 
 from qtmiddleware.errors import ConfigError, WrapError
-from qtmiddleware.evaluation.comparison import PRIMARY, TOLERANCE, Comparison, Percentiles, SystemScore
 from qtmiddleware.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
-from qtmiddleware.evaluation.measures import DEEP, DEPTH, TOP_K, PerQuery, difference, evaluate, holm
+from qtmiddleware.evaluation.measures import (
+    DEEP,
+    DEPTH,
+    PRIMARY,
+    TOLERANCE,
+    TOP_K,
+    Comparison,
+    Percentiles,
+    PerQuery,
+    SystemScore,
+    difference,
+    evaluate,
+    holm,
+)
 from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, Run, System, chosen, run_of
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped

@@ -36,7 +36,7 @@ class Question:
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_record(self) -> dict[str, Any]:
-        """The question as a line of ``queries.jsonl`` has it."""
+        """Return the question as a line of ``queries.jsonl`` has it."""
         history = [{"role": turn.role, "content": turn.content} for turn in self.history]
         return {"_id": self.id, "text": self.text, "metadata": {**self.metadata, "history": history}}
 
@@ -56,7 +56,7 @@ class Dataset:
 
     @classmethod
     def load(cls, folder: str | Path, *, split: str = "") -> Dataset:
-        """The data set in *folder*: ``corpus.jsonl``, ``queries.jsonl`` and the ``.tsv`` files in ``qrels/``.
+        """Load the data set in *folder*: ``corpus.jsonl``, ``queries.jsonl`` and the ``.tsv`` files in ``qrels/``.
 
         *split* names one of those files (``test``); by default all are read. The files' own header lines are optional.
         Questions without a judgement are left out. Raises `ConfigError` naming file and line if something is missing,
@@ -69,16 +69,16 @@ class Dataset:
         return cls(root.resolve().name, passages, tuple(one for one in questions if one.id in qrels), qrels)
 
     def first(self, count: int) -> Dataset:
-        """The same passages with the first *count* questions and their judgements."""
+        """Return the same passages with the first *count* questions and their judgements."""
         return self.only({question.id for question in self.questions[:count]})
 
     def sampled(self, count: int, *, seed: int = 0) -> Dataset:
-        """The same passages with *count* questions drawn by *seed*, in their order; all where there are no more."""
+        """Return the same passages with *count* questions drawn by *seed*, in their order; or all."""
         ids = [question.id for question in self.questions]
         return self.only(set(random.Random(seed).sample(ids, min(count, len(ids)))))
 
     def only(self, ids: Collection[str]) -> Dataset:
-        """The same passages with the questions of these *ids* and their judgements."""
+        """Return the same passages with the questions of these *ids* and their judgements."""
         kept = tuple(question for question in self.questions if question.id in ids)
         return Dataset(self.name, self.passages, kept, {question.id: self.qrels[question.id] for question in kept})
 
@@ -136,7 +136,7 @@ def _questions(file: Path) -> Iterator[Question]:
 
 
 def _history(line: _Line, found: Any) -> tuple[Message, ...]:
-    """The conversation before a question, out of its metadata."""
+    """Return the conversation before a question, which its metadata hold."""
     try:
         turns = [(turn["role"], turn["content"]) for turn in found or ()]
     except (TypeError, KeyError):
@@ -167,7 +167,7 @@ def _lines(path: Path) -> Iterator[tuple[_Line, str]]:
 
 
 def _records(file: Path) -> Iterator[tuple[_Line, dict[str, Any]]]:
-    """The JSON objects of *file*, each with an ``_id`` that no other has."""
+    """Yield the JSON objects of *file*, each with an ``_id`` that no other has."""
     seen: set[str] = set()
     for line, text in _lines(file):
         try:
@@ -184,7 +184,7 @@ def _records(file: Path) -> Iterator[tuple[_Line, dict[str, Any]]]:
 
 
 def _text(line: _Line, record: Mapping[str, Any], key: str, *, optional: bool = False) -> str:
-    """The text under *key*; ids are often written as numbers, and are taken as such."""
+    """Return the text under *key*; ids are often written as numbers, and are taken as such."""
     value = record.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and key == "_id":
         return str(value)
@@ -205,7 +205,7 @@ def _mapping(line: _Line, record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> dict[str, dict[str, int]]:
-    """The judgements of all files, or of the one of *split*."""
+    """Return the judgements of all files, or of the one of *split*."""
     folder = root / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
     if not files:

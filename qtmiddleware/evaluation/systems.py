@@ -59,7 +59,7 @@ def asks_a_model(name: str) -> bool:
 
 
 def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """The systems of these *names*, the baseline first; raises `ConfigError` for an unknown one."""
+    """Return the systems of these *names*, the baseline first; raises `ConfigError` for an unknown one."""
     for name in names:
         if name not in SYSTEMS:
             known = "; ".join(SYSTEMS)
@@ -95,7 +95,7 @@ System = Callable[[Question], Run | Sequence[tuple[str, float]]]
 
 
 def run_of(found: Retrieval) -> Run:
-    """*found* as a run; raises `ConfigError` for results that cannot be read, or have no ids that could be judged."""
+    """Return *found* as a run; raises `ConfigError` for results that cannot be read, or have no ids to judge by."""
     if unread := next((it for it in found.degradations if (it.stage, it.reason) == ("response", "unreadable")), None):
         raise ConfigError(
             f"the function's results cannot be read as passages ({unread.detail}); let it return a list of passages, "

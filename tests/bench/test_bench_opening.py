@@ -329,15 +329,14 @@ def test_an_index_whose_build_was_interrupted_is_completed(tmp_path: Path) -> No
     assert len(list(tmp_path.glob("index-*.sqlite"))) == 1
 
 
-def test_two_processes_may_open_one_bench_at_once(cache: Path) -> None:
+def test_two_processes_may_build_one_index_at_once(cache: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from qtmiddleware.evaluation.bench import open_bench
-from qtmiddleware.config.settings import Settings
-from tests.bench.bench_world import bridges_data
-with open_bench(bridges_data(), settings=Settings(), cache=Path(sys.argv[1])) as opened:
-    print(opened.bench.store.count())
+from qtmiddleware.evaluation.bench import open_index
+from tests.bench.bench_world import CountingEmbedder, bridges_data
+with open_index(bridges_data(), Path(sys.argv[1]), CountingEmbedder()) as store:
+    print(store.count())
 """
     command = [sys.executable, "-c", program, str(cache)]
     root = Path(__file__).parents[2]
