@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from qtmiddleware.rag.chunking import chunks
+from qtmiddleware.rag.chunking import cut_into_chunks
 
 PROSE = Path(__file__).resolve().parents[2] / "shared" / "docs" / "Understanding_Climate_Change.txt"
 MONOTONOUS = {"no boundary at all": "x", "full stops": "a.", "initials": "a. ", "lines": "\n", "Chinese": "漢字。"}
@@ -36,7 +36,7 @@ def main() -> None:
     units = {"prose": PROSE.read_text("utf-8-sig")} if PROSE.is_file() else {}
     for name, unit in (units | MONOTONOUS).items():
         start, count, end = time.process_time(), 0, 0
-        for chunk in chunks(pieces(unit, args.megabytes * 1_000_000), size=args.size, overlap=args.overlap):
+        for chunk in cut_into_chunks(pieces(unit, args.megabytes * 1_000_000), size=args.size, overlap=args.overlap):
             count, end = count + 1, chunk.end
         speed = end / 1e6 / (time.process_time() - start)
         print(f"{name:20} {count:8} chunks {speed:8.1f} million characters/s")

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.rag.chunking import Chunk, chunks
+from qtmiddleware.rag.chunking import Chunk, cut_into_chunks
 
 WORDS = ["word ", "Dr. ", "3.14 ", "e.g. this ", "End. ", 'said so." ', "1. ", "...", "a.", "x" * 30]
 SPACES = ["\n", "\r\n", "\n\n", " ", "\t", "\u2028", "\x85"]
@@ -38,7 +38,7 @@ def cut_texts(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 
 def texts_of(text: str, **options: Any) -> list[str]:
-    return [chunk.text for chunk in chunks([text], **options)]
+    return [chunk.text for chunk in cut_into_chunks([text], **options)]
 
 
 def new_texts(text: str, size: int) -> list[str]:
@@ -48,7 +48,7 @@ def new_texts(text: str, size: int) -> list[str]:
 
 @given(text=TEXTS, options=sizes(), boundary=BOUNDARIES)
 def test_chunks_keep_their_size_and_say_where_they_stand(text: str, options: Any, boundary: Any) -> None:
-    made = list(chunks([text], boundary=boundary, **options))
+    made = list(cut_into_chunks([text], boundary=boundary, **options))
     assert [chunk.index for chunk in made] == list(range(len(made)))
     for chunk in made:
         assert 0 < len(chunk.text) <= options["size"]
@@ -61,7 +61,7 @@ def test_chunks_keep_their_size_and_say_where_they_stand(text: str, options: Any
 def test_chunks_rejoin_to_the_document_and_share_no_more_than_the_overlap(
     text: str, options: Any, boundary: Any
 ) -> None:
-    made = list(chunks([text], boundary=boundary, **options))
+    made = list(cut_into_chunks([text], boundary=boundary, **options))
     assert bool(made) == bool(text.strip())
     if made:
         assert (made[0].start, made[-1].end) == (0, len(text))
@@ -74,15 +74,15 @@ def test_chunks_rejoin_to_the_document_and_share_no_more_than_the_overlap(
 @given(cut=cut_texts(), options=sizes(), boundary=BOUNDARIES)
 def test_how_the_document_comes_in_pieces_makes_no_difference(cut: Any, options: Any, boundary: Any) -> None:
     text, pieces = cut
-    whole = list(chunks([text], boundary=boundary, **options))
-    assert list(chunks(pieces, boundary=boundary, **options)) == whole
-    assert list(chunks(iter(text), boundary=boundary, **options)) == whole
+    whole = list(cut_into_chunks([text], boundary=boundary, **options))
+    assert list(cut_into_chunks(pieces, boundary=boundary, **options)) == whole
+    assert list(cut_into_chunks(iter(text), boundary=boundary, **options)) == whole
 
 
 @given(text=TEXTS, options=sizes())
 @example(text="Aa bb cc. " * 6 + "Ab. " + "x" * 90, options={"size": 60, "overlap": 50})
 def test_each_chunk_brings_at_least_half_of_what_it_could(text: str, options: Any) -> None:
-    made = list(chunks([text], **options))
+    made = list(cut_into_chunks([text], **options))
     fresh = max(1, (options["size"] - options["overlap"]) // 2)
     for one, two in list(pairwise(made))[:-1]:
         assert two.end - one.end >= fresh
@@ -107,7 +107,7 @@ def test_by_character_a_last_window_within_the_one_before_stays() -> None:
 def test_no_chunk_ends_within_what_readers_see_as_one_character(text: str, size: int) -> None:
     whole = {it.start() for it in regex.finditer(r"\X", text)} | {len(text)}
     for overlap in (0, size // 3):
-        for chunk in chunks([text], size=size, overlap=overlap):
+        for chunk in cut_into_chunks([text], size=size, overlap=overlap):
             assert {chunk.start, chunk.end} <= whole
 
 
@@ -165,17 +165,17 @@ def test_an_abbreviation_ends_no_sentence(before: str) -> None:
 
 def test_the_overlap_begins_with_a_sentence_else_with_a_word() -> None:
     text = "First sentence of it. Second one comes. Third is here. Fourth and last of all."
-    one, two = list(chunks([text], size=60, overlap=40))[:2]
+    one, two = list(cut_into_chunks([text], size=60, overlap=40))[:2]
     assert one.text == "First sentence of it. Second one comes. Third is here. "
     assert two.text.startswith("Second one comes.")
     words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda"
-    for chunk in list(chunks([words], size=24, overlap=10))[1:]:
+    for chunk in list(cut_into_chunks([words], size=24, overlap=10))[1:]:
         assert chunk.text.split()[0] in words.split()
 
 
 def test_a_sentence_that_would_leave_little_of_the_overlap_is_not_waited_for() -> None:
     text = "The overlap is made of words that stand in a sentence. Then it ends. And goes on with more of it."
-    one, two = list(chunks([text], size=69, overlap=50))[:2]
+    one, two = list(cut_into_chunks([text], size=69, overlap=50))[:2]
     assert one.text.endswith("Then it ends. ")
     assert two.text.startswith("of words that stand")
 
@@ -206,7 +206,7 @@ def test_white_space_at_the_end_makes_no_chunk_of_its_own(tail: str) -> None:
 @pytest.mark.parametrize("pieces", [[], [""], ["", ""], [" "], ["\n" * 5_000, " \t", "\u3000"]])
 @pytest.mark.parametrize("boundary", ["sentence", "character"])
 def test_a_document_of_nothing_or_white_space_has_no_chunks(pieces: list[str], boundary: Any) -> None:
-    assert list(chunks(pieces, size=100, overlap=10, boundary=boundary)) == []
+    assert list(cut_into_chunks(pieces, size=100, overlap=10, boundary=boundary)) == []
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_document_of_nothing_or_white_space_has_no_chunks(pieces: list[str], b
 )
 def test_impossible_sizes_are_refused_before_anything_is_read(size: int, overlap: int, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        chunks(iter(()), size=size, overlap=overlap)
+        cut_into_chunks(iter(()), size=size, overlap=overlap)
     assert caught.value.path == path
     assert path in str(caught.value)
 
@@ -272,7 +272,7 @@ def test_no_more_is_held_than_a_piece_and_a_few_chunks() -> None:
 
     tracemalloc.start()
     try:
-        read = sum(chunk.end - chunk.start for chunk in chunks(pieces(), size=800, overlap=0))
+        read = sum(chunk.end - chunk.start for chunk in cut_into_chunks(pieces(), size=800, overlap=0))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -163,8 +163,8 @@ class Sink:
     def log(self, level: int, message: str, *args: Any, **_: Any) -> None:
         self._lines.append(message % args)
 
-    def warning(self, message: str, *args: Any) -> None:
-        self.log(logging.WARNING, message, *args)
+    def warning(self, message: str, *args: Any, **how: Any) -> None:
+        self.log(logging.WARNING, message, *args, **how)
 
     def take(self, now: float) -> None:
         lines, self._lines = self._lines, []
@@ -389,4 +389,4 @@ def test_all_records_of_the_package_go_one_way() -> None:
         if re.search(r"getLogger\((__name__|[\"']qtmiddleware)", path.read_text(encoding="utf-8"))
     ]
     # The command line and the package's `NullHandler` listen; nothing but `get_logger` writes.
-    assert sorted(own) == ["__init__.py", "bench_show.py", "ingest.py", "show.py"]
+    assert sorted(own) == ["__init__.py", "console.py", "ingest.py"]

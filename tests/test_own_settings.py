@@ -22,7 +22,7 @@ from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.providers.stores import MemoryStore
-from qtmiddleware.rag.retriever import open_kit
+from qtmiddleware.rag.retriever import open_retriever
 from tests.pinecone_world import PineconeWorld, pinecone_world
 
 TEXTS = ["the red lamp", "a red brake and a lamp", "rain on the road", "a lamp", "the wet road", "a dry brake"]
@@ -62,27 +62,27 @@ class Bench:
 
     def hybrid(self, config: dict[str, Any]) -> Any:
         """What a search finds, with its scores."""
-        kit = open_kit(Config.load({"hybrid": config}).settings, store=filled(), embedder=embed)
-        asked = "the red lamp" if kit.query_embedder is None else embed(["the red lamp"])[0]
-        return [(one["id"], round(one["score"], 6)) for one in kit.search(asked)]
+        retriever = open_retriever(Config.load({"hybrid": config}).settings, store=filled(), embedder=embed)
+        asked = "the red lamp" if retriever.query_embedder is None else embed(["the red lamp"])[0]
+        return [(one["id"], round(one["score"], 6)) for one in retriever.search(asked)]
 
     def kind(self, config: dict[str, Any]) -> Any:
         """The class of the store that is opened."""
         settings = Config.load({"store": config, "indexPath": str(self._folder / "index")}).settings
-        kit = open_kit(settings, embedder=embed)
-        kit.close()
-        return type(kit.store).__name__
+        retriever = open_retriever(settings, embedder=embed)
+        retriever.close()
+        return type(retriever.store).__name__
 
     def pinecone(self, config: dict[str, Any]) -> Any:
         """Where passages go and what is asked of whom, with Pinecone."""
         settings = Config.load({"store": {"kind": "pinecone", **config}, "hybrid": "sparse" in str(config)}).settings
-        kit = open_kit(settings, embedder=embed)
+        retriever = open_retriever(settings, embedder=embed)
         for index in self._world.app.indexes.values():
             index.namespaces.clear()
         seen = len(self._world.exchanges)
         with suppress(StoreError):
-            kit.store.upsert([Passage("a", "the red lamp")], embed(["the red lamp"]))
-        kit.close()
+            retriever.store.upsert([Passage("a", "the red lamp")], embed(["the red lamp"]))
+        retriever.close()
         sent = [one for one in self._world.exchanges[seen:] if "upsert" in one.path or "embed" in one.path]
         # Notes on the index hold a mark that is another each time.
         return [(one.index, one.path, one.json) for one in sent if "qtmiddleware.about" not in one.path + str(one.json)]

@@ -22,7 +22,7 @@ from shared_data import SHARED, needs_shared_data
 import qtmiddleware as qtm
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.embedders import embedder_named
-from qtmiddleware.rag.chunking import chunks
+from qtmiddleware.rag.chunking import cut_into_chunks
 from qtmiddleware.testing import ScriptedModel
 
 CONFIG: Final = Path(__file__).parents[1] / "config" / "seed-parity.config.json"
@@ -270,12 +270,12 @@ def test_concatenated_lists_keep_everything_and_tell_where_each_begins(
 def test_a_document_is_cut_at_the_same_characters() -> None:
     for document in ("AI_Information.txt", "Understanding_Climate_Change.txt", "quantum.txt"):
         text = (SHARED / "docs" / document).read_text(encoding="utf-8")
-        ours = [chunk.text for chunk in chunks([text], size=SIZE, overlap=OVERLAP, boundary="character")]
+        ours = [chunk.text for chunk in cut_into_chunks([text], size=SIZE, overlap=OVERLAP, boundary="character")]
         assert ours == chunk_text(text, SIZE, OVERLAP)
 
 
 @given(text=st.text(), size=st.integers(1, 20), overlap=st.integers(0, 19))
 def test_any_text_but_a_blank_one_is_cut_at_the_same_characters(text: str, size: int, overlap: int) -> None:
     overlap = min(overlap, size - 1)
-    ours = [chunk.text for chunk in chunks([text], size=size, overlap=overlap, boundary="character")]
+    ours = [chunk.text for chunk in cut_into_chunks([text], size=size, overlap=overlap, boundary="character")]
     assert ours == ([] if text.isspace() else chunk_text(text, size, overlap))

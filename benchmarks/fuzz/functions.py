@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from qtmiddleware.cli.harmless import harmless, harmless_json
+from qtmiddleware.cli.terminal import escape_json, strip_control_characters
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.evaluation.judging import parse_opinion
@@ -21,8 +21,8 @@ from qtmiddleware.preprocessing.text import clean, normalise, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.providers.stores.passages import index_text, query_words
-from qtmiddleware.rag.answering.reading import Reading
-from qtmiddleware.rag.chunking import chunks
+from qtmiddleware.rag.answering.reading import AnswerReader
+from qtmiddleware.rag.chunking import cut_into_chunks
 from qtmiddleware.retrieval.keyword_evidence import score_bm25
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
 from qtmiddleware.transforms.json_reading import find_json
@@ -70,7 +70,7 @@ def _parsed(mode: str) -> Callable[[str], None]:
 
 
 def _read(text: str) -> None:
-    reading = Reading([Match("a", "", 1.0, text=text[:100_000])] * 3)
+    reading = AnswerReader([Match("a", "", 1.0, text=text[:100_000])] * 3)
     for at in range(0, len(text), 4_096):
         reading.feed(text[at : at + 4_096])
     reading.end()
@@ -100,7 +100,7 @@ def _streamed(text: str) -> None:
 
 
 def _chunked(text: str) -> None:
-    for _ in chunks([text], size=800, overlap=120):
+    for _ in cut_into_chunks([text], size=800, overlap=120):
         pass
 
 
@@ -132,8 +132,8 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "chunks": _quietly(_chunked),
     "a report's text": _quietly(lambda text: (clean_text(text), shorten_start(text, 60), fit_text(text, 12.0))),
     "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),
-    "a terminal's text": _quietly(harmless),
-    "a terminal's JSON": _quietly(harmless_json),
+    "a terminal's text": _quietly(strip_control_characters),
+    "a terminal's JSON": _quietly(escape_json),
 }
 
 

@@ -15,7 +15,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader, read_reply
-from qtmiddleware.rag.answering.reading import Reading
+from qtmiddleware.rag.answering.reading import AnswerReader
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, is_within_limits, parse
 from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Match, Transformation
@@ -141,7 +141,7 @@ def answer(data: bytes) -> None:
 
 
 def _read(passage: str, pieces: list[str]) -> tuple[str, bool, list[int], int]:
-    reading = Reading([Match(str(at), "", 1.0, text=passage) for at in range(3)])
+    reading = AnswerReader([Match(str(at), "", 1.0, text=passage) for at in range(3)])
     given = "".join([*map(reading.feed, pieces), reading.end()])
     check(given == reading.text, "the pieces are the whole")
     for it in reading.citations:

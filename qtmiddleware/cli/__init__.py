@@ -6,14 +6,13 @@ import os
 import sys
 from typing import NoReturn
 
-from qtmiddleware.cli.exits import FAILED, INTERRUPTED, USAGE
-from qtmiddleware.cli.harmless import harmless
+from qtmiddleware.cli.terminal import FAILED, INTERRUPTED, USAGE, strip_control_characters
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
 
 
 def main() -> None:
     """Run ``qtm`` with the arguments of this process and leave with its exit code."""
-    _mend_streams()
+    _repair_streams()
     # One query is a small multiplication: several threads of the linear algebra library only wait for one another, and
     # on a busy machine for long. It reads this when numpy is first imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -24,13 +23,13 @@ def main() -> None:
             # Left to the interpreter, what goes wrong here would end in a traceback.
             sys.stdout.flush()
     except BrokenPipeError:
-        _seen_enough()
+        _leave_quietly()
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
     except SystemExit as left:
         # Typer has met these two before us: it calls the one a failure and says nothing about the other.
         if isinstance(left.__context__, BrokenPipeError):
-            _seen_enough()
+            _leave_quietly()
         elif left.code == INTERRUPTED:
             _leave("interrupted", INTERRUPTED)
         else:
@@ -44,7 +43,7 @@ def main() -> None:
         _leave(str(error), FAILED)
 
 
-def _mend_streams() -> None:
+def _repair_streams() -> None:
     """Let no stream be missing, and none fail at a character."""
     # Whoever starts us may have closed them. What is opened here stays open, as the stream it stands for.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -70,7 +69,7 @@ def _run() -> None:
     app()
 
 
-def _seen_enough() -> NoReturn:
+def _leave_quietly() -> NoReturn:
     """Leave in peace: whoever read our output has seen enough."""
     _drop_output()
     sys.exit(0)
@@ -82,5 +81,5 @@ def _drop_output() -> None:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    print(harmless(f"qtm: {message}"), file=sys.stderr)
+    print(strip_control_characters(f"qtm: {message}"), file=sys.stderr)
     sys.exit(code)

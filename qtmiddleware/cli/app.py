@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qtmiddleware.cli import ask, bench, config, demo, ingest, preprocess, query, transform, tune
+from qtmiddleware.cli import bench, config, demo, ingest, query, transform, tune
 
 app = typer.Typer(
     name="qtm",
@@ -17,12 +17,12 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
+app.command("demo")(demo.demo_command)
 app.command("bench")(bench.bench_command)
 app.command("ingest")(ingest.ingest_command)
 app.command("query")(query.query_command)
-app.command("ask")(ask.ask_command)
-app.command("preprocess")(preprocess.preprocess_command)
+app.command("ask")(query.ask_command)
+app.command("preprocess")(transform.preprocess_command)
 app.command("transform")(transform.transform_command)
 app.command("tune")(tune.tune_command)
 app.add_typer(config.app, name="config")

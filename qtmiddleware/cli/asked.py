@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
-from qtmiddleware.errors import QtMiddlewareError
+from qtmiddleware.errors import ModelError, QtMiddlewareError
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-
-Turns = Sequence[Mapping[str, str]]
-Write = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,36 @@ class Asked:
         found = () if self.retrieval is None else self.retrieval.degradations
         return tuple(dict.fromkeys((*found, *(self.answer.degradations if self.answer is not None else ()))))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: the answer (``null`` where there is none), its citations, the passages, the trace.
+
+        ``found`` is false where the passages do not hold the answer and ``null`` where none was given. ``start`` and
+        ``end`` of a citation are places in the answer's text.
+        """
+        answer, retrieval, error = self.answer, self.retrieval, self.error
+        reason = error.reason if isinstance(error, ModelError) else "failed"
+        return {
+            "question": self.question,
+            "answer": None if answer is None else answer.text,
+            "found": None if answer is None else answer.found,
+            "citations": [
+                {"number": it.number, **_describe(it.match), "start": it.start, "end": it.end}
+                for it in (() if answer is None else answer.citations)
+            ],
+            "passages": [
+                {"number": number, **_describe(match), "found_by": list(match.found_by), "text": match.text}
+                for number, match in enumerate(self.passages, start=1)
+            ],
+            "variants": [
+                {"kind": it.kind, "weight": round(it.weight, 4), "text": it.text}
+                for it in (() if retrieval is None else retrieval.variants)
+            ],
+            "seconds": round(self.seconds, 3),
+            "trace": None if retrieval is None else retrieval.trace.to_dict(),
+            "degradations": [{"stage": it.stage, "reason": it.reason, "detail": it.detail} for it in self.degradations],
+            "error": None if error is None else {"reason": reason, "message": str(error)},
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
@@ -57,10 +85,17 @@ class Asker:
     top_k: int | None = None
     filter: Mapping[str, Any] | None = field(default=None, repr=False)
 
-    def ask(self, question: str, *, kind: str, history: Turns = (), write: Write | None = None) -> Asked:
+    def ask(
+        self,
+        question: str,
+        *,
+        kind: str,
+        history: Sequence[Mapping[str, str]] = (),
+        write: Callable[[str], None] | None = None,
+    ) -> Asked:
         """Ask, with the transformation *kind*; *write* is given the pieces of the answer as they come.
 
-        What goes wrong is in the `Asked`; nothing of this package's is raised.
+        Raises none of this package's errors: what goes wrong is in the `Asked`.
         """
         options: dict[str, Any] = {"history": list(history), "config": {"transformationType": kind}}
         options |= {"top_k": self.top_k} if self.top_k is not None else {}
@@ -70,34 +105,41 @@ class Asker:
         answer: Answer | None = None
         error: QtMiddlewareError | None = None
         pieces: list[str] = []
-
-        def given(piece: str) -> None:
-            pieces.append(piece)
-            if write is not None:
-                write(piece)
-
         try:
             validate_query(question, "query", self.middleware.settings)
-            if self.answers:
-                answer = self._answer(question, options, given if write is not None else None)
-                retrieval = answer.retrieval
-            else:
+            if not self.answers:
                 retrieval = self.middleware.retriever.retrieve(question, **options)
+            elif write is None:
+                answer = self.middleware.answer(question, **options)
+            else:
+                with self.middleware.stream_answer(question, **options) as stream:
+                    for piece in stream:
+                        pieces.append(piece)
+                        write(piece)
+                    answer = stream.answer
         except QtMiddlewareError as failure:
             error, retrieval = failure, getattr(failure, "retrieval", None)
         return Asked(
             question=question,
-            retrieval=retrieval,
+            retrieval=retrieval if answer is None else answer.retrieval,
             answer=answer,
             error=error,
             seconds=perf_counter() - began,
             streamed="".join(pieces),
         )
 
-    def _answer(self, question: str, options: Mapping[str, Any], write: Write | None) -> Answer:
-        if write is None:
-            return self.middleware.answer(question, **options)
-        with self.middleware.stream_answer(question, **options) as stream:
-            for piece in stream:
-                write(piece)
-            return stream.answer
+
+def _describe(match: Match) -> dict[str, Any]:
+    scores = {"score": match.score, "fused_score": match.fused_score, "rerank_score": match.rerank_score}
+    return {
+        "id": match.id,
+        **{name: _to_plain(match.metadata.get(name)) for name in ("source", "title", "page")},
+        **{name: None if score is None else _to_plain(float(score)) for name, score in scores.items()},
+    }
+
+
+def _to_plain(value: Any) -> str | int | float | None:
+    # JSON has no word for infinity.
+    if isinstance(value, float):
+        return round(value, 6) if isfinite(value) else None
+    return value if isinstance(value, str | int) else None

@@ -1,27 +1,40 @@
-"""``qtm bench``: systems compared on judged questions, with what each of them costs."""
+"""``qtm bench``: systems compared on judged questions, with what each of them costs; its table and reports."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.cells import cell_len
+from rich.table import Table
 
-from qtmiddleware.cli.bench_files import check_places, require_jinja, write_report
-from qtmiddleware.cli.bench_model import generated, judgeable, judged
-from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
-from qtmiddleware.cli.console import AsJson, as_json
-from qtmiddleware.cli.environment import note_files
+from qtmiddleware.cli.console import AsJson, PlainConsole, ShowProgress, as_json, out, show_progress, show_warnings
+from qtmiddleware.cli.environment import NO_MODEL, note_files
+from qtmiddleware.cli.terminal import escape_json, note
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, chosen
-from qtmiddleware.evaluation.bench import CACHE, OpenedBench, open_bench
+from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
+from qtmiddleware.evaluation.bench import CACHE, OpenedBench, asked_model, open_bench
 from qtmiddleware.evaluation.tuning import nested
+from qtmiddleware.providers.llms import has_language_model
+from qtmiddleware.runtime.files import refuse_link, replace_file
+
+if TYPE_CHECKING:
+    from qtmiddleware.evaluation.judging import Judged
+
+# What a narrow terminal does without, first of all the first.
+_DISPENSABLE = ("R@100", "MRR@10", "R@10", "p95", "helped", "calls", "$/1k", "+ms p50")
+COUNTED = ("retrieval degraded",)
+"""The degradation that the table counts, so that it is no note."""
 
 System = Mapping[str, Any]
 
@@ -63,10 +76,10 @@ def bench_command(
     json_output: AsJson = False,
 ) -> None:
     """Compare raw, preprocessed and transformed retrieval on your own judged questions."""
-    named = None if systems is None else chosen(_names(systems))
+    named = None if systems is None else chosen(_split_names(systems))
     own = {path.stem: Config.from_file(path) for path in config or ()}
-    settings = _settings(own, config or (), model)
-    given = {name: _given(loaded) for name, loaded in own.items()}
+    settings = _find_shared_settings(own, config or (), model)
+    given = {name: _read_own_settings(loaded) for name, loaded in own.items()}
     if (generate is None) != (docs is None):
         raise ConfigError("--generate and --docs belong together: how many questions, about which documents")
     if judge is not None and recordings is not None:
@@ -75,31 +88,31 @@ def bench_command(
         require_jinja()
         check_places(report, _REPORTS, "--report")
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
-    with progress() as told, warnings_noted():
+    with show_progress() as update, show_warnings(without=COUNTED):
         if generate is not None:
-            generated(data, docs or (), settings, count=generate, cache=cache, seed=seed, told=told)
+            generate_test_set(data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update)
         with open_bench(
             data, settings=settings, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
-            questions=questions, split=split, seed=seed, concurrency=concurrency, progress=told,
+            questions=questions, split=split, seed=seed, concurrency=concurrency, progress=update,
         ) as opened:  # fmt: skip
-            compared = _compared(opened, named, given)
-            to_judge = () if judge is None else judgeable(opened, compared, judge, seed)
-            comparison = opened.measure(compared, deep=deep, seed=seed, progress=told)
+            compared = _select_systems(opened, named, given)
+            to_judge = () if judge is None else draw_judged_questions(opened, compared, judge, seed)
+            comparison = opened.measure(compared, deep=deep, seed=seed, progress=update)
             for doubt in comparison.notes[len(opened.notes) :]:
                 note(doubt)
-            verdicts = judged(opened, comparison, compared, to_judge, told=told) if to_judge else None
+            verdicts = judge_answers(opened, comparison, compared, to_judge, update=update) if to_judge else None
     if verdicts is not None:
         comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
     if json_output:
-        as_json(_plain(comparison, opened, verdicts))
+        as_json(_to_dict(comparison, opened, verdicts))
     else:
-        show(comparison)
+        show_comparison(comparison)
         if verdicts is not None:
-            line(f"\n{verdicts.summary()}")
-    _written(comparison, opened, report, verdicts)
+            out.print(f"\n{verdicts.summary()}")
+    _write_report(comparison, opened, report, verdicts)
 
 
-def _names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     """The names in *text*; a comma that is followed by a space may be part of one (``combined, auto``)."""
     found: list[str] = []
     for part in re.split(r",(?! )", text):
@@ -111,7 +124,7 @@ def _names(text: str) -> list[str]:
     return [name for name in found if name]
 
 
-def _settings(own: Mapping[str, Config], paths: Sequence[Path], model: str | None) -> Settings:
+def _find_shared_settings(own: Mapping[str, Config], paths: Sequence[Path], model: str | None) -> Settings:
     """The settings that name the embedding model and the language model."""
     if len(own) < len(paths):
         raise ConfigError("two config files have the same name, which is that of their system", path="config")
@@ -126,13 +139,15 @@ def _settings(own: Mapping[str, Config], paths: Sequence[Path], model: str | Non
     return configs[0].settings
 
 
-def _given(loaded: Config) -> System:
+def _read_own_settings(loaded: Config) -> System:
     """What a file sets, and no default: what it does not speak of is as with the systems it is compared with."""
     found = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
     return {**found, **{group: {**found.get(group, {}), **given} for group, given in _MEASURED.items()}}
 
 
-def _compared(opened: OpenedBench, named: Mapping[str, System] | None, own: Mapping[str, System]) -> dict[str, System]:
+def _select_systems(
+    opened: OpenedBench, named: Mapping[str, System] | None, own: Mapping[str, System]
+) -> dict[str, System]:
     """The systems to compare; what cannot be asked is refused where it was named, and left out where it was not."""
     found = dict(named if named is not None else chosen(USUAL if opened.has_model else FREE))
     unasked = {name for name, settings in found.items() if opened.lacks(settings)}
@@ -159,18 +174,175 @@ def _asks(settings: System) -> bool:
     return bool(settings.get("transformationType", "none") != "none")
 
 
-def _written(comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any) -> None:
+def _write_report(comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any) -> None:
     if folder is None:
         return
     from qtmiddleware.evaluation import reporting
 
-    plain = json.dumps(_plain(comparison, opened, verdicts), ensure_ascii=False, indent=2)
+    plain = json.dumps(_to_dict(comparison, opened, verdicts), ensure_ascii=False, indent=2)
     texts = reporting.markdown(comparison, opened.data), reporting.page(comparison, opened.data), plain + "\n"
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
-def _plain(comparison: Comparison, opened: OpenedBench, verdicts: Any) -> dict[str, Any]:
+def _to_dict(comparison: Comparison, opened: OpenedBench, verdicts: Any) -> dict[str, Any]:
     from qtmiddleware.evaluation import reporting
 
     said = {"verdict": reporting.verdict(comparison), "model": opened.model.name if opened.has_model else None}
     return {**comparison.to_dict(), **said, "judged": None if verdicts is None else verdicts.to_dict()}
+
+
+def generate_test_set(
+    folder: Path, docs: Sequence[Path], settings: Settings, *, count: int, cache: Path, seed: int, update: ShowProgress
+) -> None:
+    """Let the model write *count* questions about the documents at *docs*, and make a data set of them in *folder*."""
+    from qtmiddleware.evaluation.testsets import check_free, generate, passages_of, write
+
+    if not has_language_model(settings):
+        raise ConfigError(NO_MODEL, path="generate")
+    check_free(folder)  # Before anything is paid for.
+    require_extras()
+    passages = passages_of(docs, settings)
+    with asked_model(settings, cache=cache) as model:
+        made = generate(
+            passages,
+            model,
+            count=count,
+            seed=seed,
+            name=folder.name,
+            progress=lambda done, total: update("writing questions", done, total),
+        )
+    if not made.dataset.questions:
+        raise ConfigError(
+            f"the model wrote no usable question about the {len(passages):,} passages ({_count_dropped(made)})"
+        )
+    write(made.dataset, folder)
+    cost = "" if made.cost_usd is None else f", for ${made.cost_usd:.4f}"
+    dropped = f"; dropped: {_count_dropped(made)}" if made.dropped else ""
+    note(f"{len(made.dataset.questions)} questions about {len(passages):,} passages are in {folder}{cost}{dropped}")
+
+
+def _count_dropped(made: Any) -> str:
+    return ", ".join(f"{number} {why}" for why, number in made.dropped.items())
+
+
+def draw_judged_questions(opened: OpenedBench, systems: System, count: int, seed: int) -> tuple[Question, ...]:
+    """The questions whose answers are judged: *count* of those with a reference answer, drawn by *seed*."""
+    if len(systems) < 2:
+        raise ConfigError("there is nothing to judge the baseline against; name a second system", path="judge")
+    if not opened.has_model:
+        raise ConfigError(NO_MODEL, path="judge")
+    answered = {one.id for one in opened.data.questions if str(one.metadata.get("answer") or "").strip()}
+    if not answered:
+        raise ConfigError(
+            'none of the questions has a reference answer to judge by: it stands in queries.jsonl as "answer" in the '
+            "metadata",
+            path="judge",
+        )
+    return opened.data.only(answered).sampled(count, seed=seed).questions
+
+
+def judge_answers(
+    opened: OpenedBench,
+    comparison: Comparison,
+    systems: Mapping[str, System],
+    questions: Sequence[Question],
+    *,
+    update: ShowProgress,
+) -> Judged:
+    """The model's answers from the baseline's passages and from those of the best challenger, judged by the model."""
+    from qtmiddleware.evaluation.judging import judge
+
+    best = max(comparison.challengers, key=lambda score: score.difference.gain)
+    bench = replace(opened.bench, model=opened.model)
+
+    def answers(name: str) -> Callable[[Question], str]:
+        wrapped = bench.wrapped(systems[name])
+        return lambda question: wrapped.answer(question.text, history=question.history).text
+
+    return judge(
+        answers(comparison.baseline),
+        answers(best.name),
+        questions,
+        opened.model,
+        baseline_name=comparison.baseline,
+        challenger_name=best.name,
+        seed=comparison.seed,
+        progress=lambda done, total: update("judging answers", done, total),
+    )
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Write the table of *comparison* to stdout, with what to take home from it."""
+    from qtmiddleware.evaluation import reporting
+
+    headings, rows = reporting.headings(comparison), reporting.rows(comparison)
+    columns = list(range(len(headings)))
+    if out.is_terminal:
+        for heading in _DISPENSABLE:
+            if _measure_width(headings, rows, columns) > out.width and heading in headings:
+                columns.remove(headings.index(heading))
+    passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
+    out.print(f"{comparison.dataset}: {comparison.questions:,} questions{passages}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at in columns:
+        # Where even that is too wide, names are cut, and numbers never.
+        least = max(cell_len(row[at]) for row in (headings, *rows)) if at else None
+        table.add_column(headings[at], justify="right" if at else "left", no_wrap=True, min_width=least)
+    for row in rows:
+        table.add_row(*(row[at] for at in columns))
+    # A file or a pipe has no width.
+    console = out if out.is_terminal else PlainConsole(width=_measure_width(headings, rows, columns))
+    console.print(table, soft_wrap=False)
+    out.print(reporting.verdict(comparison))
+
+
+def _measure_width(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
+    """The characters a table with these columns takes."""
+    return sum(3 + max(cell_len(row[at]) for row in (headings, *rows)) for at in columns)
+
+
+def require_jinja() -> None:
+    """Raise `MissingExtra` where no page can be made."""
+    try:
+        import jinja2  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("jinja2", "eval") from error
+
+
+def check_places(folder: Path, names: Sequence[str], option: str) -> None:
+    """Make the *folder* where it is missing; raise `ConfigError` where the files *names* cannot be written in it."""
+    with name_option_in_errors(folder, option):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    for name in names:
+        with name_option_in_errors(folder / name, option):
+            refuse_link(folder / name)
+        if (folder / name).exists() and not (folder / name).is_file():
+            message = f"nothing can be written to {folder / name}: it is no file; name another place with {option}"
+            raise ConfigError(message, path=option, value=str(folder / name))
+
+
+def write_report(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write *texts* by name into *folder*, each whole, and say so.
+
+    A report is made to be shown around, so its files are as readable as other files of their maker. It quotes questions
+    of the data set.
+    """
+    for name, text in texts.items():
+        with name_option_in_errors(folder / name, "--report"):
+            # Markdown and page are escaped by who wrote them, in ways of their own.
+            safe = escape_json(text) if name.endswith(".json") else text
+            replace_file(folder / name, safe.encode("utf-8", "replace"))
+    note(f"The report is in {folder}.")
+
+
+@contextmanager
+def name_option_in_errors(path: Path, option: str) -> Iterator[None]:
+    """Say what could not be written, and which *option* names another place."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        message = f"nothing can be written to {path}: {why}; name another place with {option}"
+        raise ConfigError(message, path=option, value=str(path)) from error

@@ -27,7 +27,7 @@ def show(file: _File = None, json_output: AsJson = False) -> None:
     """Show every value and the layer it came from."""
     config = Config.load(file)
     note_files({}, config=file)
-    for warning in _warnings(config.settings):
+    for warning in _find_warnings(config.settings):
         notes.print(f"warning: {warning}")
     if json_output:
         as_json([{"key": key, "value": value, "origin": origin} for key, value, origin in config.rows()])
@@ -44,7 +44,7 @@ def check(file: _File = None, json_output: AsJson = False) -> None:
 
     Models with a known end, and a query log whose folder is missing, are warned of.
     """
-    warnings = _warnings(Config.load(file).settings)
+    warnings = _find_warnings(Config.load(file).settings)
     note_files({}, config=file)
     if json_output:
         as_json({"ok": True, "warnings": warnings})
@@ -60,11 +60,11 @@ def schema() -> None:
     as_json(json_schema())
 
 
-def _warnings(settings: Settings) -> list[str]:
-    return [*shutdown_warnings(settings, datetime.now(UTC).date()), *log_warnings(settings)]
+def _find_warnings(settings: Settings) -> list[str]:
+    return [*find_shutdown_warnings(settings, datetime.now(UTC).date()), *find_log_warnings(settings)]
 
 
-def log_warnings(settings: Settings) -> list[str]:
+def find_log_warnings(settings: Settings) -> list[str]:
     """A sentence where the folder of the query log is missing, which is not made by itself."""
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
@@ -72,7 +72,7 @@ def log_warnings(settings: Settings) -> list[str]:
     return [f"log.path lies in {folder}, which is no folder here; make it, or no query will be logged"]
 
 
-def shutdown_warnings(settings: Settings, today: date) -> list[str]:
+def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
     """A sentence for each model of *settings* that OpenAI has shut down or will; other addresses keep their own."""
     if not is_openai(Clients(None, settings.llm.base_url).host):
         return []

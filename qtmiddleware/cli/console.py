@@ -1,21 +1,28 @@
-"""Where the command line writes: results to stdout, notes and progress to stderr."""
+"""What the commands share: options, consoles, JSON, progress bars and warnings."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
-from qtmiddleware.cli.harmless import harmless, harmless_json
+from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.cli.terminal import escape_json, escape_line, note, strip_control_characters
+
+ShowProgress = Callable[[str, int, int], None]
+"""Shows what is done just now, how much of it is done and how much there is."""
 
 
 class PlainConsole(Console):
-    """A console that reads nothing into texts, which may be anybody's, and lets no control character of theirs by."""
+    """A console that reads no markup into texts, which may be anybody's, and writes no control character of theirs."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -23,7 +30,7 @@ class PlainConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The parts of what is written; those that control the terminal are the console's own."""
         for part in super().render(renderable, options):
-            yield part if part.control else Segment(harmless(part.text), part.style)
+            yield part if part.control else Segment(strip_control_characters(part.text), part.style)
 
 
 out = PlainConsole(soft_wrap=True)
@@ -32,12 +39,17 @@ notes = PlainConsole(stderr=True)
 Queries = Annotated[list[str] | None, typer.Argument(help="Questions; without any, the lines of standard input.")]
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="Config file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+Kind = Annotated[str | None, typer.Option("--type", "-t", help=f"Transformation type: {', '.join(TRANSFORMS)}.")]
+History = Annotated[
+    list[str] | None,
+    typer.Option("--history", "-H", help="Earlier turns, user and assistant by turns, oldest first."),
+]
 
 
 def as_json(value: Any) -> None:
     """Write *value* to stdout as one JSON document."""
     written = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", indent=2)
-    sys.stdout.write(harmless_json(written) + "\n")
+    sys.stdout.write(escape_json(written) + "\n")
 
 
 def lines(given: list[str] | None) -> Iterator[str]:
@@ -49,3 +61,54 @@ def lines(given: list[str] | None) -> Iterator[str]:
         text = line.rstrip("\r\n")
         if text.strip():
             yield text
+
+
+def to_messages(history: list[str] | None) -> list[dict[str, str]]:
+    """The texts of ``--history`` as messages of user and assistant by turns."""
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(history or [])]
+
+
+@contextmanager
+def show_progress() -> Iterator[ShowProgress]:
+    """A bar on stderr that shows what is done just now; none where that is no terminal."""
+    columns = TextColumn("{task.description:<32}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
+        task = bars.add_task("reading", total=None)
+        current = ""
+
+        def update(what: str, done: int, total: int) -> None:
+            nonlocal current
+            if what != current:
+                bars.reset(task, description=what, total=total)
+                current = what
+            bars.update(task, completed=done)
+
+        yield update
+
+
+@contextmanager
+def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
+    """Show what the package warns of meanwhile as notes, each text once.
+
+    *without* names the degradations (`LogSampler.log`) that are left out, as the command itself shows or counts them.
+    """
+    package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
+    left_out = frozenset(without)
+    handler.addFilter(lambda record: getattr(record, "degradation", "") not in left_out)
+    package.addHandler(handler)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+
+
+class _NoteHandler(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._seen: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        if text not in self._seen:
+            self._seen.add(text)
+            note(escape_line(text))

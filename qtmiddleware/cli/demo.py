@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from qtmiddleware.cli.console import AsJson, as_json, notes, out
+from qtmiddleware.cli.console import AsJson, as_json, notes, out, show_progress
 from qtmiddleware.cli.environment import note_files
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.demo import dataset, recorded_model
@@ -29,7 +28,7 @@ _EXAMPLE = "combined"
 _INDEX = Path(".tmp/demo/index.sqlite")
 
 
-def demo(
+def demo_command(
     question: Annotated[str | None, typer.Option("--question", "-q", help="The question to walk through.")] = None,
     questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
     model: Annotated[str, typer.Option(help="Language model, where one can be reached.")] = "gpt-6-luna",
@@ -41,33 +40,32 @@ def demo(
     """Compare raw, preprocessed and transformed retrieval on real text with real vectors."""
     data = dataset()
     asked = data.first(questions) if questions else data
-    example = _chosen(data, question)
+    example = _find_question(data, question)
     note_files({"index": index if index == _INDEX else None}, config=True)
-    answers, note = _model(model, recorded=recorded, record=record)
+    answers, note = _open_model(model, recorded=recorded, record=record)
     notes.print(note)
     embedder = embedder_named("all-MiniLM-L6-v2")
     with ExitStack() as until_walked:
-        with _progress() as progress:
-            embedding = progress.add_task("embedding passages", total=len(data.passages))
+        with show_progress() as update:
+            total = len(data.passages)
             store = until_walked.enter_context(
-                build_index(data, index, embedder, progress=lambda done, _: progress.update(embedding, completed=done))
+                build_index(data, index, embedder, progress=lambda done, _: update("embedding passages", done, total))
             )
             bench = Bench(store, embedder, answers)
-            comparing = progress.add_task("comparing", total=len(USUAL) * len(asked.questions))
 
-            def advance(name: str, *_: int) -> None:
-                progress.update(comparing, advance=1, description=f"comparing: {name}")
+            def advance(name: str, done: int, count: int) -> None:
+                update(f"comparing: {name}", done, count)
 
             comparison = bench.measure(asked, chosen(USUAL), progress=advance)
         walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
-        as_json({**comparison.to_dict(), "model": answers.name, "example": _example_json(example, walked)})
+        as_json({**comparison.to_dict(), "model": answers.name, "example": _example_to_dict(example, walked)})
         return
-    out.print(_table(comparison, note))
+    out.print(_build_table(comparison, note))
     _walk_through(data, example, walked)
 
 
-def _model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
+def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
     """The model to ask, and a plain sentence about where its replies come from."""
     settings = Settings(transformation_model=name)
     if recorded or not has_language_model(settings):
@@ -84,7 +82,7 @@ def _model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageM
     return asked, f"Asking {name}."
 
 
-def _chosen(data: Dataset, wanted: str | None) -> Question:
+def _find_question(data: Dataset, wanted: str | None) -> Question:
     """The question to walk through: the one asked for, or one that needs more than one passage."""
     for question in data.questions:
         if question.id == wanted or (wanted is None and question.metadata.get("type") == "multi_hop"):
@@ -92,17 +90,7 @@ def _chosen(data: Dataset, wanted: str | None) -> Question:
     raise typer.BadParameter(f"there is no question {wanted!r}; they are q01 to q{len(data.questions):02d}")
 
 
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description:<32}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=notes,
-    )
-
-
-def _table(comparison: Comparison, note: str) -> Table:
+def _build_table(comparison: Comparison, note: str) -> Table:
     table = Table(
         title=f"{comparison.questions} questions, {comparison.passages} passages",
         caption=note,
@@ -126,34 +114,36 @@ def _table(comparison: Comparison, note: str) -> Table:
 
 def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
     relevant = data.qrels.get(question.id, {})
-    _say(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
+    out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:
-        _say(f"  {turn.role}: {turn.content}")
-    _say(f"1. The question             {question.text}")
-    _say(f"2. Searched beside it       {len(found.variants) - 1} variants, from {found.trace.llm_calls} model call")
+        out.print(f"  {turn.role}: {turn.content}")
+    out.print(f"1. The question             {question.text}")
+    out.print(
+        f"2. Searched beside it       {len(found.variants) - 1} variants, from {found.trace.llm_calls} model call"
+    )
     for ranking in found.rankings:
-        _say(f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f}  {_short(ranking.variant.text)}")
-        _say(f"   {'':<11} found        {_ids([key[1] for key in ranking.keys], relevant)}")
-    _say(f"3. Fused                    {_ids([key[1] for key in found.fused], relevant)}")
-    _say(f"4. Weighed by keywords      {_ids([match.id or '' for match in found.matches], relevant)}")
-    _say("   * answers the question, + helps")
-    _say(f"5. To the generator         the question, byte for byte, and {len(found.matches)} passages ({found.status})")
+        out.print(
+            f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f}  {_shorten(ranking.variant.text)}"
+        )
+        out.print(f"   {'':<11} found        {_list_ids([key[1] for key in ranking.keys], relevant)}")
+    out.print(f"3. Fused                    {_list_ids([key[1] for key in found.fused], relevant)}")
+    out.print(f"4. Weighed by keywords      {_list_ids([match.id or '' for match in found.matches], relevant)}")
+    out.print("   * answers the question, + helps")
+    out.print(
+        f"5. To the generator         the question, byte for byte, and {len(found.matches)} passages ({found.status})"
+    )
 
 
-def _ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
+def _list_ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
     mark = {2: "*", 1: "+"}
     return ", ".join(f"{id_}{mark.get(relevant.get(id_, 0), '')}" for id_ in ids[:count])
 
 
-def _short(text: str, length: int = 90) -> str:
+def _shorten(text: str, length: int = 90) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
-def _say(text: str) -> None:
-    out.print(text)
-
-
-def _example_json(question: Question, found: Retrieval) -> dict[str, Any]:
+def _example_to_dict(question: Question, found: Retrieval) -> dict[str, Any]:
     return {
         "question": question.id,
         "query": question.text,

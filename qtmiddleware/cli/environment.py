@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from qtmiddleware.cli.harmless import harmless_line
+from qtmiddleware.cli.terminal import escape_line, note
 from qtmiddleware.config import Config
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.rag.ingestion.ledger import ledger_path
@@ -104,4 +103,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _note(text: str) -> None:
-    print(harmless_line(f"qtm: note: {text}"), file=sys.stderr)
+    note(escape_line(f"qtm: note: {text}"))

@@ -13,10 +13,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out
+from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out, show_warnings
 from qtmiddleware.cli.environment import files_of, note_files
-from qtmiddleware.cli.exits import FAILED
-from qtmiddleware.cli.harmless import harmless_json, harmless_line
+from qtmiddleware.cli.terminal import FAILED, escape_json, escape_line, note
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.providers.stores.sqlite.files import MEMORY
@@ -53,64 +52,49 @@ def ingest_command(
         raise ConfigError(message, path="store.kind", value=settings.store.kind)
     documents = settings.data_path if data_path is None else None
     has_bars = notes.is_terminal and not log_json
-    with _bars() if has_bars else _log_lines() as listener:
+    with _show_bars() if has_bars else _write_log_lines() as listener:
         # Where every line is an object, this one is too.
         tell = None if has_bars else logging.getLogger("qtmiddleware.ingest").info
         note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell)
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:
-        notes.print(harmless_line(f"skipped: {one.path}: {one.reason}"), soft_wrap=True)
+        note(escape_line(f"skipped: {one.path}: {one.reason}"))
     if json_output:
         as_json(report.to_dict())
     else:
-        out.print(_summary(report))
+        out.print(_sum_up(report))
     if report.all_skipped:
         raise typer.Exit(FAILED)
 
 
 @contextmanager
-def _bars() -> Iterator[Callable[[Progress], None]]:
+def _show_bars() -> Iterator[Callable[[Progress], None]]:
     """A progress bar for each stage, on a terminal, and warnings above it."""
     columns = TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Bars(*columns, console=notes) as bars, _logged(_Notes(logging.WARNING)):
+    with Bars(*columns, console=notes) as bars, show_warnings():
         tasks: dict[Stage, TaskID] = {}
 
-        def listen(step: Progress) -> None:
+        def update(step: Progress) -> None:
             if step.stage not in tasks:
                 tasks[step.stage] = bars.add_task(_LABELS[step.stage])
             bars.update(tasks[step.stage], completed=step.done, total=step.total)
 
-        yield listen
+        yield update
 
 
 @contextmanager
-def _log_lines() -> Iterator[None]:
-    """The structured log lines of the ingest on standard error, one JSON object a line."""
-    handler = logging.StreamHandler(sys.stderr)
+def _write_log_lines() -> Iterator[None]:
+    """Warnings of the package and every line of the ingest on standard error, one JSON object a line."""
+    package, ingest_logger = logging.getLogger("qtmiddleware"), logging.getLogger("qtmiddleware.ingest")
+    handler, before = logging.StreamHandler(sys.stderr), ingest_logger.level
     handler.setFormatter(_JsonLine())
-    with _logged(handler):
-        yield
-
-
-@contextmanager
-def _logged(handler: logging.Handler) -> Iterator[None]:
-    """Let *handler* have what is logged meanwhile: warnings of the whole package, and every line of the ingest."""
-    package, lines = logging.getLogger("qtmiddleware"), logging.getLogger("qtmiddleware.ingest")
-    before = lines.level
     package.addHandler(handler)
-    lines.setLevel(logging.INFO)
+    ingest_logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         package.removeHandler(handler)
-        lines.setLevel(before)
-
-
-class _Notes(logging.Handler):
-    """Log records as notes."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        notes.print(harmless_line(f"{record.levelname.lower()}: {record.getMessage()}"))
+        ingest_logger.setLevel(before)
 
 
 class _JsonLine(logging.Formatter):
@@ -120,10 +104,10 @@ class _JsonLine(logging.Formatter):
         line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
         if hasattr(record, "event"):
             line |= {"message": record.event, "meta": record.meta}  # type: ignore[attr-defined]
-        return harmless_json(json.dumps(line))
+        return escape_json(json.dumps(line))
 
 
-def _summary(report: IngestReport) -> str:
+def _sum_up(report: IngestReport) -> str:
     lines = [
         (
             f"{report.documents} documents in {report.chunks} chunks: {report.added} added, {report.changed} changed, "

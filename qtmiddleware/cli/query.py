@@ -1,30 +1,99 @@
-"""``qtm query``: questions and answers, one after the other."""
+"""``qtm ask`` and ``qtm query``: questions to the index, given with the command or one after the other."""
 
 from __future__ import annotations
 
+import json
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from qtmiddleware.cli.asked import Asker
-from qtmiddleware.cli.console import ConfigFile
+from qtmiddleware.cli.asked import Asked, Asker
+from qtmiddleware.cli.console import (
+    AsJson,
+    ConfigFile,
+    History,
+    Kind,
+    Queries,
+    as_json,
+    lines,
+    show_warnings,
+    to_messages,
+)
 from qtmiddleware.cli.environment import NO_MODEL, files_of, note_files
-from qtmiddleware.cli.exits import FAILED
-from qtmiddleware.cli.keyboard import Keyboard, keyboard
-from qtmiddleware.cli.kinds import NAMES, choose
-from qtmiddleware.cli.session import Session
-from qtmiddleware.cli.show import heed_warnings, note
+from qtmiddleware.cli.session import Keyboard, Session, choose_kind, open_keyboard
+from qtmiddleware.cli.show import Pieces, explain, present
+from qtmiddleware.cli.terminal import FAILED, USAGE, note, say
 from qtmiddleware.config import Config
-from qtmiddleware.config.settings import TransformationType
+from qtmiddleware.errors import InvalidQuery
 from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
-Kind = Annotated[str | None, typer.Option("--type", "-t", help=f"Transformation type: {NAMES}.")]
+# What went wrong with a question is part of what is shown of it.
+_SHOWN = ("retrieval degraded", "answer degraded", "nothing was improved")
+
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages for a question.")]
 NoAnswer = Annotated[bool, typer.Option("--no-answer", help="Show the passages; ask for no answer.")]
+_Filter = Annotated[
+    str | None,
+    typer.Option("--filter", help="""Condition on metadata as JSON: '{"source": "a.txt", "page": {"$gte": 3}}'."""),
+]
+
+
+def ask_command(
+    question: Queries = None,
+    config: ConfigFile = None,
+    kind: Kind = None,
+    top_k: TopK = None,
+    history: History = None,
+    condition: _Filter = None,
+    no_answer: NoAnswer = False,
+    explained: Annotated[bool, typer.Option("--explain", help="Show how the passages were found.")] = False,
+    json_output: AsJson = False,
+) -> None:
+    """Answer questions from the index.
+
+    Without a language model, or where it fails, the passages are shown and the
+    exit code is 1. It is 0 where the passages do not hold the answer, and 2
+    where a question cannot be asked as it is.
+    """
+    loaded = _load_config(config, kind)
+    wanted = _parse_filter(condition)
+    has_model = has_language_model(loaded.settings)
+    if not has_model:
+        loaded = loaded.overridden({"transformationType": "none"}, origin="no language model")
+    settings = loaded.settings
+    results: list[Asked] = []
+    with _open(loaded, config) as middleware:
+        if not has_model:
+            note(f"{NO_MODEL} Passages are shown, found by the rules alone.")
+        asker = Asker(middleware=middleware, answers=has_model and not no_answer, top_k=top_k, filter=wanted)
+        streams = sys.stdout.isatty() and not json_output
+        for text in lines(question):
+            with Pieces() as pieces:
+                asked = asker.ask(
+                    text,
+                    kind=settings.transformation_type,
+                    history=to_messages(history),
+                    write=pieces.write if streams else None,
+                )
+            results.append(asked)
+            if json_output:
+                continue
+            if len(results) > 1:
+                say()
+            present(asked)
+            for row in explain(asked, settings) if explained else ():
+                say(row)
+    if json_output:
+        as_json([asked.to_dict() for asked in results])
+    if any(isinstance(asked.error, InvalidQuery) for asked in results):
+        raise typer.Exit(USAGE)
+    if any(asked.error is not None for asked in results) or not (has_model or no_answer):
+        raise typer.Exit(FAILED)
 
 
 def query_command(
@@ -54,33 +123,25 @@ def query_command(
 
     Without a language model passages are shown instead of answers.
     """
-    loaded = Config.load(config)
-    if kind is not None:
-        loaded = loaded.overridden({"transformationType": kind}, origin="--type")
+    loaded = _load_config(config, kind)
     has_model = has_language_model(loaded.settings)
-    wanted: TransformationType = loaded.settings.transformation_type if has_model else "none"
     fixed = "" if has_model else f"{NO_MODEL} Until then the transformation type is none."
-    at_terminal = sys.stdin.isatty()
-    note_files(files_of(loaded), config=config)
-    with QueryMiddleware(loaded) as middleware:
-        # Where there is no index, that is said before anything is asked.
-        heed_warnings()
-        middleware.retriever  # noqa: B018
+    with _open(loaded, config) as middleware:
         if not has_model:
             note(f"{NO_MODEL} Passages are shown instead of answers, found by the rules alone.")
-        keys = keyboard(keep=not no_history) if at_terminal else None
+        keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
         session = Session(
             Asker(middleware=middleware, answers=has_model and not no_answer, top_k=top_k),
             loaded,
-            wanted,
-            chat=has_model and (keys is not None or chat),
-            choose=partial(choose, keys.choice, note) if keys is not None else None,
+            loaded.settings.transformation_type if has_model else "none",
+            chat=has_model and (keyboard is not None or chat),
+            choose=partial(choose_kind, keyboard) if keyboard is not None else None,
             fixed=fixed,
             streams=sys.stdout.isatty(),
             as_json=json_output,
         )
-        if keys is not None:
-            _converse(session, keys, asks_kind=kind is None and not fixed)
+        if keyboard is not None:
+            _converse(session, keyboard, asks_kind=kind is None and not fixed)
             return
         for line in sys.stdin:
             if not session.take(line.removeprefix("\ufeff")):
@@ -89,26 +150,48 @@ def query_command(
         raise typer.Exit(FAILED)
 
 
-def _converse(session: Session, keys: Keyboard, *, asks_kind: bool) -> None:
-    """Take what is typed until somebody leaves."""
+def _load_config(config: str | None, kind: str | None) -> Config:
+    loaded = Config.load(config)
+    return loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
+
+
+@contextmanager
+def _open(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
+    """The middleware over the index, with its warnings as notes; raises `StoreError` where there is no index."""
+    note_files(files_of(loaded), config=config)
+    with show_warnings(without=_SHOWN), QueryMiddleware(loaded) as middleware:
+        # Where there is no index, that is said before anything is asked.
+        middleware.retriever  # noqa: B018
+        yield middleware
+
+
+def _parse_filter(text: str | None) -> Mapping[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        condition = json.loads(text)
+    except (ValueError, RecursionError):
+        condition = None
+    if not isinstance(condition, dict):
+        raise typer.BadParameter("""it must be a JSON object such as '{"source": "a.txt"}'""", param_hint="--filter")
+    return condition
+
+
+def _converse(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
+    """Take what is typed until somebody leaves; Ctrl-C clears the line, or stops what it asked for."""
     with suppress(EOFError):
         if asks_kind:
             with suppress(KeyboardInterrupt):
-                session.kind = choose(keys.choice, note, session.kind)
+                session.kind = choose_kind(keyboard, session.kind)
         note(f"\nCurrent transformation type: {session.kind}")
         note("Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n")
-        while _go_on(session, keys):
-            pass
-
-
-def _go_on(session: Session, keys: Keyboard) -> bool:
-    """Take one line; Ctrl-C clears it, or stops what it asked for."""
-    try:
-        line = keys.question()
-    except KeyboardInterrupt:
-        return True
-    try:
-        return session.take(line)
-    except KeyboardInterrupt:
-        note("Stopped.")
-        return True
+        while True:
+            try:
+                line = keyboard.read_question()
+            except KeyboardInterrupt:
+                continue
+            try:
+                if not session.take(line):
+                    return
+            except KeyboardInterrupt:
+                note("Stopped.")

@@ -1,23 +1,32 @@
-"""A conversation with the own store: questions with what was said before, and commands between them."""
+"""A conversation with the index: what is typed at a terminal or comes through a pipe, questions and commands alike."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.cli.asked import Asked, Asker
-from qtmiddleware.cli.explain import explained
-from qtmiddleware.cli.harmless import harmless_json
-from qtmiddleware.cli.kinds import NAMES, kind_named
-from qtmiddleware.cli.records import record
-from qtmiddleware.cli.show import Pieces, note, present, say
+from qtmiddleware.cli.show import Pieces, explain, present
+from qtmiddleware.cli.terminal import escape_json, note, say
 from qtmiddleware.config import Config
+from qtmiddleware.config.errors import fold
 from qtmiddleware.config.settings import TransformationType
+from qtmiddleware.errors import MissingExtra
+from qtmiddleware.runtime.files import open_itself
 
+if TYPE_CHECKING:
+    from prompt_toolkit.history import History
+
+KINDS: Final[Mapping[TransformationType, str]] = {name: row.label for name, row in TRANSFORMS.items()}
+"""Every transformation type with what it does, in the order they are numbered."""
 LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
-
 HELP: Final = """\
 tt            choose the transformation type
 :type NAME    set the transformation type
@@ -27,6 +36,10 @@ tt            choose the transformation type
 :help         this list
 exit          leave, as do quit, :q and Ctrl-D
 Ctrl-C stops an answer, or clears the line."""
+
+_PROMPT: Final = "> "
+# Terminals that obey no escape sequences.
+_PLAIN_TERMINALS: Final = frozenset({"", "dumb", "unknown"})
 
 
 class Session:
@@ -57,20 +70,20 @@ class Session:
         self._fixed = fixed
         self._streams = streams and not as_json
         self._as_json = as_json
-        self._tell = note if as_json else say
-        kept = config.settings.llm.history_messages if chat else 0
-        self._turns: deque[dict[str, str]] = deque(maxlen=kept)
+        self._write_line = note if as_json else say
+        most = config.settings.llm.history_messages if chat else 0
+        self._messages: deque[dict[str, str]] = deque(maxlen=most)
         self._last: tuple[Asked, TransformationType] | None = None
 
     def take(self, line: str) -> bool:
-        """Ask *line*, or do what it says where it is a command; whether the session goes on."""
+        """Ask *line*, or do what it says where it is a command. Returns whether the session goes on."""
         text = line.strip()
         if text in LEAVING:
             return False
         if text == "tt":
-            self._change()
+            self._choose_kind()
         elif text.startswith(":"):
-            self._command(*text[1:].split(maxsplit=1))
+            self._run_command(*text[1:].split(maxsplit=1))
         elif text:
             self.ask(text)
         return True
@@ -79,8 +92,8 @@ class Session:
         """Ask *question* and show what came of it."""
         self.asked += 1
         # Whatever comes of it, also where it is stopped: what follows may refer to it.
-        history = list(self._turns)
-        self._turns.append({"role": "user", "content": question})
+        history = list(self._messages)
+        self._messages.append({"role": "user", "content": question})
         with Pieces() as pieces:
             asked = self._asker.ask(
                 question, kind=self.kind, history=history, write=pieces.write if self._streams else None
@@ -88,60 +101,177 @@ class Session:
         self._last = asked, self.kind
         self.failed += asked.error is not None
         if asked.answer is not None:
-            self._turns.append({"role": "assistant", "content": asked.answer.text})
+            self._messages.append({"role": "assistant", "content": asked.answer.text})
         if self._as_json:
-            say(harmless_json(json.dumps(record(asked))))
+            say(escape_json(json.dumps(asked.to_dict())))
         else:
             present(asked)
             say()
 
-    def _change(self) -> None:
+    def _choose_kind(self) -> None:
         if self._fixed:
             note(self._fixed)
         elif self._choose is None:
             note("tt asks at a terminal; here write: :type NAME")
         else:
-            self._set(self._choose(self.kind))
+            self._set_kind(self._choose(self.kind))
 
-    def _set(self, kind: TransformationType) -> None:
+    def _set_kind(self, kind: TransformationType) -> None:
         self.kind = kind
         note(f"Transformation type set to: {kind}")
 
-    def _command(self, name: str = "", argument: str = "") -> None:
+    def _run_command(self, name: str = "", argument: str = "") -> None:
         match name:
             case "help" | "h" | "?":
-                self._tell(HELP)
+                self._write_line(HELP)
             case "type":
-                self._type(argument)
+                kind = find_kind(argument)
+                if self._fixed:
+                    note(self._fixed)
+                elif kind is None:
+                    note(f"Write :type and one of: {', '.join(KINDS)}. It is {self.kind} now.")
+                else:
+                    self._set_kind(kind)
             case "config":
                 self._show_config(everything=argument == "all")
             case "clear":
-                self._turns.clear()
+                self._messages.clear()
                 note("The conversation is forgotten.")
             case "explain":
                 self._explain()
             case _:
                 note(f"There is no command :{name}; :help lists them.")
 
-    def _type(self, argument: str) -> None:
-        kind = kind_named(argument)
-        if self._fixed:
-            note(self._fixed)
-        elif kind is None:
-            note(f"Write :type and one of: {NAMES}. It is {self.kind} now.")
-        else:
-            self._set(kind)
-
     def _show_config(self, *, everything: bool) -> None:
         config = self._config.overridden({"transformationType": self.kind}, origin="this conversation")
-        rows: list[tuple[str, Any, str]] = [row for row in config.rows() if everything or row[2] != "default"]
-        for key, value, origin in rows:
-            self._tell(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
+        for key, value, origin in config.rows():
+            if everything or origin != "default":
+                self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
     def _explain(self) -> None:
         if self._last is None:
             note("Nothing was asked yet.")
             return
         asked, kind = self._last
-        for row in explained(asked, self._config.overridden({"transformationType": kind}).settings):
-            self._tell(row)
+        for row in explain(asked, self._config.overridden({"transformationType": kind}).settings):
+            self._write_line(row)
+
+
+def find_kind(text: str) -> TransformationType | None:
+    """The transformation type meant by a number or a name, ``None`` where there is none such."""
+    wanted = fold(text.strip())
+    for number, kind in enumerate(KINDS, start=1):
+        if wanted in (str(number), fold(kind)):
+            return kind
+    return None
+
+
+def choose_kind(keyboard: Keyboard, default: TransformationType) -> TransformationType:
+    """The transformation type that is typed; an empty line is the *default*, anything wrong asks again."""
+    note("\nAvailable transformation types:")
+    for number, (kind, label) in enumerate(KINDS.items(), start=1):
+        note(f"  {number}. {kind} - {label}")
+    note()
+    while True:
+        text = keyboard.read_choice(f"Select transformation type [{default}]: ")
+        chosen = find_kind(text) if text.strip() else default
+        if chosen is not None:
+            return chosen
+        note(f"There is no such type: enter a number from 1 to {len(KINDS)} or a name.")
+
+
+class Keyboard:
+    """Reads lines with the terminal's own editing.
+
+    Raises `EOFError` at the end of the input and `KeyboardInterrupt` for Ctrl-C.
+    """
+
+    def read_question(self) -> str:
+        """A question or command."""
+        return self.read_choice(_PROMPT)
+
+    def read_choice(self, prompt: str) -> str:
+        """An answer to *prompt*, which is no question and is not kept."""
+        # Not with `input`, which writes its prompt among the results where those go to a file.
+        print(prompt, end="", file=sys.stderr, flush=True)
+        try:
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            note()
+            raise
+        if not line:
+            # The cursor still stands behind the prompt.
+            note()
+            raise EOFError
+        return line
+
+
+class EditingKeyboard(Keyboard):
+    """Line editing and the up arrow; questions are kept in the file *history*, or only until the end."""
+
+    def __init__(self, history: Path | None) -> None:
+        # Where the cursor stands need not be asked for: there are no menus to place.
+        os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
+        try:
+            from prompt_toolkit import PromptSession
+            from prompt_toolkit.history import InMemoryHistory
+            from prompt_toolkit.output import create_output
+        except ImportError as error:
+            raise MissingExtra("prompt_toolkit", "cli") from error
+        # Results may go to a file while questions are typed.
+        output = create_output(always_prefer_tty=True)
+        kept = InMemoryHistory() if history is None else _open_history(history)
+        self._questions: PromptSession[str] = PromptSession(history=kept, output=output)
+        self._choices: PromptSession[str] = PromptSession(output=output)
+
+    def read_question(self) -> str:
+        """A question or command."""
+        return _replace_undecodable(self._questions.prompt(_PROMPT))
+
+    def read_choice(self, prompt: str) -> str:
+        """An answer to *prompt*."""
+        return _replace_undecodable(self._choices.prompt(prompt))
+
+
+def open_keyboard(*, keep: bool) -> Keyboard:
+    """What reads this terminal; with *keep* questions are kept for the next time."""
+    if os.name != "nt" and os.environ.get("TERM", "") in _PLAIN_TERMINALS:
+        return Keyboard()
+    return EditingKeyboard(make_history_file() if keep else None)
+
+
+def make_history_file() -> Path | None:
+    """The file that keeps the questions, ``qtmiddleware/history`` in the user's state folder (XDG).
+
+    It is made for its owner alone where there is none. Returns ``None``, with a note, where that cannot be.
+    """
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        # The specification has relative paths ignored.
+        path = (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "qtmiddleware" / "history"
+        is_new = not path.exists()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(open_itself(path, os.O_RDWR | os.O_CREAT))
+    except (OSError, RuntimeError) as error:
+        note(f"Questions are not kept: {getattr(error, 'strerror', None) or error}.")
+        return None
+    if is_new:
+        note(f"Questions are kept in {path} for the up arrow; --no-history keeps none.")
+    return path
+
+
+def _open_history(path: Path) -> History:
+    from prompt_toolkit.history import FileHistory
+
+    class ForgivingHistory(FileHistory):
+        def store_string(self, string: str) -> None:
+            # A full disk is no reason to leave a question unanswered.
+            with suppress(OSError):
+                super().store_string(_replace_undecodable(string))
+
+    return ForgivingHistory(str(path))
+
+
+def _replace_undecodable(text: str) -> str:
+    """*text* with what was typed and is no UTF-8 replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

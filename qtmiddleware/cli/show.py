@@ -1,51 +1,24 @@
-"""What came of a question, for people to read."""
+"""What came of a question, for people to read: the answer, where it stands, and how it was found."""
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.cli.asked import Asked
 from qtmiddleware.cli.console import notes
-from qtmiddleware.cli.harmless import harmless
-from qtmiddleware.types import Match, Retrieval, Trace
+from qtmiddleware.cli.terminal import note, say
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.preprocessing import preprocess
+from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
 SNIPPET_CHARS: Final = 240
 """Characters of a passage, or of a hypothetical one, that are shown."""
-
+EXPLAINED: Final = 5
+"""Passages of a list that an explanation shows."""
 LABELS: Final = {"original": "original", **{it.variant: it.label for it in TEXT_FIELDS.values() if it.variant}}
-
-# What these modules warn of is part of what is shown of a question.
-_SHOWN_ANYWAY: Final = frozenset({"pipeline", "flow"})
-
-
-def say(text: str = "", *, end: str = "\n") -> None:
-    """Write *text* to stdout at once, as it is harmless to a terminal."""
-    _write(sys.stdout, text + end)
-
-
-def note(text: str = "") -> None:
-    """Write a line to stderr at once, as it is harmless to a terminal."""
-    _write(sys.stderr, text + "\n")
-
-
-def _write(stream: Any, text: str) -> None:
-    print(harmless(text), end="", file=stream, flush=True)
-
-
-class _Notes(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.module not in _SHOWN_ANYWAY:
-            note(record.getMessage())
-
-
-def heed_warnings() -> None:
-    """Let what the package warns of appear as notes, where it would not be seen otherwise."""
-    logging.getLogger("qtmiddleware").addHandler(_Notes(logging.WARNING))
 
 
 class Pieces(AbstractContextManager["Pieces"]):
@@ -74,62 +47,64 @@ class Pieces(AbstractContextManager["Pieces"]):
 
 
 def present(asked: Asked) -> None:
-    """Show what came of a question; what went wrong goes to stderr."""
-    if asked.error is not None:
-        what = "The answer broke off" if asked.streamed else "No answer"
-        note(f"{what}: {asked.error}" if asked.retrieval is not None else f"qtm: {asked.error}")
-    elif asked.answer is not None and asked.streamed not in ("", asked.answer.text):
-        note("The answer broke off; one of its parts stands in for it:")
-    for row in shown(asked):
-        say(row)
+    """Show what came of a question; what went wrong goes to stderr.
 
-
-def short(text: str, length: int = SNIPPET_CHARS) -> str:
-    """*text* on one line and cut where it is longer than *length*."""
-    line = " ".join(text.split())
-    return line if len(line) <= length else line[: length - 3].rstrip() + "..."
-
-
-def number(score: float | None) -> str:
-    """A score with three decimals, ``-`` where there is none."""
-    return "-" if score is None else f"{score:.3f}"
-
-
-def place(match: Match) -> str:
-    """Where a passage stands, on one line: its document's title and source, and the page where it has one."""
-    held = match.metadata
-    source = str(held.get("source") or held.get("url") or match.id or "a passage without a name")
-    title = held.get("title")
-    named = f"{title} ({source})" if isinstance(title, str) and title and title not in source else source
-    page = held.get("page")
-    last = held.get("last_page")
-    if page is not None:
-        named += f", page {page}" if last is None else f", pages {page}-{last}"
-    return " ".join(named.split())
-
-
-def shown(asked: Asked) -> Iterator[str]:
-    """The lines that tell what came of a question; of an answer that was streamed only what stands below it.
-
-    Passages are shown where there is no answer.
+    Of an answer that was streamed only what stands below it is shown, and passages where there is no answer.
     """
     answer, retrieval = asked.answer, asked.retrieval
-    if answer is not None:
-        if asked.streamed != answer.text:
-            yield answer.text
-        yield from _sources(asked)
-    elif retrieval is not None:
-        yield from _passages(retrieval)
+    if asked.error is not None:
+        what = "The answer broke off" if asked.streamed else "No answer"
+        note(f"{what}: {asked.error}" if retrieval is not None else f"qtm: {asked.error}")
+    elif answer is not None and asked.streamed not in ("", answer.text):
+        note("The answer broke off; one of its parts stands in for it:")
+    if answer is not None and asked.streamed != answer.text:
+        say(answer.text)
     if retrieval is None:
         return
-    yield from _variants(retrieval)
+    rows = _list_sources(asked) if answer is not None else _list_passages(retrieval)
+    for row in (*rows, *_list_variants(retrieval)):
+        say(row)
     if answer is not None and asked.passages:
-        scores = [f"[{at}] {number(match.score)}" for at, match in enumerate(asked.passages, start=1)]
-        yield f"Scores: {', '.join(scores)}"
-    yield _account(asked, retrieval.trace)
+        scores = [f"[{at}] {_format_score(match.score)}" for at, match in enumerate(asked.passages, start=1)]
+        say(f"Scores: {', '.join(scores)}")
+    say(_sum_up(asked, retrieval.trace))
 
 
-def _sources(asked: Asked) -> Iterator[str]:
+def explain(asked: Asked, settings: Settings) -> Iterator[str]:
+    """The lines that explain how the passages of *asked*, which was asked under *settings*, came about."""
+    found = asked.retrieval
+    if found is None:
+        yield f"Nothing was retrieved: {asked.error}"
+        return
+    yield f"Question   {_shorten(asked.question)}"
+    yield f"Gate       {_explain_gate(found.trace.decision)}"
+    yield "Searched"
+    for ranking in found.rankings:
+        yield from _explain_search(ranking)
+    for variant in found.variants:
+        if all(variant.text != ranking.variant.text for ranking in found.rankings):
+            yield f"  {LABELS[variant.kind]}: no part in the fusion: {_shorten(variant.text, 100)}"
+    yield f"Fusion     {settings.fusion.method}: {_list_ids(found.fused)}"
+    yield f"Keywords   {_explain_evidence(found, settings)}"
+    yield f"Rerank     {_explain_rerank(found, settings)}"
+    yield "Result"
+    for at, match in enumerate(found.matches, start=1):
+        yield f"  {at}. {_explain_match(match)}"
+    for it in asked.degradations:
+        yield f"Degraded   {it.stage}: {it.reason}" + (f" ({it.detail})" if it.detail else "")
+    for subject, what in found.trace.notes:
+        yield f"Note       {subject}: {what}"
+    for answer in asked.answer.sub_answers if asked.answer is not None else ():
+        yield f"Sub-answer {_shorten(answer.question, 80)}: {answer.reason or _shorten(answer.text, 160)}"
+    yield "Stages"
+    for stage in found.trace.stages:
+        how = " ".join(filter(None, ("" if stage.status == "ok" else stage.status, stage.detail)))
+        yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (f"  {how}" if how else "")
+    trace = found.trace
+    yield f"  {'all of it':<24} {asked.seconds * 1e3:9.1f} ms, {trace.searches} searches, {trace.llm_calls} LLM calls"
+
+
+def _list_sources(asked: Asked) -> Iterator[str]:
     """The passages that are cited; all that the model was shown where it cited none."""
     answer = asked.answer
     cited = {} if answer is None else dict(sorted((it.number, it.match) for it in answer.citations))
@@ -138,21 +113,21 @@ def _sources(asked: Asked) -> Iterator[str]:
         return
     yield "\nSources:" if cited else "\nPassages that were read:"
     for at, match in listed.items():
-        yield f"  [{at}] {place(match)} (score {number(match.score)})"
+        yield f"  [{at}] {_format_place(match)}"
 
 
-def _passages(retrieval: Retrieval) -> Iterator[str]:
+def _list_passages(retrieval: Retrieval) -> Iterator[str]:
     if not retrieval.matches:
         yield "No passage was found."
         return
     yield "Passages:"
     for at, match in enumerate(retrieval.matches, start=1):
-        yield f"  [{at}] {place(match)} (score {number(match.score)})"
+        yield f"  [{at}] {_format_place(match)}"
         if match.text:
-            yield f"      {short(match.text)}"
+            yield f"      {_shorten(match.text)}"
 
 
-def _variants(retrieval: Retrieval) -> Iterator[str]:
+def _list_variants(retrieval: Retrieval) -> Iterator[str]:
     """What was searched beside the question."""
     rows = [(LABELS[it.kind], it.text) for it in retrieval.variants if it.kind != "original"]
     if retrieval.transformation.keywords:
@@ -161,10 +136,10 @@ def _variants(retrieval: Retrieval) -> Iterator[str]:
         return
     yield "\nTransformed:"
     for label, text in rows:
-        yield f"  {label}: {short(text)}"
+        yield f"  {label}: {_shorten(text)}"
 
 
-def _account(asked: Asked, trace: Trace) -> str:
+def _sum_up(asked: Asked, trace: Trace) -> str:
     """Time, calls, tokens, cost and what went wrong, on one line."""
     parts = [f"{asked.seconds:.2f} s"]
     if trace.cache_hits:
@@ -177,3 +152,78 @@ def _account(asked: Asked, trace: Trace) -> str:
         parts.append("no LLM calls")
     reasons = [f"{it.stage} {it.reason}" for it in asked.degradations]
     return f"({', '.join(parts)})" + (f" degraded: {'; '.join(reasons)}" if reasons else "")
+
+
+def _explain_gate(decision: Decision | None) -> str:
+    if decision is None:
+        return "not reached"
+    numbers = ", ".join(f"{name} {value:g}" for name, value in decision.signals.items())
+    return ("asked the model: " if decision.call else "did not ask the model: ") + " ".join(
+        filter(None, (decision.reason, f"({numbers})" if numbers else ""))
+    )
+
+
+def _explain_search(ranking: Ranking) -> Iterator[str]:
+    variant = ranking.variant
+    yield f"  {LABELS[variant.kind]}, weight {variant.weight:.2f}: {_shorten(variant.text, 160)}"
+    pairs = zip(ranking.keys[:EXPLAINED], ranking.scores, strict=False)
+    listed = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
+    yield f"    found {len(ranking.keys)}: {listed or 'nothing'}"
+
+
+def _explain_evidence(found: Retrieval, settings: Settings) -> str:
+    options, rules = settings.keyword_evidence, settings.preprocess
+    if not options.enabled:
+        return "off"
+    own = found.transformation.standalone or found.original_query
+    if rules.enabled:
+        own = preprocess(own, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
+    words = " ".join((own, *found.transformation.keywords))
+    return f"weight {options.weight:.2f} over {options.candidates} candidates: {_shorten(words, 160)}"
+
+
+def _explain_rerank(found: Retrieval, settings: Settings) -> str:
+    if not settings.rerank.enabled:
+        return "off"
+    return f"{settings.rerank.model}: {_list_ids(found.reranked) if found.reranked else 'order kept'}"
+
+
+def _explain_match(match: Match) -> str:
+    scores = [("score", match.score), ("fused", match.fused_score), ("reranked", match.rerank_score)]
+    listed = ", ".join(f"{name} {_format_score(score)}" for name, score in scores if score is not None)
+    by = f" by {', '.join(LABELS.get(kind, kind) for kind in match.found_by)}" if match.found_by else ""
+    return f"{match.id or _shorten(match.text or '', 40)}  {listed}{by}"
+
+
+def _list_ids(keys: Iterable[Key]) -> str:
+    listed = list(keys)
+    rest = f" and {len(listed) - EXPLAINED} more" if len(listed) > EXPLAINED else ""
+    return ", ".join(map(_format_id, listed[:EXPLAINED])) + rest if listed else "nothing"
+
+
+def _format_id(key: Key) -> str:
+    # What follows a NUL in a key is the passage's text.
+    return key[1].partition("\0")[0] or "(no id)"
+
+
+def _format_place(match: Match) -> str:
+    """Where a passage stands, on one line: its document's title and source, its page where it has one, its score."""
+    held = match.metadata
+    source = str(held.get("source") or held.get("url") or match.id or "a passage without a name")
+    title = held.get("title")
+    place = f"{title} ({source})" if isinstance(title, str) and title and title not in source else source
+    page, last = held.get("page"), held.get("last_page")
+    if page is not None:
+        place += f", page {page}" if last is None else f", pages {page}-{last}"
+    return f"{' '.join(place.split())} (score {_format_score(match.score)})"
+
+
+def _format_score(score: float | None) -> str:
+    """A score with three decimals, ``-`` where there is none."""
+    return "-" if score is None else f"{score:.3f}"
+
+
+def _shorten(text: str, length: int = SNIPPET_CHARS) -> str:
+    """*text* on one line and cut where it is longer than *length*."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 3].rstrip() + "..."

@@ -1,4 +1,4 @@
-"""``qtm transform``: what the language model makes of a question."""
+"""``qtm preprocess`` and ``qtm transform``: what the rules and the language model make of questions."""
 
 from __future__ import annotations
 
@@ -8,61 +8,81 @@ from typing import Annotated, Any
 import typer
 
 from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.cli.console import AsJson, ConfigFile, Queries, as_json, lines, notes, out
+from qtmiddleware.cli.console import (
+    AsJson,
+    ConfigFile,
+    History,
+    Kind,
+    Queries,
+    as_json,
+    lines,
+    notes,
+    out,
+    to_messages,
+)
 from qtmiddleware.cli.environment import note_files
-from qtmiddleware.cli.kinds import NAMES
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ModelError
-from qtmiddleware.types import Transformation
+from qtmiddleware.preprocessing import prepare
+from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _NO_KEY = "unauthorized"
-_Kind = Annotated[
-    str | None,
-    typer.Option("--type", "-t", help=f"One of {NAMES}."),
-]
-_History = Annotated[
-    list[str] | None,
-    typer.Option("--history", "-H", help="Earlier turns, user and assistant by turns, oldest first."),
-]
+
+
+def preprocess_command(
+    query: Queries = None,
+    language: Annotated[str | None, typer.Option(help="Code of the word list, or auto.")] = None,
+    config: ConfigFile = None,
+    json_output: AsJson = False,
+) -> None:
+    """Turn questions into keywords, without a model."""
+    settings = Config.load(config).settings
+    note_files({}, config=config)
+    options = settings.preprocess
+    rows = []
+    for text in lines(query):
+        made = prepare(
+            validate_query(text, "query", settings),
+            language=language or options.language,
+            keep_words=options.keep_words,
+            extra_words=options.extra_words,
+        )
+        if json_output:
+            rows.append({"query": text, "keywords": made.keywords, "language": made.language})
+        else:
+            out.print(made.keywords)
+    if json_output:
+        as_json(rows)
 
 
 def transform_command(
     query: Queries = None,
-    kind: _Kind = None,
+    kind: Kind = None,
     config: ConfigFile = None,
-    history: _History = None,
+    history: History = None,
     json_output: AsJson = False,
 ) -> None:
     """Show the variants the language model makes of questions."""
     loaded = Config.load(config)
-    chosen = kind or (
-        loaded.settings.transformation_type if loaded.settings.transformation_type != "none" else "combined"
-    )
-    turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(history or [])]
+    configured = loaded.settings.transformation_type
+    chosen = kind or (configured if configured != "none" else "combined")
     rows: list[dict[str, Any]] = []
     note_files({}, config=config)
     with QueryMiddleware(loaded.overridden({"transformationType": chosen})) as middleware:
         for text in lines(query):
-            made = middleware.transform(text, history=turns)
-            rows.append({"query": text, **asdict(made)})
-            if not json_output:
-                _show(made)
+            transformation = middleware.transform(text, history=to_messages(history))
+            rows.append({"query": text, **asdict(transformation)})
+            if json_output:
+                continue
+            for name, row in TEXT_FIELDS.items():
+                for variant in transformation.texts(name):
+                    out.print(f"{row.label}: {variant}")
+            for stage, what in transformation.notes:
+                notes.print(f"{stage}: {what}")
     if json_output:
         as_json(rows)
-    if rows and all(_is_empty(row) for row in rows):
+    if rows and not any(row[name] for row in rows for name in TEXT_FIELDS):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
         advice = "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for a service of your own" if _NO_KEY in reasons else ""
         raise ModelError("unavailable", f"the language model gave nothing usable ({', '.join(reasons)}){advice}")
-
-
-def _is_empty(row: dict[str, Any]) -> bool:
-    return not any(row[name] for name in TEXT_FIELDS)
-
-
-def _show(made: Transformation) -> None:
-    for name, row in TEXT_FIELDS.items():
-        for text in made.texts(name):
-            out.print(f"{row.label}: {text}")
-    for stage, what in made.notes:
-        notes.print(f"{stage}: {what}")

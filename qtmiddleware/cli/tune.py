@@ -11,14 +11,20 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from qtmiddleware.cli.bench_files import check_places, named_errors, require_jinja, write_report
-from qtmiddleware.cli.bench_show import line, note, progress, show, warnings_noted
-from qtmiddleware.cli.console import AsJson, as_json
+from qtmiddleware.cli.bench import (
+    COUNTED,
+    check_places,
+    name_option_in_errors,
+    require_jinja,
+    show_comparison,
+    write_report,
+)
+from qtmiddleware.cli.console import AsJson, ShowProgress, as_json, out, show_progress, show_warnings
 from qtmiddleware.cli.environment import note_files
-from qtmiddleware.cli.exits import FAILED
+from qtmiddleware.cli.terminal import FAILED, note
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import SYSTEMS, Dataset, Progress
+from qtmiddleware.evaluation import SYSTEMS, Dataset
 from qtmiddleware.evaluation.bench import CACHE, OpenedBench, ask_ahead, open_bench
 from qtmiddleware.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, nested, tune
 from qtmiddleware.evaluation.tuning import split as divide
@@ -71,14 +77,14 @@ def tune_command(
         raise ConfigError(f"--model-ms is {model_ms}; allowed: a finite number of at least 0", path="--model-ms")
     config = Config.load().overridden({"transformationModel": model} if model else {})
     settings = config.settings
-    _prepare(out_file, report, force=force)
+    _check_outputs(out_file, report, force=force)
     note_files({"replies and vectors": cache if cache == CACHE else None})
     judged = Dataset.load(data, split=split)
     # Too few questions are noticed before any passage is embedded.
     divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
     with (
-        progress() as told,
-        warnings_noted(),
+        show_progress() as update,
+        show_warnings(without=COUNTED),
         open_bench(
             judged,
             settings=settings,
@@ -88,28 +94,28 @@ def tune_command(
             cache=cache,
             questions=questions,
             seed=seed,
-            progress=told,
+            progress=update,
         ) as opened,
     ):
-        for said in opened.notes:
-            note(said)
-        tuned = _tuned(opened, budget, seed, told)
+        for text in opened.notes:
+            note(text)
+        tuned = _tune(opened, budget, seed, update)
         if tuned.is_better:
-            _write(out_file, _config(tuned, config))
+            write_config(out_file, _build_config(tuned, config))
         if report is not None:
-            _report(report, tuned, opened)
+            _write_report(report, tuned, opened)
     if json_output:
         as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
     else:
-        line("Measured on the held-out half of the questions:")
-        show(tuned.comparison)
-        line(f"\n{tuned.summary()}")
-        line(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
+        out.print("Measured on the held-out half of the questions:")
+        show_comparison(tuned.comparison)
+        out.print(f"\n{tuned.summary()}")
+        out.print(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
     if not tuned.is_better:
         raise typer.Exit(FAILED)
 
 
-def _prepare(out_file: Path, report: Path | None, *, force: bool) -> None:
+def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
     """Make sure that what comes of it can be written, before anything is asked."""
     if out_file.is_dir():
         raise ConfigError(f"{out_file} is a folder; name a file in it with --out", path="--out", value=str(out_file))
@@ -124,26 +130,26 @@ def _prepare(out_file: Path, report: Path | None, *, force: bool) -> None:
         check_places(report, _REPORTS, "--report")
 
 
-def _tuned(opened: OpenedBench, budget: Budget, seed: int, told: Progress) -> Tuned:
+def _tune(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:
     """The tuning of *opened*; a model is asked ahead, several questions at once, for what all candidates share."""
-    tiers = _tiers(opened)
+    tiers = _choose_tiers(opened)
     if opened.has_model and opened.recorded is None:
         train, _ = divide(opened.data, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
-        ask_ahead(opened.bench.model, train, systems, concurrency=opened.concurrency, progress=told)
-    tuned = tune(opened.bench, opened.data, budget=budget, tiers=tiers, seed=seed, progress=told)
+        ask_ahead(opened.bench.model, train, systems, concurrency=opened.concurrency, progress=update)
+    tuned = tune(opened.bench, opened.data, budget=budget, tiers=tiers, seed=seed, progress=update)
     comparison = replace(tuned.comparison, notes=(*opened.notes, *tuned.comparison.notes))
     return replace(tuned, comparison=comparison)
 
 
-def _tiers(opened: OpenedBench) -> Sequence[str]:
+def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
     """What can be tried: without a model the rules alone, with a recording what was recorded."""
     if not opened.has_model:
         return FREE_TIERS
     return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
 
 
-def _config(tuned: Tuned, used: Config) -> dict[str, Any]:
+def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
     """What stands in the file: what was chosen, and the models of *used* that it was chosen with.
 
     The transformation always stands there, so that the file says what it is, and the model where one is asked. Every
@@ -159,18 +165,18 @@ def _config(tuned: Tuned, used: Config) -> dict[str, Any]:
     return {**written, **nested({**models, **flat(tuned.config)})}
 
 
-def _write(path: Path, config: dict[str, Any]) -> None:
+def write_config(path: Path, config: dict[str, Any]) -> None:
     """All of it or nothing: who is interrupted keeps the file that was there.
 
     It holds no secret and is meant to be shared, so a new one is as readable as other files of its maker.
     """
     if (path.parent / _SCHEMA).is_file():
         config = {"$schema": f"./{_SCHEMA}", **config}
-    with named_errors(path, "--out"):
+    with name_option_in_errors(path, "--out"):
         replace_file(path, (json.dumps(config, indent=2) + "\n").encode())
 
 
-def _report(folder: Path, tuned: Tuned, opened: OpenedBench) -> None:
+def _write_report(folder: Path, tuned: Tuned, opened: OpenedBench) -> None:
     from qtmiddleware.evaluation import reporting
 
     said = "\n".join(f"- {line}" for line in tuned.summary().splitlines())

@@ -337,7 +337,8 @@ def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Ite
     count = len(dataset.questions)
     if unanswerable := sum(not _is_answerable(grades) for grades in dataset.qrels.values()):
         yield (
-            f"{unanswerable} of {count} questions have no relevant passage in their judgements; they count 0 everywhere."
+            f"{unanswerable} of {count} questions have no relevant passage in their judgements; "
+            "they count 0 everywhere."
         )
     if not any(
         not dataset.qrels[asked].keys().isdisjoint(run.ids) for found in runs.values() for asked, run in found.items()

@@ -18,7 +18,7 @@ from qtmiddleware.runtime.background_loop import is_async
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class StoreRetriever:
     """An open *store* with what embeds for it (``None`` where it does so itself) and the *search* over both.
 
     *search* takes ``(query, top_k, filter)``. Its query is a vector where there is a *query_embedder*, else a text.
@@ -39,14 +39,14 @@ class Kit:
             self.embedder.close()
 
 
-def open_kit(
+def open_retriever(
     settings: Settings,
     *,
     store: Store | None = None,
     embedder: Any = None,
     must_exist: bool = False,
-) -> Kit:
-    """The kit *settings* ask for; *store* and *embedder*, whatever embeds, stand in for those they name.
+) -> StoreRetriever:
+    """The retriever *settings* ask for; *store* and *embedder*, whatever embeds, stand in for those they name.
 
     With *must_exist* a store that keeps files is not made where there is none. Raises `StoreError` where the store
     cannot be opened or holds vectors of another model, `ConfigError` for impossible settings, `MissingExtra`.
@@ -54,19 +54,21 @@ def open_kit(
     embeds_itself = (
         store.embeds if store is not None else settings.store.kind == "pinecone" and settings.store.integrated
     )
-    chosen = None if embeds_itself else _embedder(embedder, settings)
+    chosen = None if embeds_itself else _open_embedder(embedder, settings)
     opened = store if store is not None else _open_store(settings, chosen, must_exist=must_exist)
-    search, query_embedder = _search(opened, chosen, settings)
-    return Kit(opened, chosen, search, query_embedder, owns_store=store is None, owns_embedder=embedder is None)
+    search, query_embedder = _build_search(opened, chosen, settings)
+    return StoreRetriever(
+        opened, chosen, search, query_embedder, owns_store=store is None, owns_embedder=embedder is None
+    )
 
 
-def with_search(kit: Kit, settings: Settings) -> Kit:
-    """*kit* with the search *settings* ask for, over the same store; raises as `open_kit` does."""
-    search, query_embedder = _search(kit.store, kit.embedder, settings)
-    return replace(kit, search=search, query_embedder=query_embedder)
+def with_search(retriever: StoreRetriever, settings: Settings) -> StoreRetriever:
+    """*retriever* with the search *settings* ask for, over the same store; raises as `open_retriever` does."""
+    search, query_embedder = _build_search(retriever.store, retriever.embedder, settings)
+    return replace(retriever, search=search, query_embedder=query_embedder)
 
 
-def _embedder(given: Any, settings: Settings) -> Embedder:
+def _open_embedder(given: Any, settings: Settings) -> Embedder:
     if given is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
     if is_embedder(given) and not is_async(given.embed):
@@ -87,7 +89,7 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
     return opened
 
 
-def _search(
+def _build_search(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
     """The search over *store*, and what embeds its queries where it takes vectors."""

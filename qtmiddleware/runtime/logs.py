@@ -63,7 +63,10 @@ class LogSampler:
     def log(
         self, logger: SafeLogger, what: str, kinds: Iterable[str], *, said: str = "", level: int = logging.WARNING
     ) -> None:
-        """Log that *what* happened, in the words *said* if given, with those of *kinds* that a record is due for."""
+        """Log that *what* happened, in the words *said* if given, with those of *kinds* that a record is due for.
+
+        The record's attribute ``degradation`` is *what*, by which handlers can tell such records from others.
+        """
         kinds = tuple(dict.fromkeys(kinds))
         if not kinds and not self._kinds:
             return
@@ -72,16 +75,18 @@ class LogSampler:
             due = [text for kind in kinds if (text := self._take(what, kind, now))]
             over = self._end(now - self._seconds)
         if due:
-            logger.log(level, "%s: %s", said or what, "; ".join(due), stacklevel=2)
-        for line in over:
-            logger.warning("%s", line)
+            logger.log(level, "%s: %s", said or what, "; ".join(due), stacklevel=2, extra={"degradation": what})
+        self._write_counts(logger, over)
 
     def flush(self, logger: SafeLogger) -> None:
         """Log how many records of every kind were left out."""
         with self._lock:
             over = self._end(self._clock())
-        for line in over:
-            logger.warning("%s", line)
+        self._write_counts(logger, over)
+
+    def _write_counts(self, logger: SafeLogger, over: Iterable[tuple[str, str]]) -> None:
+        for what, line in over:
+            logger.warning("%s", line, extra={"degradation": what})
 
     def _take(self, what: str, kind: str, now: float) -> str:
         """Returns *kind* with the number of records left out; ``""`` where this one is left out, too."""
@@ -95,12 +100,12 @@ class LogSampler:
         self._kinds[what, kind] = now, 0
         return f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind
 
-    def _end(self, until: float) -> list[str]:
-        """Forget the kinds whose last record was written at *until* or before; returns a line for each with a count."""
+    def _end(self, until: float) -> list[tuple[str, str]]:
+        """Forget the kinds whose last record was written at *until* or before; returns what to say of each of them."""
         now, ended = self._clock(), [it for it, (since, _) in self._kinds.items() if since <= until]
         counts = [(what, kind, *self._kinds.pop((what, kind))) for what, kind in ended]
         return [
-            f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s: {kind}"
+            (what, f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s: {kind}")
             for what, kind, since, count in counts
             if count
         ]

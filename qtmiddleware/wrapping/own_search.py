@@ -13,7 +13,7 @@ from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.wrapping.wrapped import Wrapped
 
 if TYPE_CHECKING:
-    from qtmiddleware.rag.retriever import Kit
+    from qtmiddleware.rag.retriever import StoreRetriever
 
 Search = Wrapped[..., list[Record]]
 
@@ -34,19 +34,21 @@ class OwnSearch:
         self._store = store
         self._embedder = embedder
         self._lock = ForkLock()
-        self._kit: Kit | None = None
+        self._kit: StoreRetriever | None = None
         self._lease: _Lease | None = None
         self._search: Search | None = None
 
-    def get(self, wrap: Callable[[Kit], Search]) -> Search:
+    def get(self, wrap: Callable[[StoreRetriever], Search]) -> Search:
         """Returns the search; the first call opens the store, and *wrap* puts the middleware around it."""
         # Those who wrap their own functions need no store; they do not wait for its modules.
-        from qtmiddleware.rag.retriever import open_kit
+        from qtmiddleware.rag.retriever import open_retriever
 
         with self._lock.free:
             if self._search is None:
                 if self._kit is None:
-                    self._kit = open_kit(self._settings, store=self._store, embedder=self._embedder, must_exist=True)
+                    self._kit = open_retriever(
+                        self._settings, store=self._store, embedder=self._embedder, must_exist=True
+                    )
                     self._lease = _Lease()
                 # The finalizer holds the lease until the search is gone.
                 finalize(self._kit.search, _find_nothing, self._lease).atexit = False
@@ -80,7 +82,7 @@ class OwnSearch:
         if kit is not None:
             kit.close()
 
-    def _forget(self) -> tuple[Kit | None, _Lease | None]:
+    def _forget(self) -> tuple[StoreRetriever | None, _Lease | None]:
         with self._lock.free:
             kit, lease = self._kit, self._lease
             self._kit = self._lease = self._search = None

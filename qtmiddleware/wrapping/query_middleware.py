@@ -36,7 +36,7 @@ from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMet
 
 if TYPE_CHECKING:
     from qtmiddleware.rag.answering import AnswerStream, AsyncAnswerStream
-    from qtmiddleware.rag.retriever import Kit
+    from qtmiddleware.rag.retriever import StoreRetriever
     from qtmiddleware.wrapping.health import Health, Readiness
 
 P = ParamSpec("P")
@@ -300,7 +300,7 @@ class QueryMiddleware:
         """
         return self._own_search.get(self._wrap_store)
 
-    def _wrap_store(self, kit: Kit) -> Wrapped[..., list[Record]]:
+    def _wrap_store(self, kit: StoreRetriever) -> Wrapped[..., list[Record]]:
         embedder = kit.query_embedder
         signature = read_signature(kit.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None)
         self._factory.load_reranker()

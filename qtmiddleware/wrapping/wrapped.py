@@ -22,7 +22,7 @@ from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, find_import_
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
-    from qtmiddleware.rag.answering import Answering, AnswerStream, AsyncAnswerStream
+    from qtmiddleware.rag.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -143,15 +143,15 @@ class Wrapped(Generic[P, R]):
         """
         return type(self)(self._fn, self._signature, self._source.configured(config))
 
-    def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Answering, Invocation]:
+    def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[AnswerFlow, Invocation]:
         # Those who only retrieve do not wait for what answers.
-        from qtmiddleware.rag.answering import Answering
+        from qtmiddleware.rag.answering import AnswerFlow
 
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._prepare(args, kwargs, *ours)
         if request.problem is not None and request.problem.reason != "nested":
             raise build_invalid_query(request.problem, self._signature.argument)
-        return Answering(request, call.chat, call.finish), call
+        return AnswerFlow(request, call.chat, call.finish), call
 
     def _prepare(
         self,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.rag.answering.citing import MOST_CHARS, Citing
+from qtmiddleware.rag.answering.citing import MOST_CHARS, CitationReader
 
 
 def read(
     text: str, count: int = 9, passages: tuple[str, ...] = (), *, cuts: tuple[int, ...] = ()
-) -> tuple[str, Citing]:
+) -> tuple[str, CitationReader]:
     """What is given out for *text* when it comes in pieces that end at *cuts*."""
-    citing = Citing(count, passages)
+    citing = CitationReader(count, passages)
     places = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     given = [citing.feed(text[a:b]) for a, b in pairwise(places)]
     return "".join(given) + citing.end(), citing
@@ -195,7 +195,7 @@ def test_a_text_without_brackets_comes_out_as_it_is(text: str) -> None:
 
 @given(st.text(alphabet=st.characters(exclude_characters="[]【】［］`"), max_size=60))
 def test_text_is_given_out_as_soon_as_it_comes(text: str) -> None:
-    citing = Citing(5)
+    citing = CitationReader(5)
     given_out = ""
     for place, char in enumerate(text, 1):
         given_out += citing.feed(char)
@@ -204,6 +204,6 @@ def test_text_is_given_out_as_soon_as_it_comes(text: str) -> None:
 
 @given(st.text(alphabet="0123456789, -and#.", max_size=300))
 def test_what_may_become_a_mark_is_held_back_no_longer_than_a_mark_can_be(inside: str) -> None:
-    citing = Citing(5)
+    citing = CitationReader(5)
     given_out = "".join(map(citing.feed, "x[" + inside))
     assert len(("x[" + inside).rstrip()) - len(given_out) <= MOST_CHARS + 1

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.rag.answering.opening import MARKER, Opening
+from qtmiddleware.rag.answering.reading import MARKER, OpeningReader
 
 
 def read(text: str, cuts: tuple[int, ...] = ()) -> tuple[str, bool]:
-    opening = Opening()
+    opening = OpeningReader()
     places = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     given_out = "".join(opening.feed(text[a:b]) for a, b in pairwise(places))
     return given_out + opening.end(), opening.found
@@ -100,7 +100,7 @@ def test_thoughts_at_the_beginning_are_no_part_of_the_answer(written: str, left:
 
 
 def test_a_long_thought_is_not_kept() -> None:
-    opening = Opening()
+    opening = OpeningReader()
     for _ in range(1000):
         assert opening.feed("<think>" if not opening._held else "so it goes on and on ") == ""
     assert len(opening._held or "") < 50

@@ -7,14 +7,14 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.rag.answering.reading import Reading, shifted
+from qtmiddleware.rag.answering.reading import AnswerReader, shift_citations
 from qtmiddleware.types import Match
 
 MATCHES = tuple(Match(str(n), "", None, text=f"passage {n}") for n in range(1, 6))
 
 
-def read(*pieces: str) -> Reading:
-    reading = Reading(MATCHES)
+def read(*pieces: str) -> AnswerReader:
+    reading = AnswerReader(MATCHES)
     for piece in pieces:
         reading.feed(piece)
     reading.end()
@@ -52,7 +52,7 @@ TEXTS = st.lists(st.sampled_from(WORDS), max_size=20).map("".join)
 
 @given(TEXTS, st.lists(st.integers(1, 9), max_size=40))
 def test_the_pieces_that_are_shown_are_the_text_and_hold_nothing_invented(text: str, sizes: list[int]) -> None:
-    reading = Reading(MATCHES)
+    reading = AnswerReader(MATCHES)
     shown, place = [], 0
     for size in [*sizes, len(text)]:
         shown.append(reading.feed(text[place : place + size]))
@@ -68,9 +68,9 @@ def test_the_pieces_that_are_shown_are_the_text_and_hold_nothing_invented(text: 
 def test_raised_numbers_point_to_the_same_passages(text: str, by: int) -> None:
     reading = read(text)
     others = tuple(Match(f"other {n}", "", None) for n in range(by))
-    raised, citations = shifted(reading.text, reading.citations, by, (*others, *MATCHES))
+    raised, citations = shift_citations(reading.text, reading.citations, by, (*others, *MATCHES))
     assert [it.match.id for it in citations] == [it.match.id for it in reading.citations]
     assert [it.number for it in citations] == [it.number + by for it in reading.citations]
     assert all(raised[it.start : it.end] == f"[{it.number}]" for it in citations)
-    back, _ = shifted(raised, citations, -by, MATCHES)
+    back, _ = shift_citations(raised, citations, -by, MATCHES)
     assert back == reading.text

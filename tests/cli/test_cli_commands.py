@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.cli.config import shutdown_warnings
+from qtmiddleware.cli.config import find_shutdown_warnings
 from qtmiddleware.config import Config
 from tests.cli.conftest import Ended
 
@@ -92,7 +92,7 @@ def test_a_model_with_a_known_end_is_warned_of_by_the_day_of_the_check(
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     settings = Config.load({"transformationModel": model, "chatModel": "gpt-6-luna"}, environ={}).settings
-    warnings = shutdown_warnings(settings, date.fromisoformat(day))
+    warnings = find_shutdown_warnings(settings, date.fromisoformat(day))
     assert len(warnings) == (said is not None)
     if said:
         assert warnings[0].startswith(f"transformationModel {model} {said}")
@@ -135,7 +135,7 @@ def test_a_server_of_the_users_own_keeps_its_models(qtm: Run, tmp_path: Path, va
 def test_no_ready_file_names_a_model_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     for path in (ROOT / "config").glob("*.config.json"):
-        assert shutdown_warnings(Config.load(path, environ={}).settings, date(2026, 11, 22)) == [], path.name
+        assert find_shutdown_warnings(Config.load(path, environ={}).settings, date(2026, 11, 22)) == [], path.name
 
 
 def test_config_show_tells_where_each_value_came_from(qtm: Run, tmp_path: Path) -> None:

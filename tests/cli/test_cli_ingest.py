@@ -134,7 +134,7 @@ def interrupting():
         if step.stage == {place!r}:
             os.kill(os.getpid(), signal.SIGINT)
     yield listen
-ingest._log_lines = interrupting
+ingest._write_log_lines = interrupting
 main()
 """
     command = [sys.executable, "-c", program, "ingest", "docs", "--index", "i.sqlite"]

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.cli.asked import Asker
-from qtmiddleware.cli.kinds import KINDS, kind_named
-from qtmiddleware.cli.session import LEAVING, Session
+from qtmiddleware.cli.session import KINDS, LEAVING, Session, find_kind
 from qtmiddleware.cli.show import present
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import TransformationType
@@ -193,8 +192,8 @@ def test_every_type_is_offered_and_found_by_number_and_by_name() -> None:
     # The seed's own numbers.
     assert tuple(KINDS)[:4] == ("rewrite", "stepback", "decompose", "all")
     for number, kind in enumerate(KINDS, start=1):
-        assert kind_named(f" {number} ") == kind_named(kind.replace("_", "-").upper()) == kind
-    assert kind_named("0") is kind_named("10") is kind_named("") is None
+        assert find_kind(f" {number} ") == find_kind(kind.replace("_", "-").upper()) == kind
+    assert find_kind("0") is find_kind("10") is find_kind("") is None
 
 
 def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(capsys: pytest.CaptureFixture[str]) -> None:

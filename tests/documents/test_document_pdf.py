@@ -15,7 +15,7 @@ from pdf_files import HELVETICA, content, pdf, stream
 from pypdf import PdfReader, PdfWriter
 
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
-from qtmiddleware.rag.documents import DocumentChunk, document_chunks, read_document
+from qtmiddleware.rag.documents import DocumentChunk, cut_document, read_document
 from qtmiddleware.rag.documents import pdf as reading
 from tests.shared_data import SHARED, needs_shared_data
 
@@ -199,11 +199,11 @@ def test_without_pypdf_the_error_says_what_to_install(path: Path, monkeypatch: p
 
 def test_chunks_know_the_pages_their_words_stand_on(path: Path) -> None:
     path.write_bytes(pdf([content(f"Page {number} holds this sentence alone.") for number in range(1, 7)]))
-    made = list(document_chunks(path, size=80, overlap=0))
+    made = list(cut_document(path, size=80, overlap=0))
     assert [(it.page, it.last_page) for it in made] == [(1, 2), (3, 4), (5, 6)]
     whole = "".join(piece.text for piece in read_document(path))
     assert "".join(it.chunk.text for it in made) == whole
-    for it in document_chunks(path, size=50, overlap=30):
+    for it in cut_document(path, size=50, overlap=30):
         shown = [number for number in range(1, 7) if f"Page {number}" in it.chunk.text]
         assert it.page is not None
         assert it.last_page is not None
@@ -222,7 +222,7 @@ def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
     for piece in read_document(path):
         page_of |= {at + offset: piece.page for offset, sign in enumerate(piece.text) if not sign.isspace()}
         at += len(piece.text)
-    made = list(document_chunks(path, size=size, overlap=overlap, boundary=boundary))
+    made = list(cut_document(path, size=size, overlap=overlap, boundary=boundary))
     assert made[-1].chunk.end == at
     for it in made:
         pages = [page_of[place] for place in range(it.chunk.start, it.chunk.end) if place in page_of]
@@ -231,10 +231,10 @@ def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
 
 def test_a_text_has_no_pages(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
-    (made,) = document_chunks(tmp_path / "a.txt", size=10, overlap=0)
+    (made,) = cut_document(tmp_path / "a.txt", size=10, overlap=0)
     assert (made, made.chunk.text) == (DocumentChunk(made.chunk, None, None), "text")
 
 
 def test_an_impossible_overlap_is_refused_before_the_file_is_opened(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="chunkOverlap"):
-        document_chunks(tmp_path / "gone.txt", size=10, overlap=10)
+        cut_document(tmp_path / "gone.txt", size=10, overlap=10)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import QtMiddlewareError, UnreadableDocument
-from qtmiddleware.rag.documents import Piece, document_chunks, read_document
+from qtmiddleware.rag.documents import Piece, cut_document, read_document
 
 PRINTED = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff"), min_size=1)
 
@@ -97,7 +97,7 @@ def test_a_stray_control_character_spoils_no_text(tmp_path: Path) -> None:
 def test_a_file_may_turn_out_unreadable_behind_its_first_chunks(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"Good words. " * 20_000 + b"\xff")
-    chunks = document_chunks(path, size=800, overlap=200)
+    chunks = cut_document(path, size=800, overlap=200)
     assert next(chunks).chunk.text.startswith("Good words.")
     with pytest.raises(UnreadableDocument, match=r"not text in UTF-8 \(near byte 240000\)"):
         list(chunks)
@@ -135,7 +135,7 @@ def test_a_file_larger_than_memory_would_do_is_read_in_little(tmp_path: Path) ->
     assert size > 30_000_000
     tracemalloc.start()
     try:
-        read = sum(len(it.chunk.text) for it in document_chunks(path, size=20_000, overlap=0))
+        read = sum(len(it.chunk.text) for it in cut_document(path, size=20_000, overlap=0))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -16,7 +16,7 @@ from qtmiddleware.evaluation.prompt_runner import parse_object
 from qtmiddleware.evaluation.testsets.filtering import Written, find_check_fault, find_fault
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.rag.answering.reading import Reading
+from qtmiddleware.rag.answering.reading import AnswerReader
 from qtmiddleware.transforms import ORIGINAL, PROMPTS, find_repeats, guard, is_within_limits, parse
 from qtmiddleware.types import Match, Transformation
 
@@ -71,7 +71,7 @@ def test_what_must_be_kept_of_a_hostile_question_makes_nothing_longer_than_it_ma
 
 
 def answered(pieces: list[str], passages: list[str]) -> tuple[str, bool, list[int]]:
-    reading = Reading([Match(str(at), "", 1.0, text=text) for at, text in enumerate(passages)])
+    reading = AnswerReader([Match(str(at), "", 1.0, text=text) for at, text in enumerate(passages)])
     shown = "".join(map(reading.feed, pieces)) + reading.end()
     assert shown == reading.text
     assert all(shown[it.start : it.end] == f"[{it.number}]" for it in reading.citations)

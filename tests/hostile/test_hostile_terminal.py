@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
-from qtmiddleware.cli.bench_files import write_report
+from qtmiddleware.cli.bench import write_report
 from qtmiddleware.cli.console import PlainConsole
-from qtmiddleware.cli.harmless import harmless, harmless_json, harmless_line
+from qtmiddleware.cli.terminal import escape_json, escape_line, strip_control_characters
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.stores import SQLiteStore
 from tests.cli.answering_service import AnsweringService
@@ -47,10 +47,10 @@ def nothing_acts(ended: Ended) -> None:
 @settings(deadline=None)
 @given(st.text(st.characters(codec=None)) | st.text(st.characters(max_codepoint=0xA0)))
 def test_no_text_holds_anything_a_terminal_obeys_and_json_says_the_same(text: str) -> None:
-    assert not ACTS.search(harmless(text))
+    assert not ACTS.search(strip_control_characters(text))
     written = json.dumps([text, {text: text}], ensure_ascii=False)
-    assert json.loads(harmless_json(written)) == json.loads(written)
-    assert not ACTS.search(harmless_json(written))
+    assert json.loads(escape_json(written)) == json.loads(written)
+    assert not ACTS.search(escape_json(written))
 
 
 def test_a_console_shows_any_text_as_it_is_but_for_what_a_terminal_obeys() -> None:
@@ -162,7 +162,7 @@ def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path) -> None:
 
 @given(st.text())
 def test_a_line_stays_one_line_whatever_stands_in_it(text: str) -> None:
-    assert len(harmless_line(text).splitlines()) <= 1
+    assert len(escape_line(text).splitlines()) <= 1
 
 
 def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: Path) -> None:

@@ -17,13 +17,19 @@ from werkzeug import Request, Response
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.rag.ingestion.context_prompt import MOST_CHARS, context_of, prompt
-from qtmiddleware.rag.ingestion.views import AROUND_CHARS, BEGINNING_CHARS, WHOLE_CHARS
+from qtmiddleware.rag.ingestion.context_prompt import (
+    AROUND_CHARS,
+    BEGINNING_CHARS,
+    MOST_CHARS,
+    WHOLE_CHARS,
+    build_prompt,
+    parse_context,
+)
 from qtmiddleware.testing import ScriptedModel
 from tests.ingestion.ingest_world import SENTENCES, Counting, World
 
 CONTEXTUAL = {"contextualChunks": True}
-ASKED = prompt(Settings(), {"document": "A report on bees. They live in hives."}, "They live in hives.")
+ASKED = build_prompt(Settings(), {"document": "A report on bees. They live in hives."}, "They live in hives.")
 
 
 def about(asked: Prompt) -> dict[str, str]:
@@ -228,7 +234,7 @@ def test_an_asynchronous_client_is_asked_as_any_other(world: World) -> None:
     ],
 )
 def test_a_context_is_found_in_whatever_it_is_wrapped(text: str) -> None:
-    assert context_of(ASKED, Reply(text)) == "A report on bees, chapter one."
+    assert parse_context(ASKED, Reply(text)) == "A report on bees, chapter one."
 
 
 @pytest.mark.parametrize(
@@ -251,7 +257,7 @@ def test_a_context_is_found_in_whatever_it_is_wrapped(text: str) -> None:
 )
 def test_what_is_no_context_is_none(reply: Reply, reason: str) -> None:
     with pytest.raises(ModelError) as raised:
-        context_of(ASKED, reply)
+        parse_context(ASKED, reply)
     assert raised.value.reason == reason
     assert "hives" not in str(raised.value)
 
@@ -259,7 +265,7 @@ def test_what_is_no_context_is_none(reply: Reply, reason: str) -> None:
 @given(st.text(max_size=2000))
 def test_any_reply_gives_one_line_or_a_model_error(text: str) -> None:
     try:
-        context = context_of(ASKED, Reply(text))
+        context = parse_context(ASKED, Reply(text))
     except ModelError:
         return
     assert context.strip() == context != ""
@@ -291,7 +297,7 @@ def test_contexts_come_from_a_real_client_over_http(world: World, httpserver: HT
 
 
 def test_own_instructions_change_the_version_alone_and_never_the_data() -> None:
-    own = prompt(Settings(llm=LlmSettings(prompts={"context": "Mine."})), {"document": "d"}, "c")
-    built_in = prompt(Settings(), {"document": "d"}, "c")
+    own = build_prompt(Settings(llm=LlmSettings(prompts={"context": "Mine."})), {"document": "d"}, "c")
+    built_in = build_prompt(Settings(), {"document": "d"}, "c")
     assert own.user == built_in.user
     assert own.version != built_in.version

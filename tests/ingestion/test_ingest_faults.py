@@ -119,7 +119,7 @@ def test_a_document_unreadable_after_a_broken_write_is_one_version_of_itself(wor
 def test_a_document_that_changes_while_it_is_read_is_read_again_by_the_next_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = reading.document_chunks
+    whole = reading.cut_document
 
     def replaced_first(path: Path, **options: Any) -> Any:
         if path.name == "alpha.txt":
@@ -127,7 +127,7 @@ def test_a_document_that_changes_while_it_is_read_is_read_again_by_the_next_run(
         return whole(path, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "document_chunks", replaced_first)
+        patched.setattr(reading, "cut_document", replaced_first)
         world.ingest()
     # What stands there now is what was hashed then.
     world.write("alpha.txt", SENTENCES["alpha"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.rag.ingestion import reading
-from qtmiddleware.rag.ingestion.names import LONGEST, Root, document_name
+from qtmiddleware.rag.ingestion.reading import LONGEST, Root, build_document_name
 from tests.ingestion.ingest_world import SENTENCES, Counting, World
 
 NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=700)
@@ -23,7 +23,7 @@ def documents_of(world: World) -> set[str]:
 @given(NAMES)
 def test_a_name_is_printable_ascii_and_short_whatever_the_file_is_called(source: str) -> None:
     source = os.fsdecode(source.encode("utf-8", "replace"))
-    name = document_name(source)
+    name = build_document_name(source)
     assert name.isascii()
     assert name.isprintable()
     assert len(name) <= LONGEST
@@ -32,7 +32,7 @@ def test_a_name_is_printable_ascii_and_short_whatever_the_file_is_called(source:
 @given(NAMES, NAMES)
 def test_different_files_have_different_names(one: str, other: str) -> None:
     one, other = (text.encode("utf-8", "replace").decode() for text in (one, other))
-    assert (document_name(one) == document_name(other)) == (one == other)
+    assert (build_document_name(one) == build_document_name(other)) == (one == other)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_different_files_have_different_names(one: str, other: str) -> None:
     ],
 )
 def test_plain_names_stay_readable(source: str, name: str) -> None:
-    assert document_name(source) == name
+    assert build_document_name(source) == name
 
 
 def test_odd_file_names_are_ingested(empty: World) -> None:
@@ -158,7 +158,7 @@ def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
 ) -> None:
     (tmp_path / "credentials").write_text("the precious password")
     found = world.docs / "alpha.txt"
-    look = reading._state
+    look = reading._read_state
 
     def look_and_swap(path: Path) -> tuple[int, ...]:
         seen = look(path)
@@ -167,7 +167,7 @@ def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
             found.symlink_to(tmp_path / "credentials")
         return seen
 
-    monkeypatch.setattr(reading, "_state", look_and_swap)
+    monkeypatch.setattr(reading, "_read_state", look_and_swap)
     report = world.ingest()
     assert [Path(one.path).name for one in report.skipped] == ["alpha.txt"]
     assert "precious" not in repr(world.passages())

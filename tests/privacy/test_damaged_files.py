@@ -22,7 +22,7 @@ from qtmiddleware.evaluation.bench.caches import CacheFile
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
-from qtmiddleware.rag.ingestion.schema import open_ledger
+from qtmiddleware.rag.ingestion.ledger import open_ledger
 from qtmiddleware.testing import ScriptedModel
 
 X: Final = [1.0, 0.0, 0.5]

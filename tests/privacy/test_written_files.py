@@ -14,9 +14,8 @@ import pytest
 from emitted import PASSAGE, QUERY, listening
 
 import qtmiddleware as qtm
-from qtmiddleware.cli.bench_files import check_places, write_report
-from qtmiddleware.cli.keyboard import _history_file
-from qtmiddleware.cli.tune import _write
+from qtmiddleware.cli.bench import check_places, write_report
+from qtmiddleware.cli.tune import write_config
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.evaluation.bench.caches import CachedModel, CacheFile
 from qtmiddleware.evaluation.bench.opening import _require_writable
@@ -117,10 +116,10 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "query log": write_log,
     "recording": record_reply,
     "recording of a bench": _require_writable,
-    "history of questions": lambda place: _history_file(),
+    "history of questions": lambda place: make_history_file(),
     "report": lambda place: write_report(place.parent, {place.name: "text"}),
     "report, before anything is asked": lambda place: check_places(place.parent, (place.name,), "--report"),
-    "tuned config": lambda place: _write(place, {"topK": 4}),
+    "tuned config": lambda place: write_config(place, {"topK": 4}),
     "test set": lambda place: write(bridges_data(), place),
 }
 
@@ -232,7 +231,7 @@ def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
 def test_a_report_and_a_tuned_config_are_as_readable_as_other_files(folder: Path, umask: int) -> None:
     check_places(folder / "new", ("report.md",), "--report")
     write_report(folder / "new", {"report.md": "text"})
-    _write(folder / "new" / "tuned.json", {"topK": 4})
+    write_config(folder / "new" / "tuned.json", {"topK": 4})
     modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder / "new").iterdir()}
     assert modes == {"report.md": 0o666 & ~umask, "tuned.json": 0o666 & ~umask}
 
@@ -242,7 +241,7 @@ def test_a_link_planted_where_a_config_is_drafted_is_not_written_through(folder:
     victim.write_text("precious")
     target.write_text("old")
     (folder / f".tuned.json.{os.getpid()}").symlink_to(victim)
-    _write(target, {"topK": 4})
+    write_config(target, {"topK": 4})
     assert victim.read_text() == "precious"
     assert qtm.Config.from_file(target).settings.top_k == 4
 

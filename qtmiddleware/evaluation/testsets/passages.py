@@ -19,8 +19,7 @@ from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.stores.sqlite.files import MEMORY
 from qtmiddleware.rag.documents import find_documents
 from qtmiddleware.rag.ingestion.ledger import Ledger
-from qtmiddleware.rag.ingestion.names import Root, absolute
-from qtmiddleware.rag.ingestion.reading import Reader
+from qtmiddleware.rag.ingestion.reading import Reader, Root, make_absolute
 from qtmiddleware.runtime.logs import get_logger
 
 LEAST_WORDS: Final = 8
@@ -54,8 +53,8 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
     with closing(Ledger(MEMORY)) as ledger:
         unread: list[UnreadableDocument] = []
         for path in paths:
-            reader = Reader(ledger, settings, Root.of(path), flavour="")
-            for document in {absolute(it): it for it in find_documents(path)}.values():
+            reader = Reader(ledger, settings, Root.of(path), context_version="")
+            for document in {make_absolute(it): it for it in find_documents(path)}.values():
                 try:
                     reader.take(document)
                 except UnreadableDocument as error:

@@ -38,7 +38,7 @@ _INDEXED: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
 _LIST_SIGNS: Final = " \t>*-+.0123456789"
 
 
-def meant(items: str) -> list[range] | None:
+def parse_numbers(items: str) -> list[range] | None:
     """The numbers that the inside of a mark names; ``None`` where it can name no passages."""
     ranges = []
     for first, last in _RANGE.findall(items):
@@ -49,7 +49,7 @@ def meant(items: str) -> list[range] | None:
     return ranges
 
 
-class Citing:
+class CitationReader:
     """Reads an answer piece by piece and gives it out again with its marks in order.
 
     *count* is how many passages there are, *texts* are theirs. *marks* collects ``(number, start, end)``, places in
@@ -94,33 +94,33 @@ class Citing:
                 mark = _MARK.match(tail, place)
                 if not is_last and (mark.end() == len(tail) if mark else _BEGUN.match(tail, place)):
                     break
-                end = self._bracket(tail, place, mark)
+                end = self._take_bracket(tail, place, mark)
             elif token["space"]:
-                self._space(token[0])
+                self._take_space(token[0])
             elif token["ticks"] and end == len(tail) and not is_last:
                 break
             else:
                 if token["ticks"]:
-                    self._ticks(end - place)
-                self._text(token[0])
+                    self._take_ticks(end - place)
+                self._take_text(token[0])
             self._line = (self._line + tail[place:end]).rpartition("\n")[2][-200:]
             place = end
         self._tail = tail[place:]
         out, self._out = "".join(self._out), []
         return out
 
-    def _space(self, space: str) -> None:
+    def _take_space(self, space: str) -> None:
         self._gap += space
         if "\n" in space:
             self._code = 0
 
-    def _ticks(self, count: int) -> None:
+    def _take_ticks(self, count: int) -> None:
         if count >= 3 and not self._line.strip(_LIST_SIGNS) and not self._code:
             self._fence = 0 if count >= self._fence > 0 else self._fence or count
         elif not self._fence:
             self._code = 0 if self._code == count else self._code or count
 
-    def _text(self, text: str) -> None:
+    def _take_text(self, text: str) -> None:
         lead = self._gap or (self._dropped if text[0].isalnum() else "")
         self._follows_mark = False
         self._give(lead, text)
@@ -130,14 +130,14 @@ class Citing:
         self._out.append((lead if self._length else "") + text)
         self._length += len(self._out[-1])
 
-    def _bracket(self, tail: str, place: int, mark: re.Match[str] | None) -> int:
+    def _take_bracket(self, tail: str, place: int, mark: re.Match[str] | None) -> int:
         """Read what the bracket at *place* opens; returns where it ends."""
         ranges = None
         if mark is not None and self._is_mark(mark, tail[mark.end() : mark.end() + 1]):
-            ranges = meant(mark["items"])
+            ranges = parse_numbers(mark["items"])
         if mark is None or ranges is None:
             # The bracket alone: what follows it is read as any text is.
-            self._text(tail[place])
+            self._take_text(tail[place])
             return place + 1
         named = dict.fromkeys(n for it in ranges for n in range(max(it.start, 1), min(it.stop, self._count + 1)))
         self.invented += sum(not 1 <= n <= self._count for it in ranges for n in it)

@@ -3,30 +3,38 @@
     retrieve ─┬─ plain: passages ─────────────────────────────────────────┬─ ask ─ read ─ Answer
               └─ synthesis: (retrieve ─ ask ─ read) × n ─── sub-answers ──┘
 
-The last call of the model is apart from what comes before it, so that it can be streamed: `retrieved` and `drafted` are
-flows, and what the model then says is `concluded`, however it came.
+The last call of the model is apart from what comes before it, so that it can be streamed: `AnswerFlow.retrieve` and
+`AnswerFlow.draft` are flows, and `AnswerFlow.conclude` makes the answer of what the model says, however it came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from dataclasses import replace as changed
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from qtmiddleware.errors import ModelError
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ModelError, as_model_error
+from qtmiddleware.preprocessing import detect_language
+from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.protocols import LanguageModel, Prompt
-from qtmiddleware.rag.answering.calling import accounted
-from qtmiddleware.rag.answering.passages import shown
-from qtmiddleware.rag.answering.prompts import ANSWER, SYNTHESIS, Task, sub_answer_entries
-from qtmiddleware.rag.answering.reading import Reading
-from qtmiddleware.rag.answering.sentences import not_there
-from qtmiddleware.rag.answering.sub_answers import SubAnswering, best, decomposing, together
+from qtmiddleware.rag.answering.prompts import (
+    ANSWER,
+    SUB_ANSWER,
+    SYNTHESIS,
+    PromptPassages,
+    Task,
+    list_sub_answers,
+    select_passages,
+)
+from qtmiddleware.rag.answering.reading import AnswerReader, shift_citations
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
-from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer
+from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows
+from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer, Trace
+
+_DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -43,139 +51,133 @@ class Draft:
     matches: tuple[Match, ...] = field(repr=False)
     parts: tuple[SubAnswer, ...] = ()
 
-    def reading(self) -> Reading:
-        """What reads the reply."""
-        return Reading(self.matches)
 
-
-class Answering:
-    """One answer under way. *finished* is told of the retrieval once everything is in its trace."""
+class AnswerFlow:
+    """The flow of one answer. *finished* is called with the retrieval once everything is in its trace."""
 
     def __init__(self, request: Request, chat: LanguageModel, finished: Callable[[Retrieval], Retrieval]) -> None:
         self.chat = chat
         self.retrieval: Retrieval | None = None
-        self.is_over = False
-        self._asked = ""
+        self._is_finished = False
+        self._asked_stage = ""
         self._request = request
         self._settings = request.settings
         self._finished = finished
-        self._trouble: list[Degradation] = []
+        self._degradations: list[Degradation] = []
         self._errors: list[ModelError] = []
         self._sub_answers: tuple[SubAnswer, ...] = ()
 
-    @property
-    def is_synthesis(self) -> bool:
-        """Whether the question is to be answered part by part."""
-        return self._settings.answer.mode == "synthesis"
-
-    def asking(self, draft: Draft) -> Deadline:
-        """How long the call for *draft*, which is made now, is waited for."""
-        self._asked = draft.stage
-        return Deadline.after(self._settings.answer.timeout_ms / 1e3)
-
     def flow(self) -> Flow[Answer]:
         """The whole flow; raises what the wrapped function raises, and `ModelError` where there is no answer."""
-        yield from self.retrieved()
-        draft = yield from self.drafted()
+        yield from self.retrieve()
+        draft = yield from self.draft()
         if isinstance(draft, Answer):
             return draft
-        patience = self.asking(draft)
-        (outcome,) = yield Together((Ask(draft.prompt, Deadline(patience.at), self.chat),), patience, 1)
-        reading = draft.reading()
+        deadline = self.start_call(draft)
+        (outcome,) = yield Together((Ask(draft.prompt, Deadline(deadline.at), self.chat),), deadline, 1)
+        reader = AnswerReader(draft.matches)
         if outcome.ok:
-            reading.feed(outcome.value.text)
-            reading.end()
-        return self.concluded(draft, outcome, reading)
+            reader.read(outcome.value.text)
+        return self.conclude(draft, outcome, reader)
 
-    def retrieved(self) -> Flow[Retrieval]:
-        """What is found for the question."""
+    def retrieve(self) -> Flow[Retrieval]:
+        """Retrieve for the question, with its sub-queries for a synthesis."""
         request = self._request
-        if self.is_synthesis:
-            request = changed(request, settings=decomposing(self._settings))
+        if self._is_synthesis:
+            request = replace(request, settings=_with_sub_queries(self._settings))
         self.retrieval = yield from retrieve(request)
         return self.retrieval
 
-    def drafted(self) -> Flow[Draft | Answer]:
+    def draft(self) -> Flow[Draft | Answer]:
         """What to ask the model last, or the answer where there is nothing to ask it."""
-        questions = self._known.transformation.sub_queries if self.is_synthesis else ()
+        retrieval = self._retrieved
+        questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # One sub-query alone is the question in other words.
         if len(questions) > 1:
-            draft = yield from self._synthesis(questions)
+            draft = yield from self._synthesize(questions)
             if draft is not None:
                 return draft
-        passages = shown(self._known.matches, self._settings.answer.context_chars)
+        passages = select_passages(retrieval.matches, self._settings.answer.context_chars)
         if not passages.matches:
-            if self._known.matches:
-                detail = f"{len(self._known.matches)} matches without a text; keywordEvidence.textField names its field"
-                self._trouble.append(Degradation("passages", "no_text", detail))
-            return self._answer(not_there(self._request.original), found=False)
-        return Draft("answer", self._prompt(ANSWER, {"passages": passages.entries}), passages.matches)
+            if retrieval.matches:
+                detail = f"{len(retrieval.matches)} matches without a text; keywordEvidence.textField names its field"
+                self._degradations.append(Degradation("passages", "no_text", detail))
+            return self._build_answer(_say_no_answer(self._request.original), found=False)
+        return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages.matches)
 
-    def _synthesis(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
-        asking = SubAnswering(self._request, self.chat, self._known.trace)
-        self._sub_answers = yield from asking.flow(questions)
-        self._trouble.extend(asking.trouble)
-        self._errors.extend(asking.errors)
-        # That the passages do not hold an answer is no failure, but nothing to make an answer of either.
-        useful = [answer for answer in self._sub_answers if answer.found]
-        if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
-            detail = f"{len(useful)} of {len(questions)} sub-queries answered"
-            self._trouble.append(Degradation("sub_answers", "too_few_successes", detail))
-            return None
-        matches, parts = together(useful)
-        prompt = self._prompt(SYNTHESIS, {"sub_answers": sub_answer_entries(parts)})
-        return Draft("synthesis", prompt, matches, parts)
+    def start_call(self, draft: Draft) -> Deadline:
+        """Note that the call for *draft* is made now. Returns how long it is waited for."""
+        self._asked_stage = draft.stage
+        return Deadline.after(self._settings.answer.timeout_ms / 1e3)
 
-    def _prompt(self, task: Task, material: Mapping[str, Any]) -> Prompt:
-        return task.prompt(self._settings, self._request.original, self._request.history, material)
-
-    def concluded(self, draft: Draft, outcome: Outcome, reading: Reading) -> Answer:
-        """The answer, once the model has said its last word, which *reading* has read; raises `ModelError`.
+    def conclude(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
+        """The answer, once the model has said its last word, which *reader* has read; raises `ModelError`.
 
         A synthesis that failed leaves the best of its parts.
         """
-        error = accounted(draft.stage, outcome, self._known.trace) or reading.error
+        error = _record_call(draft.stage, outcome, self._retrieved.trace) or reader.error
         if error is not None:
             if not draft.parts:
-                raise self._failed(error)
-            self._trouble.append(Degradation(draft.stage, error.reason, str(error)))
-            part = best(draft.parts)
-            return self._answer(part.text, part.citations, draft.matches)
-        if reading.invented:
-            self._trouble.append(Degradation("citations", "invented", f"{reading.invented} removed"))
+                # The first thing that went wrong with the model, with what was retrieved all the same.
+                first = next(iter(self._errors), error)
+                first.retrieval = self._finish()
+                raise first
+            self._degradations.append(Degradation(draft.stage, error.reason, str(error)))
+            # The one that rests on most passages, of those the longest, of those the first.
+            best = max(draft.parts, key=lambda it: (len({citation.number for citation in it.citations}), len(it.text)))
+            return self._build_answer(best.text, best.citations, draft.matches)
+        if reader.invented:
+            self._degradations.append(Degradation("citations", "invented", f"{reader.invented} removed"))
         if outcome.value.truncated:
-            self._trouble.append(Degradation(draft.stage, "truncated"))
-        text = reading.text or not_there(self._request.original)
-        return self._answer(text, reading.citations, draft.matches, found=reading.found)
+            self._degradations.append(Degradation(draft.stage, "truncated"))
+        text = reader.text or _say_no_answer(self._request.original)
+        return self._build_answer(text, reader.citations, draft.matches, found=reader.found)
 
-    def abandoned(self) -> None:
-        """Nobody wants the rest of it."""
-        if self.retrieval is not None and not self.is_over:
-            if self._asked:
+    def abandon(self) -> None:
+        """Finish the retrieval, as nobody wants the rest of the answer."""
+        if self.retrieval is not None and not self._is_finished:
+            if self._asked_stage:
                 # What it cost is not known, but it was asked.
                 self.retrieval.trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
-            self.retrieval.trace.stage(self._asked or "answer", 0.0, "skipped", "closed")
-            self._settled()
+            self.retrieval.trace.stage(self._asked_stage or "answer", 0.0, "skipped", "closed")
+            self._finish()
 
     @property
-    def _known(self) -> Retrieval:
+    def _is_synthesis(self) -> bool:
+        """Whether the question is to be answered part by part."""
+        return self._settings.answer.mode == "synthesis"
+
+    @property
+    def _retrieved(self) -> Retrieval:
         if self.retrieval is None:
             raise RuntimeError("nothing was retrieved yet")
         return self.retrieval
 
-    def _settled(self) -> Retrieval:
-        self.is_over = True
-        self._known.trace.finish()
-        self.retrieval = self._finished(self._known)
+    def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
+        parts = SubAnswerFlow(self._request, self.chat, self._retrieved.trace)
+        self._sub_answers = yield from parts.flow(questions)
+        self._degradations.extend(parts.degradations)
+        self._errors.extend(parts.errors)
+        # That the passages do not hold an answer is no failure, but nothing to make an answer of either.
+        useful = [answer for answer in self._sub_answers if answer.found]
+        if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
+            detail = f"{len(useful)} of {len(questions)} sub-queries answered"
+            self._degradations.append(Degradation("sub_answers", "too_few_successes", detail))
+            return None
+        matches, joined = _join_sub_answers(useful)
+        prompt = self._build_prompt(SYNTHESIS, {"sub_answers": list_sub_answers(joined)})
+        return Draft("synthesis", prompt, matches, joined)
+
+    def _build_prompt(self, task: Task, material: Mapping[str, Any]) -> Prompt:
+        return task.build_prompt(self._settings, self._request.original, self._request.history, material)
+
+    def _finish(self) -> Retrieval:
+        self._is_finished = True
+        self._retrieved.trace.finish()
+        self.retrieval = self._finished(self._retrieved)
         return self.retrieval
 
-    def _failed(self, error: ModelError) -> ModelError:
-        """The first thing that went wrong with the model, with what was retrieved all the same."""
-        first = next(iter(self._errors), error)
-        first.retrieval = self._settled()
-        return first
-
-    def _answer(
+    def _build_answer(
         self,
         text: str,
         citations: tuple[Citation, ...] = (),
@@ -184,12 +186,12 @@ class Answering:
         found: bool = True,
     ) -> Answer:
         cited = f"{len({it.number for it in citations})} of {len(matches)} passages cited"
-        self._known.trace.note("answer", cited if found else "not in the passages")
-        retrieval = self._settled()
-        kinds = [f"{it.stage} {it.reason}" for it in self._trouble]
+        self._retrieved.trace.note("answer", cited if found else "not in the passages")
+        retrieval = self._finish()
+        kinds = [f"{it.stage} {it.reason}" for it in self._degradations]
         said = f"answer {retrieval.trace.query_id} degraded"
         self._request.memory.sampler.log(logger, "answer degraded", kinds, said=said)
-        trouble = (*retrieval.degradations, *self._trouble)
+        degradations = (*retrieval.degradations, *self._degradations)
         return Answer(
             text=text,
             citations=citations,
@@ -197,6 +199,131 @@ class Answering:
             retrieval=retrieval,
             found=found,
             sub_answers=self._sub_answers,
-            status="degraded" if trouble else "full",
-            degradations=trouble,
+            status="degraded" if degradations else "full",
+            degradations=degradations,
         )
+
+
+class SubAnswerFlow:
+    """Answers each part of the question of *request* from passages of its own, by one call of *chat* each.
+
+    *degradations* and *errors* collect what went wrong; what was found to be unanswerable did not. Calls and searches
+    are recorded in *trace*.
+    """
+
+    def __init__(self, request: Request, chat: LanguageModel, trace: Trace) -> None:
+        self.degradations: list[Degradation] = []
+        self.errors: list[ModelError] = []
+        self._request = replace(
+            request, history=(), response_only=False, settings=replace(request.settings, transformation_type="none")
+        )
+        self._chat = chat
+        self._trace = trace
+
+    def flow(self, questions: Sequence[str]) -> Flow[tuple[SubAnswer, ...]]:
+        """An answer to each of *questions*, in their order."""
+        settings, began = self._request.settings, self._trace.clock()
+        limit = settings.limits.max_concurrency
+        searches = [self._search(question) for question in questions]
+        deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
+        matches = yield from gather_flows(searches, limit=limit, deadline=deadline)
+        passages = [it if it is None else select_passages(it, settings.answer.context_chars) for it in matches]
+        deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
+        asks = {
+            place: Ask(self._build_prompt(questions[place], it), Deadline(deadline.at), self._chat)
+            for place, it in enumerate(passages)
+            if it is not None and it.matches
+        }
+        outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
+        outcome_of = dict(zip(asks, outcomes, strict=True))
+        answers = tuple(
+            self._build_answer(question, it, outcome_of.get(place))
+            for place, (question, it) in enumerate(zip(questions, passages, strict=True))
+        )
+        self._trace.stage("sub_answers", self._trace.clock() - began, began=began)
+        return answers
+
+    def _search(self, question: str) -> Flow[tuple[Match, ...] | None]:
+        """What is found for *question* by itself; ``None`` where the search fails."""
+        try:
+            retrieval = yield from retrieve(replace(self._request, original=question, shares=False))
+        except Exception as error:
+            self._trace.searches += 1
+            self.degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
+            return None
+        self._trace.searches += retrieval.trace.searches
+        self.degradations.extend(it for it in retrieval.degradations if it not in self.degradations)
+        return retrieval.matches
+
+    def _build_prompt(self, question: str, passages: PromptPassages) -> Prompt:
+        return SUB_ANSWER.build_prompt(self._request.settings, question, (), {"passages": passages.entries})
+
+    def _build_answer(self, question: str, passages: PromptPassages | None, outcome: Outcome | None) -> SubAnswer:
+        if passages is None or outcome is None:
+            return SubAnswer(question, "", found=False, reason="search_failed" if passages is None else "no_passages")
+        error = _record_call("sub_answer", outcome, self._trace)
+        reader = AnswerReader(passages.matches)
+        if error is None:
+            reader.read(outcome.value.text)
+            error = reader.error
+        if error is not None:
+            self.errors.append(error)
+            self.degradations.append(Degradation("sub_answers", error.reason, str(error)))
+            return SubAnswer(question, "", matches=passages.matches, found=False, reason=error.reason)
+        if reader.invented:
+            self.degradations.append(Degradation("citations", "invented", f"{reader.invented} in a sub-answer"))
+        if outcome.value.truncated:
+            self.degradations.append(Degradation("sub_answers", "truncated"))
+        return SubAnswer(
+            question,
+            reader.text,
+            citations=reader.citations,
+            matches=passages.matches,
+            found=reader.found,
+            reason="" if reader.found else "no_answer",
+        )
+
+
+def _with_sub_queries(settings: Settings) -> Settings:
+    """*settings* under which a question comes with its sub-queries."""
+    kind = settings.transformation_type
+    if kind in _DECOMPOSING:
+        return settings
+    return replace(settings, transformation_type="decompose" if kind == "none" else "combined")
+
+
+def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
+    """Record in *trace* what the call cost and how it ended. Returns the error it ended with."""
+    if outcome.ok:
+        reply = outcome.value
+        trace.spent(
+            calls=reply.calls,
+            input_tokens=reply.input_tokens,
+            output_tokens=reply.output_tokens,
+            cost_usd=reply.cost_usd,
+        )
+        status = ("degraded", "truncated") if reply.truncated else ("ok", "")
+        trace.stage(stage, outcome.seconds, *status)
+        return None
+    error = as_model_error(outcome.error)
+    # A model that was at work has cost something, and nobody says how much.
+    cost = 0.0 if error.is_free else None
+    trace.spent(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
+    trace.stage(stage, outcome.seconds, "failed", error.reason)
+    return error
+
+
+def _join_sub_answers(answers: Sequence[SubAnswer]) -> tuple[tuple[Match, ...], tuple[SubAnswer, ...]]:
+    """The passages of all of *answers*, none left out, and the answers with their numbers raised to count in them."""
+    matches = tuple(match for answer in answers for match in answer.matches)
+    joined, before = [], 0
+    for answer in answers:
+        text, citations = shift_citations(answer.text, answer.citations, before, matches)
+        joined.append(replace(answer, text=text, citations=citations, matches=matches))
+        before += len(answer.matches)
+    return matches, tuple(joined)
+
+
+def _say_no_answer(question: str) -> str:
+    """One sentence that says the passages do not hold the answer, in the language of *question* where it is known."""
+    return load(detect_language(question) or "en").no_answer

@@ -9,39 +9,42 @@ from typing import Self
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.rag.answering.flow import Answering, Draft
-from qtmiddleware.rag.answering.reading import Reading
+from qtmiddleware.rag.answering.flow import AnswerFlow, Draft
+from qtmiddleware.rag.answering.reading import AnswerReader
 from qtmiddleware.runtime.drivers import Piece, World, arun, astream, run, stream
 from qtmiddleware.runtime.steps import Outcome
 from qtmiddleware.types import Answer, Retrieval
 
 
-class _Hearing:
+class _Reply:
     """What came of the last call so far, and what may be shown of it."""
 
     def __init__(self, draft: Draft) -> None:
-        self.reading: Reading = draft.reading()
+        self.reader = AnswerReader(draft.matches)
+        self.error: ModelError | None = None
         self._began = perf_counter()
         self._raw: list[str] = []
-        self._reply: Reply | None = None
+        self._whole: Reply | None = None
 
-    def shown(self, piece: Piece) -> str:
+    def feed(self, piece: Piece) -> str:
+        """What can be shown once *piece* has come too."""
         if isinstance(piece, str):
             self._raw.append(piece)
-            return self.reading.feed(piece)
-        self._reply = piece
+            return self.reader.feed(piece)
+        self._whole = piece
         # What was shown counts; a model that cannot stream has said it all in its reply.
-        return "" if self._raw else self.reading.feed(piece.text)
+        return "" if self._raw else self.reader.feed(piece.text)
 
-    def outcome(self, error: ModelError | None = None) -> Outcome:
+    def outcome(self) -> Outcome:
+        """How the call ended."""
         seconds = perf_counter() - self._began
-        if error is not None:
-            return Outcome(error=error, seconds=seconds)
-        return Outcome(self._reply or Reply("".join(self._raw)), seconds=seconds)
+        if self.error is not None:
+            return Outcome(error=self.error, seconds=seconds)
+        return Outcome(self._whole or Reply("".join(self._raw)), seconds=seconds)
 
 
 class _Stream:
-    def __init__(self, answering: Answering, world: World) -> None:
+    def __init__(self, answering: AnswerFlow, world: World) -> None:
         self._answering = answering
         self._world = world
         self._shown: list[str] = []
@@ -66,7 +69,7 @@ class _Stream:
         self._shown.append(text)
         return text
 
-    def _rest(self, answer: Answer) -> str:
+    def _show_rest(self, answer: Answer) -> str:
         """What is left to show of the finished *answer*."""
         self._answer = answer
         return "" if self._shown else self._show(answer.text)
@@ -79,10 +82,10 @@ class AnswerStream(_Stream):
     early, so that the model stops too. Iterating raises `ModelError`, whose ``retrieval`` is what was found.
     """
 
-    def __init__(self, answering: Answering, world: World) -> None:
+    def __init__(self, answering: AnswerFlow, world: World) -> None:
         super().__init__(answering, world)
-        self._retrieval = run(answering.retrieved(), world)
-        self._pieces = self._told()
+        self._retrieval = run(answering.retrieve(), world)
+        self._pieces = self._stream()
 
     @property
     def retrieval(self) -> Retrieval:
@@ -95,29 +98,29 @@ class AnswerStream(_Stream):
     def __next__(self) -> str:
         return next(self._pieces)
 
-    def _told(self) -> Generator[str, None, None]:
+    def _stream(self) -> Generator[str, None, None]:
         answering = self._answering
-        draft = run(answering.drafted(), self._world)
+        draft = run(answering.draft(), self._world)
         if isinstance(draft, Answer):
-            yield self._rest(draft)
+            yield self._show_rest(draft)
             return
-        hearing, failed, bulkhead = _Hearing(draft), None, self._world.bulkhead
+        reply, bulkhead = _Reply(draft), self._world.bulkhead
         try:
-            with closing(stream(answering.chat, draft.prompt, answering.asking(draft), bulkhead)) as pieces:
+            with closing(stream(answering.chat, draft.prompt, answering.start_call(draft), bulkhead)) as pieces:
                 for piece in pieces:
-                    if text := hearing.shown(piece):
+                    if text := reply.feed(piece):
                         yield self._show(text)
-            if text := hearing.reading.end():
+            if text := reply.reader.end():
                 yield self._show(text)
         except ModelError as error:
-            failed = error
-        if text := self._rest(answering.concluded(draft, hearing.outcome(failed), hearing.reading)):
+            reply.error = error
+        if text := self._show_rest(answering.conclude(draft, reply.outcome(), reply.reader)):
             yield text
 
     def close(self) -> None:
         """Let go of the model; what was not read yet is lost. Closing twice does no harm."""
         self._pieces.close()
-        self._answering.abandoned()
+        self._answering.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -129,9 +132,9 @@ class AnswerStream(_Stream):
 class AsyncAnswerStream(_Stream):
     """`AnswerStream` for a running loop: ``async for`` and ``async with``. It begins with the first of them."""
 
-    def __init__(self, answering: Answering, world: World) -> None:
+    def __init__(self, answering: AnswerFlow, world: World) -> None:
         super().__init__(answering, world)
-        self._pieces = self._told()
+        self._pieces = self._stream()
 
     @property
     def retrieval(self) -> Retrieval | None:
@@ -146,32 +149,32 @@ class AsyncAnswerStream(_Stream):
 
     async def _retrieve(self) -> None:
         if self._answering.retrieval is None:
-            await arun(self._answering.retrieved(), self._world)
+            await arun(self._answering.retrieve(), self._world)
 
-    async def _told(self) -> AsyncGenerator[str, None]:
+    async def _stream(self) -> AsyncGenerator[str, None]:
         answering = self._answering
         await self._retrieve()
-        draft = await arun(answering.drafted(), self._world)
+        draft = await arun(answering.draft(), self._world)
         if isinstance(draft, Answer):
-            yield self._rest(draft)
+            yield self._show_rest(draft)
             return
-        hearing, failed, bulkhead = _Hearing(draft), None, self._world.bulkhead
+        reply, bulkhead = _Reply(draft), self._world.bulkhead
         try:
-            async with aclosing(astream(answering.chat, draft.prompt, answering.asking(draft), bulkhead)) as pieces:
+            async with aclosing(astream(answering.chat, draft.prompt, answering.start_call(draft), bulkhead)) as pieces:
                 async for piece in pieces:
-                    if text := hearing.shown(piece):
+                    if text := reply.feed(piece):
                         yield self._show(text)
-            if text := hearing.reading.end():
+            if text := reply.reader.end():
                 yield self._show(text)
         except ModelError as error:
-            failed = error
-        if text := self._rest(answering.concluded(draft, hearing.outcome(failed), hearing.reading)):
+            reply.error = error
+        if text := self._show_rest(answering.conclude(draft, reply.outcome(), reply.reader)):
             yield text
 
     async def aclose(self) -> None:
         """Let go of the model; what was not read yet is lost. Closing twice does no harm."""
         await self._pieces.aclose()
-        self._answering.abandoned()
+        self._answering.abandon()
 
     async def __aenter__(self) -> Self:
         await self._retrieve()

@@ -27,33 +27,33 @@ def find_documents(data_path: str | Path) -> list[Path]:
     Raises `ConfigError` where there are none, and where a folder cannot be looked into: its documents would seem gone.
     """
     if not str(data_path).strip():
-        raise _error(data_path, "dataPath is empty")
+        raise _build_error(data_path, "dataPath is empty")
     path = Path(data_path)
     # A name that begins with ~ need not be somebody's home.
     with suppress(RuntimeError):
         path = path.expanduser()
     try:
-        found = sorted(set(_documents(path)))
+        found = sorted(set(_find(path)))
     except (OSError, ValueError, NotImplementedError) as error:
         where, why = getattr(error, "filename", None), getattr(error, "strerror", None) or error
         message = f"dataPath is {str(data_path)!r}, but {repr(where) if where else 'it'} cannot be read: {why}"
-        raise _error(data_path, message) from error
+        raise _build_error(data_path, message) from error
     if not found:
-        raise _error(data_path, f"dataPath is {str(data_path)!r}, where no documents were found")
+        raise _build_error(data_path, f"dataPath is {str(data_path)!r}, where no documents were found")
     return found
 
 
-def _documents(path: Path) -> Iterable[Path]:
+def _find(path: Path) -> Iterable[Path]:
     if path.is_dir():
-        return _below(path)
+        return _walk_folder(path)
     if os.path.lexists(path):
         return [path]
     if _WILD.isdisjoint(str(path)):
         raise FileNotFoundError(errno.ENOENT, "there is no such file or folder", str(path))
-    return _matching(path)
+    return _match_pattern(path)
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _walk_folder(folder: Path) -> Iterator[Path]:
     def unreadable(error: OSError) -> None:
         raise error
 
@@ -62,7 +62,7 @@ def _below(folder: Path) -> Iterator[Path]:
         yield from (Path(here, name) for name in names if _is_document(name) and not name.startswith("."))
 
 
-def _matching(path: Path) -> Iterator[Path]:
+def _match_pattern(path: Path) -> Iterator[Path]:
     """The files a pattern matches. As far as its beginning exists it is a name, also with brackets in it."""
     base, *rest = (Path(path.anchor), *path.parts[bool(path.anchor) :])
     while len(rest) > 1 and (base / rest[0]).is_dir():
@@ -82,5 +82,5 @@ def _is_document(name: str) -> bool:
     return name.casefold().endswith(EXTENSIONS)
 
 
-def _error(data_path: str | Path, message: str) -> ConfigError:
+def _build_error(data_path: str | Path, message: str) -> ConfigError:
     return ConfigError(f"{message}; allowed: {_ALLOWED}", path="dataPath", value=str(data_path), allowed=_ALLOWED)

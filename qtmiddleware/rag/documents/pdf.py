@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, QtMiddlewareError, UnreadableDocument
-from qtmiddleware.rag.documents.piece import Piece
+from qtmiddleware.rag.documents.text import Piece
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -40,14 +40,14 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
     spelled out; soft hyphens and spaces at line ends are dropped. A page that cannot be read is left out and logged;
     the document counts as damaged when no page could be read, or after three that took too long.
     """
-    with _reported(path):
-        reader = _opened(path, file)
+    with _name_file_in_errors(path):
+        reader = _open_reader(path, file)
         pages = list(reader.pages)
     slow = broken = found = 0
     for number, page in enumerate(pages, 1):
         text = ""
         try:
-            text = _text(page)
+            text = _extract_text(page)
         except OSError:
             raise
         except _TooSlow as error:
@@ -58,7 +58,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
         # What a broken file makes pypdf stumble over is an error of any kind.
         except Exception as error:
             if _lacks_aes(error):
-                raise _needs_aes(path) from error
+                raise _build_aes_error(path) from error
             broken += 1
             _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__)
         if text.strip():
@@ -68,7 +68,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
         raise UnreadableDocument(path, "damaged" if broken or slow else "no text in it (scanned?)")
 
 
-def _opened(path: Path, file: BinaryIO) -> Any:
+def _open_reader(path: Path, file: BinaryIO) -> Any:
     try:
         import pypdf
     except ImportError:
@@ -85,7 +85,7 @@ def _opened(path: Path, file: BinaryIO) -> Any:
 
 
 @contextmanager
-def _reported(path: Path) -> Iterator[None]:
+def _name_file_in_errors(path: Path) -> Iterator[None]:
     """Errors of any kind, as which a broken file shows, become one that names the file."""
     try:
         yield
@@ -93,7 +93,7 @@ def _reported(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         if _lacks_aes(error):
-            raise _needs_aes(path) from error
+            raise _build_aes_error(path) from error
         reason = "empty" if type(error).__name__ == "EmptyFileError" else "damaged"
         raise UnreadableDocument(path, reason, "" if reason == "empty" else type(error).__name__) from error
 
@@ -102,11 +102,11 @@ def _lacks_aes(error: Exception) -> bool:
     return type(error).__name__ == "DependencyError"
 
 
-def _needs_aes(path: Path) -> UnreadableDocument:
+def _build_aes_error(path: Path) -> UnreadableDocument:
     return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
 
 
-def _text(page: Any) -> str:
+def _extract_text(page: Any) -> str:
     """The text of *page*, cleaned of what is layout alone."""
     deadline = Deadline.after(PAGE_SECONDS)
     late = False

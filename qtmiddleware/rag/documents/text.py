@@ -6,11 +6,20 @@ import codecs
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.rag.documents.piece import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a document's text; *page* counts from 1 and is ``None`` where a document has no pages."""
+
+    text: str = field(repr=False)
+    page: int | None = None
+
 
 _BLOCK: Final = 1 << 16
 """Bytes that are read at once."""

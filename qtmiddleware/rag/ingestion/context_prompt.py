@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
+from itertools import takewhile
 from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing.text import clean
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
+from qtmiddleware.rag.ingestion.ledger import Ledger
 from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal, strip_lead_in
 from qtmiddleware.transforms.json_reading import Cut, find_json
 from qtmiddleware.transforms.parsing import pick_texts, strip_thoughts
@@ -52,21 +55,21 @@ _FORM: Final = (
 _JSON: Final = re.compile(r"\s*(?:```|[{\[])")
 
 
-def version(settings: Settings) -> str:
+def build_version(settings: Settings) -> str:
     """What names the instructions in force, built in or own (``llm.prompts.context``)."""
-    own = _own(settings)
+    own = _read_own_instruction(settings)
     mark = f"#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}" if own else ""
     return f"{PROMPT_VERSION}{mark}"
 
 
-def prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
+def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
     """The question for one chunk; *view* holds what is shown of the document."""
     shown = chunk[:CHUNK_CHARS]
     return Prompt(
         mode=MODE,
-        version=version(settings),
+        version=build_version(settings),
         system="\n\n".join(
-            [_own(settings) or INSTRUCTION, _DATA, "\n".join(f"- {rule}" for rule in RULES), _FORM],
+            [_read_own_instruction(settings) or INSTRUCTION, _DATA, "\n".join(f"- {rule}" for rule in RULES), _FORM],
         ),
         user=json.dumps({**view, "chunk": shown}, ensure_ascii=False),
         fields=(FIELD,),
@@ -75,12 +78,12 @@ def prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
     )
 
 
-def key(asked: Prompt, model: str) -> bytes:
+def hash_prompt(asked: Prompt, model: str) -> bytes:
     """What two chunks must share to share a context: the model, its instructions and all that it is shown."""
     return hashlib.sha256(json.dumps([model, asked.version, asked.user]).encode()).digest()
 
 
-def context_of(asked: Prompt, reply: Reply) -> str:
+def parse_context(asked: Prompt, reply: Reply) -> str:
     """The context in *reply*, on one line.
 
     Raises `ModelError` where there is none: ``refused``, ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
@@ -105,5 +108,59 @@ def context_of(asked: Prompt, reply: Reply) -> str:
     return value
 
 
-def _own(settings: Settings) -> str:
+def _read_own_instruction(settings: Settings) -> str:
     return (settings.llm.prompts.get(MODE) or "").strip()
+
+
+WHOLE_CHARS: Final = 12_000
+"""A document of at most so many characters is shown as it is."""
+BEGINNING_CHARS: Final = 4_000
+"""Characters of the beginning of a longer one."""
+AROUND_CHARS: Final = 2_000
+"""Characters before the chunk, and as many behind it."""
+
+_FROM: Final = "SELECT start, stop, text FROM chunks WHERE document = ? AND ordinal >= ? ORDER BY ordinal"
+_BEFORE: Final = "SELECT start, stop, text FROM chunks WHERE document = ? AND ordinal < ? ORDER BY ordinal DESC"
+
+Piece = tuple[int, int, str]
+
+
+class DocumentViews:
+    """Puts documents together again from their chunks, as far as they are shown."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._document = 0
+        self._length = 0
+        self._beginning = ""
+
+    def build(self, document: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
+        """What is shown of *document* beside the chunk from *start* to *stop*."""
+        if document != self._document:
+            self._load_document(document)
+        if self._length <= WHOLE_CHARS:
+            return {"document": self._beginning}
+        return {"beginning": self._beginning, "surroundings": self._find_surroundings(document, ordinal, start, stop)}
+
+    def _load_document(self, document: int) -> None:
+        self._document = document
+        self._length = self._ledger.value("SELECT max(stop) FROM chunks WHERE document = ?", [document]) or 0
+        shown = WHOLE_CHARS if self._length <= WHOLE_CHARS else BEGINNING_CHARS
+        ahead = self._ledger.stream(_FROM, [document, 0])
+        self._beginning = _rejoin(takewhile(lambda piece: piece[0] < shown, ahead), 0, shown)
+
+    def _find_surroundings(self, document: int, ordinal: int, start: int, stop: int) -> str:
+        first, last = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
+        back = self._ledger.stream(_BEFORE, [document, ordinal])
+        ahead = self._ledger.stream(_FROM, [document, ordinal])
+        before = list(takewhile(lambda piece: piece[1] > first, back))
+        return _rejoin([*reversed(before), *takewhile(lambda piece: piece[0] < last, ahead)], first, last)
+
+
+def _rejoin(pieces: Iterable[Piece], first: int, last: int) -> str:
+    """The text from *first* to *last*, out of chunks that overlap."""
+    parts = []
+    for start, stop, text in pieces:
+        parts.append(text[max(0, first - start) : max(0, last - start)])
+        first = max(first, stop)
+    return "".join(parts)

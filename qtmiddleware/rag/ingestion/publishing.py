@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from qtmiddleware.protocols import Passage, Store
-from qtmiddleware.rag.ingestion.embedding import vector_of
+from qtmiddleware.rag.ingestion.embedding import decode_vector
 from qtmiddleware.rag.ingestion.ledger import Ledger
-from qtmiddleware.rag.ingestion.names import Root
+from qtmiddleware.rag.ingestion.reading import Root
 from qtmiddleware.runtime.logs import get_logger
 
 _STORED_CHUNKS: Final = "SELECT count(*) FROM chunks c JOIN documents d ON d.id = c.document AND d.stored = 2"
@@ -94,7 +95,7 @@ class Publication:
         return held < stored if self._store.atomic else held == 0 < stored
 
     def prepare(self) -> int:
-        """Find out what has to be written; answers how many passages."""
+        """Find out what has to be written; returns how many passages."""
         ledger = self._ledger
         with ledger.transaction():
             if self._whole:
@@ -103,8 +104,8 @@ class Publication:
         count: int = ledger.value("SELECT count(*) FROM publishing")
         return count
 
-    def publish(self, tell: Callable[[int, int], None]) -> int:
-        """Give the store everything that is new, in one write; answers how many documents left it.
+    def publish(self, progress: Callable[[int, int], None]) -> int:
+        """Give the store everything that is new, in one write; returns how many documents left it.
 
         Where this is broken off it is done again by the next run, whatever the store has seen of it.
         """
@@ -113,22 +114,22 @@ class Publication:
         total: int = ledger.value("SELECT count(*) FROM publishing")
         if total or stale:
             ledger.rows(_UNSURE, scope)
-            self._store.write(self._passages(total, tell), delete=stale)
+            self._store.write(self._read_passages(total, progress), delete=stale)
         return self._settle()
 
-    def _passages(self, total: int, tell: Callable[[int, int], None]) -> Iterator[tuple[Passage, list[float]]]:
+    def _read_passages(self, total: int, progress: Callable[[int, int], None]) -> Iterator[tuple[Passage, list[float]]]:
         rows = self._ledger.stream(_PASSAGES, [self._embedding])
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
             try:
                 facts = dict(json.loads(metadata))
-                numbers = vector_of(vector) if self._embedding else []
-            except (TypeError, ValueError):
-                raise self._ledger.damaged("metadata or a vector in it cannot be read") from None
+                numbers = decode_vector(vector) if self._embedding else []
+            except (TypeError, ValueError, struct.error):
+                raise self._ledger.build_damage_error("metadata or a vector in it cannot be read") from None
             if context is not None:
                 facts["context"] = context
             yield Passage(id_, text, facts), numbers
             if done % _STEP == 0 or done == total:
-                tell(done, total)
+                progress(done, total)
 
     def _settle(self) -> int:
         """Note that the store is as this run wanted it."""

@@ -4,22 +4,81 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import stat
+import string
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+from urllib.parse import quote
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.rag.documents import document_chunks
+from qtmiddleware.rag.documents import DocumentChunk, cut_document
 from qtmiddleware.rag.ingestion.ledger import Ledger
-from qtmiddleware.rag.ingestion.names import Root, absolute, document_name, encoded, readable
 from qtmiddleware.runtime.files import open_document
 
-if TYPE_CHECKING:
-    from qtmiddleware.rag.documents import DocumentChunk
+LONGEST: Final = 480
+"""Characters of a document's name; Pinecone allows 512 for an id, which has the chunk's number too."""
+_SAFE: Final = "".join(sorted(set(string.printable) - set(string.whitespace) - set("%#~"))) + " "
+_WILD: Final = "*?["
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A data path: *key* tells it from all others, and documents are named by where they lie below *base*.
+
+    *is_file* where the data path names one document itself, and does not have it found in a folder or by a pattern.
+    """
+
+    key: str
+    base: Path
+    is_file: bool
+
+    @classmethod
+    def of(cls, data_path: str | os.PathLike[str]) -> Root:
+        """The root of a file (its folder), a folder, or a glob (the folders before its first wildcard)."""
+        given = Path(data_path).expanduser()
+        path = Path(os.path.realpath(given))
+        base = path
+        if not path.is_dir():
+            base = path.parent
+            while any(mark in part for part in base.parts for mark in _WILD) and not base.is_dir():
+                base = base.parent
+        return cls(encode_path(str(path)), base, os.path.lexists(given) and not path.is_dir())
+
+    def source(self, path: Path) -> str:
+        """Where *path* lies below the data path, with ``/`` on every system."""
+        whole = make_absolute(path)
+        # Where a link leads out of the data path there is no way from one to the other.
+        return (whole.relative_to(self.base) if whole.is_relative_to(self.base) else Path(path.name)).as_posix()
+
+
+def make_absolute(path: Path) -> Path:
+    """*path* from the top, with the folders it really lies in; a document that is a link keeps its own name."""
+    return Path(os.path.realpath(path.parent)) / path.name
+
+
+def encode_path(path: str) -> str:
+    """*path* in printable ASCII, different for different paths; whatever else stands in it becomes ``%XX``."""
+    return quote(os.fsencode(path), safe=_SAFE).replace("~", "%7E")
+
+
+def build_document_name(source: str) -> str:
+    """What the ids of a document's passages begin with."""
+    name = encode_path(source)
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - 40]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def replace_surrogates(text: str) -> str:
+    """*text* with whatever has no UTF-8, as undecodable bytes of a file's name, replaced."""
+    return text.encode("utf-8", "replace").decode()
+
 
 READER: Final = 2
 """Raised whenever documents are read or cut in another way, so that all are read again."""
@@ -42,46 +101,49 @@ INSERT INTO chunks (document, ordinal, start, stop, text, metadata, hash) VALUES
 
 
 class Reader:
-    """Reads the documents of one data path into the ledger; *flavour* names how contexts are written, if they are."""
+    """Reads the documents of one data path into the ledger.
 
-    def __init__(self, ledger: Ledger, settings: Settings, root: Root, flavour: str) -> None:
+    *context_version* names how contexts are written for the chunks; empty where none are.
+    """
+
+    def __init__(self, ledger: Ledger, settings: Settings, root: Root, context_version: str) -> None:
         self._ledger = ledger
         self._settings = settings
         self._root = root
-        self._flavour = flavour
-        self._kind = [settings.chunk_size, settings.chunk_overlap, settings.chunk_boundary, READER, flavour]
+        self._context_version = context_version
+        self._kind = [settings.chunk_size, settings.chunk_overlap, settings.chunk_boundary, READER, context_version]
 
     def take(self, path: Path) -> str:
-        """Make the document at *path* part of this run; answers ``added``, ``changed`` or ``unchanged``.
+        """Make the document at *path* part of this run. Returns ``added``, ``changed`` or ``unchanged``.
 
         What is known of it already is not read again. Raises `UnreadableDocument`, also for a link, unless the data
         path names that itself: whoever filled the folder must not choose what else of this machine is read.
         """
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(path, "cannot be opened", "it is a link; name the file it leads to")
-        file = encoded(str(absolute(path)))
-        state = _state(path)
-        fingerprint = self._fingerprint(path)
-        self._own(file)
+        file = encode_path(str(make_absolute(path)))
+        state = _read_state(path)
+        fingerprint = self._hash_file(path)
+        self._claim(file)
         versions = dict(self._ledger.rows("SELECT id, stored FROM documents WHERE file = ?", [file]))
         known = self._ledger.rows(_KNOWN, [file, fingerprint])
         document = known[0][0] if known else self._read(path, file, fingerprint)
-        if not known and _state(path) != state:
+        if not known and _read_state(path) != state:
             # What was read need not be what was hashed. It stands for now, and is read again by the next run.
             self._ledger.rows("UPDATE documents SET fingerprint = '' WHERE id = ?", [document])
-        self._target(document, file)
+        self._add_target(document, file)
         if versions.get(document) == 2:
             return "unchanged"
         return "changed" if any(versions.values()) else "added"
 
     def keep(self, path: Path) -> None:
         """Let what is indexed of the document at *path* stay as it is."""
-        file = encoded(str(absolute(path)))
-        self._own(file)
+        file = encode_path(str(make_absolute(path)))
+        self._claim(file)
         for (document,) in self._ledger.rows(_KEPT, [file]):
-            self._target(document, file)
+            self._add_target(document, file)
 
-    def _fingerprint(self, path: Path) -> str:
+    def _hash_file(self, path: Path) -> str:
         try:
             with open_document(path, follow_link=self._root.is_file) as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
@@ -89,54 +151,54 @@ class Reader:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
         return hashlib.sha256(json.dumps([content, *self._kind]).encode()).hexdigest()
 
-    def _own(self, file: str) -> None:
+    def _claim(self, file: str) -> None:
         """A file that another data path found before belongs to this one from now on; it is not indexed twice."""
         values = [self._root.key, file, self._root.key]
         self._ledger.rows("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
-    def _target(self, document: int, file: str) -> None:
+    def _add_target(self, document: int, file: str) -> None:
         self._ledger.rows("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
 
     def _read(self, path: Path, file: str, fingerprint: str) -> int:
         """A new version of the document, all of it or nothing."""
         ledger, settings = self._ledger, self._settings
         ledger.rows("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
-        source = readable(self._root.source(path))
-        name = self._name(file, self._root.source(path))
+        source = replace_surrogates(self._root.source(path))
+        name = self._choose_name(file, self._root.source(path))
         document = ledger.insert(
             "INSERT INTO documents (root, file, name, source, fingerprint, contextual) VALUES (?, ?, ?, ?, ?, ?)",
-            [self._root.key, file, name, source, fingerprint, bool(self._flavour)],
+            [self._root.key, file, name, source, fingerprint, bool(self._context_version)],
         )
-        found = document_chunks(
+        found = cut_document(
             path,
             size=settings.chunk_size,
             overlap=settings.chunk_overlap,
             boundary=settings.chunk_boundary,
             follow_link=self._root.is_file,
         )
-        rows = _rows(found, document, source, path)
+        rows = _build_rows(found, document, source, path)
         while batch := list(islice(rows, BATCH)):
             ledger.many(_CHUNK, batch)
         ledger.rows("UPDATE documents SET complete = 1 WHERE id = ?", [document])
         return document
 
-    def _name(self, file: str, source: str) -> str:
+    def _choose_name(self, file: str, source: str) -> str:
         """What the ids of the document begin with: as before, else the path, marked where another file has that."""
         ledger = self._ledger
         held = ledger.value("SELECT name FROM documents WHERE file = ?", [file])
         if held is not None:
             return str(held)
-        name = document_name(source)
+        name = build_document_name(source)
         taken = ledger.value("SELECT 1 FROM documents WHERE name = ?", [name])
         return f"{name}~{hashlib.sha256(file.encode()).hexdigest()[:6]}" if taken else name
 
 
-def hash_of(text: str) -> bytes:
+def hash_text(text: str) -> bytes:
     """What tells the texts that are embedded from one another."""
     return hashlib.sha256(text.encode()).digest()
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _read_state(path: Path) -> tuple[int, ...]:
     """What changes whenever the file at *path* does; raises `UnreadableDocument` where it is none."""
     try:
         # Looked at before it is opened: opening a pipe would wait for somebody to write to it.
@@ -148,12 +210,12 @@ def _state(path: Path) -> tuple[int, ...]:
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
-def _rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path) -> Iterator[tuple[Any, ...]]:
+def _build_rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path) -> Iterator[tuple[Any, ...]]:
     title = ""
     for one in found:
         chunk = one.chunk
-        text = readable(chunk.text)
-        title = title or _title(path, text)
+        text = replace_surrogates(chunk.text)
+        title = title or _find_title(path, text)
         if not text.strip():
             continue
         metadata: dict[str, Any] = {"source": source, "title": title, "chunk": chunk.index}
@@ -163,14 +225,14 @@ def _rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path
         if one.last_page != one.page:
             metadata["last_page"] = one.last_page
         written = json.dumps(metadata, ensure_ascii=False)
-        yield document, chunk.index, chunk.start, chunk.end, text, written, hash_of(text)
+        yield document, chunk.index, chunk.start, chunk.end, text, written, hash_text(text)
 
 
-def _title(path: Path, opening: str) -> str:
+def _find_title(path: Path, opening: str) -> str:
     """The first heading in the *opening* of a Markdown document, else the file's name."""
     is_markdown = path.suffix.lower() in (".md", ".markdown")
     heading = _HEADING.search(_NO_PROSE.sub("", opening)) if is_markdown else None
     if heading is None:
-        return readable(path.stem)
+        return replace_surrogates(path.stem)
     # Marks may stand behind it too.
     return (heading.group(1).rstrip(" \t#") or "#")[:_TITLE_CHARS]

@@ -15,7 +15,7 @@ from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder
 from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
-from qtmiddleware.rag.retriever import open_kit
+from qtmiddleware.rag.retriever import open_retriever
 from qtmiddleware.testing import ScriptedModel
 from tests.embedders.embeddings_server import EmbeddingsServer
 from tests.pinecone_world import PineconeWorld, pinecone_world
@@ -149,7 +149,7 @@ def test_what_is_opened_once_cannot_be_changed_by_one_call(changed: dict[str, An
 @pytest.mark.parametrize("given", [42, "all-MiniLM-L6-v2"])
 def test_what_cannot_embed_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match="embedder"):
-        open_kit(Settings(store=StoreSettings(kind="memory")), embedder=given)
+        open_retriever(Settings(store=StoreSettings(kind="memory")), embedder=given)
 
 
 async def awaited_numbers(texts: Sequence[str]) -> list[list[float]]:
@@ -206,12 +206,14 @@ def test_passages_and_questions_are_embedded_each_by_their_own_method(
 
 def test_a_given_store_is_not_closed_and_an_own_one_is(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "given.sqlite", embedding_model="numbers", dimension=3)
-    open_kit(Settings(), store=store, embedder=numbers).close()
+    open_retriever(Settings(), store=store, embedder=numbers).close()
     assert store.count() == 0
-    kit = open_kit(Settings(index_path=str(tmp_path / "own.sqlite")), embedder=CallableEmbedder(numbers, dimension=3))
-    kit.close()
+    retriever = open_retriever(
+        Settings(index_path=str(tmp_path / "own.sqlite")), embedder=CallableEmbedder(numbers, dimension=3)
+    )
+    retriever.close()
     with pytest.raises(StoreError):
-        kit.store.count()
+        retriever.store.count()
 
 
 def test_an_embedders_connections_are_closed_with_the_kit_unless_it_was_given(
@@ -223,10 +225,10 @@ def test_an_embedders_connections_are_closed_with_the_kit_unless_it_was_given(
     really = openai.OpenAI.close
     monkeypatch.setattr(openai.OpenAI, "close", lambda client: (closed.append(client), really(client)))
     settings = Settings(store=StoreSettings(kind="memory"), embedding_model="openai/tiny")
-    open_kit(settings).close()
+    open_retriever(settings).close()
     assert len(closed) == 1
     given_embedder = OpenAIEmbedder("tiny", base_url=server.url)
-    open_kit(settings, embedder=given_embedder).close()
+    open_retriever(settings, embedder=given_embedder).close()
     assert len(closed) == 1
     given_embedder.close()
 
