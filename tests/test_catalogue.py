@@ -163,7 +163,7 @@ print(json.dumps({
 FIRST_ONLY = '''\
 def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fused:
     """The first list."""
-    return _alone(rankings[0], "first_only", sign)
+    return _keep_order(rankings[0], "first_only", sign)
 
 
 '''

@@ -30,8 +30,8 @@ def prompts(text: str, *, with_history: bool) -> list[Prompt]:
     asked = Question("q", text, tuple(said))
     return [
         *(transform.build_prompt(settings, text, said) for transform in PROMPTS.values()),
-        *(task.prompt(settings, text, said, entries) for task in (ANSWER, SUB_ANSWER)),
-        SYNTHESIS.prompt(settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}),
+        *(task.build_prompt(settings, text, said, entries) for task in (ANSWER, SUB_ANSWER)),
+        SYNTHESIS.build_prompt(settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}),
         build_judge_prompt(asked, text, text, text),
         build_question_prompt(passage),
         build_check_prompt(passage, text),

@@ -15,6 +15,7 @@ from emitted import PASSAGE, QUERY, listening
 
 import qtmiddleware as qtm
 from qtmiddleware.cli.bench import check_places, write_report
+from qtmiddleware.cli.session import make_history_file
 from qtmiddleware.cli.tune import write_config
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.evaluation.bench.caches import CachedModel, CacheFile
