@@ -252,8 +252,8 @@ import qtmiddleware as qtm
 from qtmiddleware.config import json_schema, markdown_table
 from qtmiddleware.preprocessing import detect_language, prepare, protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.rag.answering.sentences import not_there
-from qtmiddleware.rag.chunking import chunks
+from qtmiddleware.rag.answering.flow import _say_no_answer as not_there
+from qtmiddleware.rag.chunking import cut_into_chunks as chunks
 from qtmiddleware.transforms import build_prompts, guard, parse
 from qtmiddleware.types import Transformation
 

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -21,6 +22,8 @@ from qtmiddleware.types import Message
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The judgements: for each question's id, the grade of each judged passage's id; above 0 is relevant."""
+MOST_BYTES: Final = 1 << 24
+"""A line that is longer is no passage and no question."""
 HIGHEST_GRADE: Final = 10_000
 """The measures' library counts passages by grade, in memory that grows with the highest one."""
 _GRADE: Final = re.compile("-?[0-9]{1,9}")
@@ -150,8 +153,10 @@ def _lines(path: Path) -> Iterator[tuple[_Line, str]]:
     """Yield the lines of the file at *path* that hold something, numbered from 1."""
     try:
         with open_document(path, follow_link=True) as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
                 line = _Line(path, number)
+                if len(raw) > MOST_BYTES:
+                    line.refuse(f"is longer than {MOST_BYTES:,} bytes")
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
                 except UnicodeDecodeError:

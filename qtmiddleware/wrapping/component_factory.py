@@ -93,13 +93,13 @@ class ComponentCache(Generic[T]):
     def get(self, key: Hashable, make: Callable[[], T], *, is_own: bool = False) -> T:
         """Returns the component for *key*, made where there is none; an own one may be the *former*'s."""
         with self._lock.free:
-            found = self._own.get(key)
-            if found is not None:
-                return found
-            found = self._recent.pop(key, None)
-            if found is None and is_own and self._former is not None:
+            if key in self._own:
+                return self._own[key]
+            if key in self._recent:
+                found = self._recent.pop(key)
+            elif is_own and self._former is not None and key in self._former:
                 found = self._former.find(key)
-            if found is None:
+            else:
                 found = make()
             (self._own if is_own else self._recent)[key] = found
             dropped = self._recent.pop(next(iter(self._recent))) if len(self._recent) > MOST_KEPT else None
@@ -107,10 +107,12 @@ class ComponentCache(Generic[T]):
             drain(dropped)
         return found
 
-    def find(self, key: Hashable) -> T | None:
-        """Returns the component for *key*, ``None`` where none was made or it was dropped."""
-        found = self._own.get(key)
-        return self._recent.get(key) if found is None else found
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._own or key in self._recent
+
+    def find(self, key: Hashable) -> T:
+        """Returns the component for *key*; raises `KeyError` where none was made or it was dropped."""
+        return self._own[key] if key in self._own else self._recent[key]
 
     def values(self) -> list[T]:
         """Returns each component once, though it may serve several keys."""

@@ -105,6 +105,14 @@ def test_a_missing_file_says_what_a_collection_is(tmp_path: Path) -> None:
         Dataset.load(tmp_path)
 
 
+@pytest.mark.parametrize("file", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_a_line_beyond_all_measure_is_not_read_to_its_end(tmp_path: Path, file: str) -> None:
+    folder = write(tmp_path)
+    (folder / file).write_bytes(b"x" * (1 << 24) + b"x\n")
+    with pytest.raises(ConfigError, match="line 1: is longer than 16,777,216 bytes"):
+        Dataset.load(folder)
+
+
 def test_missing_judgements_are_named(tmp_path: Path) -> None:
     folder = write(tmp_path)
     with pytest.raises(ConfigError, match=r"dev\.tsv cannot be read"):
