@@ -1,4 +1,4 @@
-"""Files and folders of ours: private, written whole, set aside where they are damaged."""
+"""Files and folders of ours: private, written whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.runtime.files import append_line, make_private_folders, private_opener, replace_file, set_aside
+from qtmiddleware.runtime.files import append_line, make_private_folders, private_opener, replace_file
 
 
 def mode(path: Path) -> int:
@@ -242,32 +242,3 @@ def test_a_crash_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("old")
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "report")], check=False, timeout=50)
     assert (done.returncode, (tmp_path / "report").read_text()) == (9, "old")
-
-
-# --- set aside ----------------------------------------------------------------------------------------------------
-
-
-def test_a_damaged_file_is_renamed_with_what_lies_beside_it_and_no_copy_is_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "cache.sqlite"
-    for number in (1, 2, 3):
-        path.write_text(f"file {number}")
-        (tmp_path / "cache.sqlite-wal").write_text(f"log {number}")
-        copy = set_aside(path, path.stat())
-        assert copy == tmp_path / f"cache.sqlite.corrupt-{number}"
-    assert {it.name: it.read_text() for it in tmp_path.iterdir()} == {
-        f"cache.sqlite.corrupt-{number}{end}": f"{what} {number}"
-        for number in (1, 2, 3)
-        for what, end in (("file", ""), ("log", "-wal"))
-    }
-
-
-def test_what_another_process_has_put_in_its_place_stays(tmp_path: Path) -> None:
-    path = tmp_path / "cache.sqlite"
-    path.write_text("damaged")
-    seen = path.stat()
-    (tmp_path / "new").write_text("sound")
-    (tmp_path / "new").replace(path)
-    assert set_aside(path, seen) is None
-    path.unlink()
-    assert set_aside(path, seen) is None
-    assert list(tmp_path.iterdir()) == []

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from qtmiddleware.config.settings import HybridMethod, HybridSettings, PreprocessSettings
+from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
-from qtmiddleware.retrieval.fusion import has_scores
+from qtmiddleware.retrieval.fusion import sum_weighted
 from qtmiddleware.retrieval.responses import find_reader, read_response, read_text
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
@@ -186,22 +186,15 @@ class Hybrid:
     def _records(self, vectors: _Found | None, words: _Found | None, top_k: int) -> list[Record]:
         """Both lists as one."""
         searches = [found for found in (vectors, words) if found is not None]
-        method = self._options.method if has_scores([found.ranking for found in searches]) else "rrf"
-        scores: dict[Key, float] = {}
-        for found in searches:
-            worths = _worths(found.ranking, method, self._options.rrf_k)
-            for key, place in found.places.items():
-                scores[key] = scores.get(key, 0.0) + found.ranking.variant.weight * worths[place]
-        # The last digits are noise of the summing, which would put equal passages in a random order.
-        ranked = sorted((-round(score, 12), key) for key, score in scores.items())
+        ranked = sum_weighted([it.ranking for it in searches], self._options.method, rrf_k=self._options.rrf_k)
         return [
             {
                 **_record(key, searches),
-                "score": -negated,
+                "score": score,
                 "vector_score": vectors.score(key) if vectors is not None else None,
                 "bm25_score": words.score(key) if words is not None else None,
             }
-            for negated, key in ranked[:top_k]
+            for key, score in ranked[:top_k]
         ]
 
 
@@ -245,12 +238,3 @@ def _record(key: Key, searches: Sequence[_Found]) -> Record:
         first["text"] = first["text"] or other["text"]
         first["metadata"] = first["metadata"] or other["metadata"]
     return first
-
-
-def _worths(ranking: Ranking, method: HybridMethod, rrf_k: int) -> list[float]:
-    """What each place of a list is worth. Lists are best first, whichever way their scores run."""
-    if method == "rrf":
-        return [1.0 / (rrf_k + rank) for rank in range(1, len(ranking.keys) + 1)]
-    scores: list[float] = list(ranking.scores)  # type: ignore[arg-type]
-    width = scores[0] - scores[-1] if scores else 0.0
-    return [(score - scores[-1]) / width if width else 1.0 for score in scores]

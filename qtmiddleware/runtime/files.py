@@ -6,14 +6,12 @@ import errno
 import os
 import secrets
 import stat
-from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
 PRIVATE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
-_BESIDE: Final = ("-wal", "-shm", "-journal")
 """What SQLite writes beside a file and would mix up with another of the same name."""
 
 
@@ -156,44 +154,6 @@ def replace_file(path: Path, data: bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def set_aside(path: Path, seen: os.stat_result) -> Path | None:
-    """Rename the damaged SQLite file *path* to ``NAME.corrupt-1``, or the next free number; returns its new path.
-
-    What SQLite writes beside it goes along. *seen* is the file found damaged: returns ``None``, and does nothing, where
-    another process has put something else in its place. Raises `OSError`.
-    """
-    copy = _reserve_copy(path)
-    if not _is_same(path, seen):
-        copy.unlink()
-        return None
-    # The log first: left behind, it would be played into whatever is made in the file's place.
-    for end in _BESIDE:
-        with suppress(FileNotFoundError):
-            path.with_name(path.name + end).replace(copy.with_name(copy.name + end))
-    path.replace(copy)
-    return copy
-
-
-def _reserve_copy(path: Path) -> Path:
-    """A new, empty file in which the copy will come to lie; no copy of earlier is written over."""
-    number = 1
-    while True:
-        copy = path.with_name(f"{path.name}.corrupt-{number}")
-        try:
-            os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
-        except FileExistsError:
-            number += 1
-        else:
-            return copy
-
-
-def _is_same(path: Path, seen: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(path.stat(), seen)
-    except FileNotFoundError:
-        return False
 
 
 def _read_mode(target: Path) -> int | None:
