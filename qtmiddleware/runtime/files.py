@@ -12,7 +12,6 @@ from typing import Final
 
 PRIVATE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
-"""What SQLite writes beside a file and would mix up with another of the same name."""
 
 
 def make_private_folders(folder: Path) -> None:
