@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -165,6 +166,8 @@ class ComponentFactory:
         # What is impossible is refused here, not at the first question. Without a model to ask none is made.
         settings = config.settings
         if client is not None or settings.transformation_type != "none" or settings.budget.max_usd is not None:
+            # What a question imports is there before the first one: greenlets that import the same wait for each other.
+            import_module("qtmiddleware.retrieval.question")
             self.model(settings)
             self.chat(settings)
         self.reranker(settings)
