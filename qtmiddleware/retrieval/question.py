@@ -9,7 +9,7 @@ from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.settings import Settings, key_of
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, protected_spans
-from qtmiddleware.protocols import Prompt
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.steps import Ask, Outcome
 from qtmiddleware.transforms import build_prompts, build_standalone_prompt, guard, is_within_limits, merge, parse
 from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
@@ -81,12 +81,7 @@ class Question:
         stage, error = f"transform.{prompt.mode}", _find_error(outcome)
         if error is None:
             reply = outcome.value
-            trace.spent(
-                calls=reply.calls,
-                input_tokens=reply.input_tokens,
-                output_tokens=reply.output_tokens,
-                cost_usd=reply.cost_usd,
-            )
+            record_cost(trace, reply)
             try:
                 part = parse(prompt, reply)
             except ModelError as unusable:
@@ -123,6 +118,16 @@ class Question:
             other_script = any(what == "language_mismatch" for _, what in kept.notes)
             self.degradations.append(Degradation("transform", "language_mismatch" if other_script else "dropped"))
         return kept
+
+
+def record_cost(trace: Trace, reply: Reply) -> None:
+    """Add what *reply* cost to *trace*."""
+    trace.spent(
+        calls=reply.calls,
+        input_tokens=reply.input_tokens,
+        output_tokens=reply.output_tokens,
+        cost_usd=reply.cost_usd,
+    )
 
 
 def _find_error(outcome: Outcome) -> ModelError | None:

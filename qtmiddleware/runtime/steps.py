@@ -207,7 +207,7 @@ def gather_flows(flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | N
                     results[position] = stop.value
             outcomes_of = {}
             if yielded:
-                until = min(latest, max(map(_given_up_at, yielded.values())))
+                until = min(latest, max(map(_find_deadline, yielded.values())))
                 leaves = [leaf for step in yielded.values() for leaf in _leaves(step)]
                 outcomes = yield Together(leaves, Deadline(until), limit)
                 for position, step in yielded.items():
@@ -223,7 +223,7 @@ def _leaves(step: Step) -> Sequence[Any]:
     return step.steps if isinstance(step, Together) else (step,)
 
 
-def _given_up_at(step: Step) -> float:
+def _find_deadline(step: Step) -> float:
     """When a step is given up; one that stands alone or is essential never is."""
     return step.deadline.at if isinstance(step, Together) and not step.essential else NEVER
 

@@ -27,14 +27,14 @@ class _Lease:
 class OwnSearch:
     """The own store's search with a middleware around it, made once for all who ask. Thread-safe."""
 
-    __slots__ = ("_embedder", "_kit", "_lease", "_lock", "_search", "_settings", "_store")
+    __slots__ = ("_embedder", "_lease", "_lock", "_retriever", "_search", "_settings", "_store")
 
     def __init__(self, settings: Settings, *, store: Store | None, embedder: Any) -> None:
         self._settings = settings
         self._store = store
         self._embedder = embedder
         self._lock = ForkLock()
-        self._kit: StoreRetriever | None = None
+        self._retriever: StoreRetriever | None = None
         self._lease: _Lease | None = None
         self._search: Search | None = None
 
@@ -45,14 +45,14 @@ class OwnSearch:
 
         with self._lock.free:
             if self._search is None:
-                if self._kit is None:
-                    self._kit = open_retriever(
+                if self._retriever is None:
+                    self._retriever = open_retriever(
                         self._settings, store=self._store, embedder=self._embedder, must_exist=True
                     )
                     self._lease = _Lease()
                 # The finalizer holds the lease until the search is gone.
-                finalize(self._kit.search, _find_nothing, self._lease).atexit = False
-                self._search = wrap(self._kit)
+                finalize(self._retriever.search, _find_nothing, self._lease).atexit = False
+                self._search = wrap(self._retriever)
             return self._search
 
     def with_settings(self, settings: Settings) -> OwnSearch:
@@ -61,32 +61,32 @@ class OwnSearch:
             return self
         other = OwnSearch(settings, store=self._store, embedder=self._embedder)
         with self._lock.free:
-            kit, lease = self._kit, self._lease
-        if kit is not None and _store_key(settings) == _store_key(self._settings):
+            retriever, lease = self._retriever, self._lease
+        if retriever is not None and _store_key(settings) == _store_key(self._settings):
             from qtmiddleware.rag.retriever import with_search
 
-            other._kit, other._lease = with_search(kit, settings), lease
+            other._retriever, other._lease = with_search(retriever, settings), lease
         return other
 
     def retire(self, successor: OwnSearch) -> None:
         """Close the store once nobody holds a search over it, if it was opened here and *successor* has another."""
         if successor is self:
             return
-        kit, lease = self._forget()
-        if kit is not None and lease is not None and lease is not successor._lease:
-            finalize(lease, replace(kit, search=_find_nothing).close).atexit = False
+        retriever, lease = self._forget()
+        if retriever is not None and lease is not None and lease is not successor._lease:
+            finalize(lease, replace(retriever, search=_find_nothing).close).atexit = False
 
     def close(self) -> None:
         """Close the store where it was opened here; the next search opens it again."""
-        kit, _ = self._forget()
-        if kit is not None:
-            kit.close()
+        retriever, _ = self._forget()
+        if retriever is not None:
+            retriever.close()
 
     def _forget(self) -> tuple[StoreRetriever | None, _Lease | None]:
         with self._lock.free:
-            kit, lease = self._kit, self._lease
-            self._kit = self._lease = self._search = None
-        return kit, lease
+            retriever, lease = self._retriever, self._lease
+            self._retriever = self._lease = self._search = None
+        return retriever, lease
 
 
 def _store_key(settings: Settings) -> tuple[object, ...]:

@@ -300,11 +300,13 @@ class QueryMiddleware:
         """
         return self._own_search.get(self._wrap_store)
 
-    def _wrap_store(self, kit: StoreRetriever) -> Wrapped[..., list[Record]]:
-        embedder = kit.query_embedder
-        signature = read_signature(kit.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None)
+    def _wrap_store(self, retriever: StoreRetriever) -> Wrapped[..., list[Record]]:
+        embedder = retriever.query_embedder
+        signature = read_signature(
+            retriever.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None
+        )
         self._factory.load_reranker()
-        return Wrapped(kit.search, signature, self._runtime_source(embed=embedder))
+        return Wrapped(retriever.search, signature, self._runtime_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
         """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.

@@ -29,6 +29,7 @@ from qtmiddleware.rag.answering.prompts import (
 )
 from qtmiddleware.rag.answering.reading import AnswerReader, shift_citations
 from qtmiddleware.retrieval.pipeline import retrieve
+from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows
@@ -296,12 +297,7 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
     """Record in *trace* what the call cost and how it ended. Returns the error it ended with."""
     if outcome.ok:
         reply = outcome.value
-        trace.spent(
-            calls=reply.calls,
-            input_tokens=reply.input_tokens,
-            output_tokens=reply.output_tokens,
-            cost_usd=reply.cost_usd,
-        )
+        record_cost(trace, reply)
         status = ("degraded", "truncated") if reply.truncated else ("ok", "")
         trace.stage(stage, outcome.seconds, *status)
         return None

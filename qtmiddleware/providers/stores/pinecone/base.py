@@ -154,9 +154,9 @@ class ModelRecord:
         model, dimension = str(held.get("embedding_model") or ""), int(restore_integer(held.get("dimension")) or 0)
         if (model, dimension) != (self._model, self._dimension):
             raise StoreError(
-                f"{self._where} was made {_made_by(model, dimension)}, not "
-                f"{_made_by(self._model, self._dimension)}: their vectors mean different things. Use it as it was "
-                "made, or ingest again into another store.namespace"
+                f"{self._where} was made {_describe_model(model, dimension)}, not "
+                f"{_describe_model(self._model, self._dimension)}: their vectors mean different things. Use it as it "
+                "was made, or ingest again into another store.namespace"
             )
         self._token = str(held.get("identity", ""))
 
@@ -177,7 +177,7 @@ class ModelRecord:
         self._token = token
 
 
-def _made_by(model: str, dimension: int) -> str:
+def _describe_model(model: str, dimension: int) -> str:
     """Who makes the vectors, for people; the model of a sparse index gives them no length."""
     if not model:
         return "by the index itself (store.integrated)"
