@@ -8,12 +8,16 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from clock import Clock
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+
+from tests.support.clock import Clock
+
+# Its assertions should explain themselves, though it is no module of tests.
+pytest.register_assert_rewrite("tests.support.store_contract")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,5 @@
+"""The command line, an index, and a service that answers."""
+
+from tests.support.command_line import built, folder, qtm, service
+
+__all__ = ["built", "folder", "qtm", "service"]

@@ -1,0 +1,256 @@
+"""``qtm bench`` on small data sets, with real vectors and recorded replies or a local service."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from qtmiddleware.cli import bench
+from qtmiddleware.config import Config
+from qtmiddleware.evaluation import FREE
+from tests.support.bench_service import BenchService
+from tests.support.bench_world import bridges_data, write_data, write_recording
+from tests.support.command_line import Ended
+from tests.support.testset_world import bridges
+
+Run = Callable[..., Ended]
+DATA = bridges_data()
+RECORDED = ("rewrite", "step_back", "hyde", "sub_queries")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    write_data(tmp_path / "set", DATA)
+    return "set"
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> str:
+    write_recording(tmp_path / "r.jsonl", DATA, *RECORDED)
+    return "r.jsonl"
+
+
+@pytest.fixture
+def chat() -> Iterator[BenchService]:
+    with HTTPServer(threaded=True) as server:
+        yield BenchService(server)
+
+
+def names(plain: dict[str, Any]) -> list[str]:
+    return [system["name"] for system in plain["systems"]]
+
+
+def test_recorded_replies_are_compared_and_reported(qtm: Run, data: str, recording: str, tmp_path: Path) -> None:
+    ended = qtm("bench", "--data", data, "--recordings", recording, "--report", "out/report", "--model-ms", "300")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("set: 6 questions, 12 passages\n")
+    table = [line.split("  ")[0].strip() for line in ended.out.splitlines()]
+    assert "combined, auto" in table
+    assert "…" not in ended.out
+    assert "\x1b" not in ended.out + ended.err
+    assert "left out: keywords, multi_query" in ended.err
+    assert "300 ms stand for the time of each" in ended.err
+    assert sorted(file.name for file in (tmp_path / "out" / "report").iterdir()) == [
+        "report.html", "report.json", "report.md",
+    ]  # fmt: skip
+    plain = json.loads((tmp_path / "out" / "report" / "report.json").read_text())
+    assert "multi_query" not in names(plain)
+    assert plain["verdict"] in ended.out
+
+
+def test_systems_are_chosen_by_name_and_a_program_may_read_what_came_of_them(
+    qtm: Run, data: str, recording: str
+) -> None:
+    chosen = ("--systems", "rules,combined, auto", "--no-deep", "--json")
+    plain = json.loads(qtm("bench", "--data", data, "--recordings", recording, *chosen).out)
+    assert names(plain) == ["raw", "rules", "combined, auto"]
+    assert "R@100" not in plain["systems"][0]["means"]
+    assert set(plain["systems"][2]["perQuery"]["nDCG@10"]) == {question.id for question in DATA.questions}
+    assert (len(plain["dataHash"]), plain["model"]) == (64, "recorded:r")
+
+
+def test_a_system_of_which_nothing_was_recorded_is_refused_and_not_told_to_be_free(
+    qtm: Run, data: str, recording: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.json").write_text('{"transformationType": "keywords"}')
+    for named, asked in (("multi_query", ("--systems", "rules,multi_query")), ("mine", ("-c", "mine.json"))):
+        ended = qtm("bench", "--data", data, "--recordings", recording, *asked)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.splitlines()[-1] == f"qtm: nothing was recorded that {named} would ask for; leave it out"
+
+
+def test_without_a_model_what_needs_none_is_compared(qtm: Run, data: str) -> None:
+    ended = qtm("bench", "--data", data, "--json", "--questions", "3", "--seed", "5", "--no-deep")
+    plain = json.loads(ended.out)
+    assert names(plain) == list(FREE)
+    assert (plain["questions"], plain["model"]) == (3, None)
+    assert "No language model was asked" in ended.err
+    assert "3 of 6 questions, drawn with seed 5." in plain["notes"]
+
+
+def test_config_files_are_systems_of_their_own(qtm: Run, data: str, recording: str, tmp_path: Path) -> None:
+    log = {"log": {"path": "queries.jsonl"}}
+    (tmp_path / "mine.json").write_text(json.dumps({"transformationType": "hyde", **log}))
+    (tmp_path / "yours.toml").write_text("transformationType = 'none'\n[keywordEvidence]\nweight = 0.6\n")
+    files = ("-c", "mine.json", "-c", "yours.toml")
+    ended = qtm("bench", "--data", data, "--recordings", recording, *files, "--systems", "raw", "--json", "--no-deep")
+    plain = json.loads(ended.out)
+    assert names(plain) == ["raw", "mine", "yours"]
+    assert [system["llmCalls"] for system in plain["systems"]] == [0, 6, 0]
+    assert not (tmp_path / "queries.jsonl").exists()
+
+
+def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None:
+    given = bench._read_own_settings(
+        Config.load({"transformationType": "combined", "fusion": {"weights": {"hyde": 2}}}, environ={})
+    )
+    assert given == {
+        "transformationType": "combined",
+        "fusion": {"weights": {"hyde": 2.0}},
+        "cache": {"enabled": False},
+        "log": {"path": None},
+    }
+
+
+def test_what_a_service_replies_is_recorded_and_replayed(qtm: Run, data: str, chat: BenchService) -> None:
+    asked = ("bench", "--data", data, "--systems", "multi_query,combined", "--json", "--no-deep")
+    live = qtm(*asked, "--record", "new/r.jsonl", "--concurrency", "3", QTM_LLM_BASE_URL=chat.url)
+    assert live.code == 0, live.err
+    assert chat.asked == {"multi_query": 6, "combined": 6}
+    replayed = qtm(*asked, "--recordings", "new/r.jsonl")
+    first, second = (json.loads(ended.out)["systems"] for ended in (live, replayed))
+    assert [system["perQuery"] for system in first] == [system["perQuery"] for system in second]
+    assert first[2]["inputTokens"] == 6 * 300
+    assert second[2]["costUsd"] > 0
+
+
+def test_a_test_set_is_written_benched_and_its_answers_are_judged(qtm: Run, chat: BenchService, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for passage in bridges(6):
+        (tmp_path / "docs" / f"{passage.id[:-2]}.txt").write_text(passage.text)
+    generate = ("bench", "--data", "made", "--generate", "4", "--docs", "docs")
+    ended = qtm(*generate, "--systems", "combined", "--judge", "3", "--no-deep", "--json", QTM_LLM_BASE_URL=chat.url)
+    assert ended.code == 0, ended.err
+    plain = json.loads(ended.out)
+    assert (plain["dataset"], plain["questions"]) == ("made", 4)
+    assert any("synthetic" in note for note in plain["notes"])
+    judged = plain["judged"]
+    assert (judged["baseline"], judged["challenger"]) == ("raw", "combined")
+    assert judged["ties"] == 3
+    assert any("wins 0, loses 0 and ties 3" in note for note in plain["notes"])
+    assert "4 questions about 6 passages are in made" in ended.err
+    asked = chat.asked.total()
+    again = qtm(*generate, QTM_LLM_BASE_URL=chat.url)
+    assert (again.code, chat.asked.total()) == (2, asked)
+    assert "made is there already" in again.err
+
+
+def test_that_there_is_nothing_to_judge_is_told_before_anything_is_asked(
+    qtm: Run, data: str, chat: BenchService
+) -> None:
+    ended = qtm("bench", "--data", data, "--systems", "raw", "--judge", "2", QTM_LLM_BASE_URL=chat.url)
+    assert (ended.code, ended.out, chat.asked.total()) == (2, "", 0)
+    assert "nothing to judge the baseline against" in ended.err
+
+
+def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat: BenchService) -> None:
+    chat.status = 401
+    ended = qtm("bench", "--data", data, "--systems", "rewrite,hyde", QTM_LLM_BASE_URL=chat.url)
+    assert ended.code == 1
+    assert ended.err.splitlines()[-1].startswith("qtm: gpt-6-luna answered none of the first 6 questions (unauth")
+    assert ended.out == ""
+    assert chat.asked.total() == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--data", "nowhere"), "nowhere/corpus.jsonl cannot be read"),
+        (("--systems", "raw,bm25"), "no system is called 'bm25'; there are: raw; "),
+        (("--systems", "combined"), "combined cannot be compared without a language model"),
+        (("--recordings", "none.jsonl"), "none.jsonl cannot be read"),
+        (("--generate", "3"), "--generate and --docs belong together"),
+        (("--generate", "3", "--docs", "set"), "No language model is configured"),
+        (("--judge", "3"), "No language model is configured"),
+        (("--judge", "3", "--recordings", "others.jsonl"), "recordings hold none of its answers"),
+        (("-c", "set/a.json", "-c", "a.json"), "two config files have the same name"),
+        (("-c", "rules.json"), "is named as a system is: rules"),
+        (("-c", "a.json", "-c", "b.json"), "more than one embeddingModel"),
+        (("--questions", "0"), "greater than or equal to 1"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_a_line(
+    qtm: Run, data: str, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "others.jsonl").write_text('{"_id": "z", "rewrite": "x"}\n')
+    for name in ("a", "rules", "set/a"):
+        (tmp_path / f"{name}.json").write_text("{}")
+    (tmp_path / "b.json").write_text('{"embeddingModel": "text-embedding-3-small"}')
+    ended = qtm("bench", "--data", data, *arguments)
+    assert ended.code == 2
+    assert said.replace("nowhere/", f"nowhere{os.sep}") in ended.err
+    assert "Traceback" not in ended.err
+    assert ended.out == ""
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(
+    qtm: Run, data: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    for folder, named in (("file", "file"), ("out", str(Path("out") / "report.html"))):
+        ended = qtm("bench", "--data", data, "--report", folder)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith(f"qtm: nothing can be written to {named}: ")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not (tmp_path / ".qtm").exists()
+
+
+def test_a_bad_line_is_named_by_its_file_and_number(qtm: Run, data: str, tmp_path: Path) -> None:
+    corpus = tmp_path / "set" / "corpus.jsonl"
+    lines = corpus.read_text().splitlines()
+    corpus.write_text("\n".join([*lines[:4], '{"_id": "x", "text": ', *lines[4:]]))
+    ended = qtm("bench", "--data", data)
+    assert (ended.code, ended.err) == (
+        2,
+        f"qtm: {Path('set') / 'corpus.jsonl'} line 5: is not JSON (Expecting value)\n",
+    )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
+def test_ctrl_c_loses_no_reply_that_had_come(data: str, tmp_path: Path) -> None:
+    with HTTPServer(threaded=True) as server:
+        chat = BenchService(server)
+        chat.holds_after = 3
+        command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "bench", "--data", data]
+        options = ["--systems", "rewrite", "--no-deep", "--json", "--concurrency", "2"]
+        environ = {**os.environ, "QTM_LLM_BASE_URL": chat.url}
+        running = subprocess.Popen(
+            [*command, *options], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        until = time.monotonic() + 40
+        while chat.asked.total() < 5 and time.monotonic() < until:
+            time.sleep(0.02)
+        # Those that had come are kept a moment later than they are counted here.
+        time.sleep(0.3)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=40)
+        chat.released.set()
+        assert (running.returncode, said.splitlines()[-1]) == (130, "qtm: interrupted")
+        asked = chat.asked.total()
+        chat.holds_after = None
+        done = subprocess.run(
+            [*command, *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=50, check=True
+        )
+        assert [system["llmCalls"] for system in json.loads(done.stdout)["systems"]] == [0, 6]
+        assert chat.asked.total() - asked == 3

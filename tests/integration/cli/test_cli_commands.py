@@ -1,0 +1,192 @@
+"""Every command but the demo, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from qtmiddleware.cli.config import find_shutdown_warnings
+from qtmiddleware.config import Config
+from tests.support.command_line import Ended
+
+Run = Callable[..., Ended]
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_question_becomes_keywords(qtm: Run) -> None:
+    ended = qtm("preprocess", "Does Jaco have any health concerns?")
+    assert (ended.code, ended.out) == (0, "jaco health concerns\n")
+
+
+def test_questions_come_from_a_pipe_one_a_line(qtm: Run) -> None:
+    ended = qtm("preprocess", text=b"health concerns?\n\nWhat are Jaco's favorite activities?\r\n")
+    assert (ended.code, ended.out) == (0, "health concerns\njaco's favorite activities\n")
+
+
+def test_json_holds_the_language_that_was_used(qtm: Run) -> None:
+    ended = qtm("preprocess", "--json", "¿Dónde está la biblioteca?")
+    assert json.loads(ended.out)[0]["language"] == "es"
+
+
+def test_a_terminal_that_lacks_a_character_shows_another(qtm: Run) -> None:
+    ended = qtm("preprocess", "Où est la bibliothèque ☂?", PYTHONIOENCODING="cp1252")
+    assert ended.code == 0
+    assert ended.out.startswith("biblioth")
+    assert "☂" not in ended.out
+
+
+def test_bytes_that_are_no_text_end_in_no_traceback(qtm: Run) -> None:
+    ended = qtm("preprocess", text=b"what is \xff\xfe wrong\n", PYTHONIOENCODING="utf-8:surrogateescape")
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("preprocess", " "), 2, "blank"),
+        (("preprocess", "--language", "xx", "where is it"), 2, "xx"),
+        (("config", "check", "missing.json"), 2, "missing.json"),
+        (("nonsense",), 2, "nonsense"),
+        (("demo", "--questions", "0"), 2, "questions"),
+        (("demo", "--question", "q99"), 2, "q99"),
+        (("transform", "Why is the sky blue?"), 1, "OPENAI_API_KEY"),
+    ],
+)
+def test_what_is_wrong_is_said_in_plain_words(qtm: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
+    ended = qtm(*arguments)
+    assert ended.code == code
+    assert words in ended.err
+    assert "Traceback" not in ended.err
+    assert ended.out == ""
+
+
+def test_a_bad_config_names_the_key(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"fusion": {"rrfk": 10}}', encoding="utf-8")
+    ended = qtm("config", "check", "bad.json")
+    assert ended.code == 2
+    assert "rrfK" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("model", "day", "said"),
+    [
+        ("gpt-4o-mini", "2026-11-22", "is shut down on 2027-01-14; its successor is gpt-6-luna"),
+        ("gpt-4o-mini-2024-07-18", "2027-01-13", "is shut down on 2027-01-14; its successor is gpt-6-luna"),
+        ("gpt-4o-mini", "2027-01-14", "was shut down on 2027-01-14; its successor is gpt-6-luna"),
+        ("o4-mini", "2026-11-22", "was shut down on 2026-10-23; its successor is gpt-5.6-terra"),
+        ("gpt-5.1", "2026-11-22", "is shut down on 2027-04-01; its successor is named at developers.openai.com"),
+        ("gpt-6-luna", "2026-11-22", None),
+        ("my-own", "2026-11-22", None),
+    ],
+)
+def test_a_model_with_a_known_end_is_warned_of_by_the_day_of_the_check(
+    model: str, day: str, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    settings = Config.load({"transformationModel": model, "chatModel": "gpt-6-luna"}, environ={}).settings
+    warnings = find_shutdown_warnings(settings, date.fromisoformat(day))
+    assert len(warnings) == (said is not None)
+    if said:
+        assert warnings[0].startswith(f"transformationModel {model} {said}")
+
+
+def test_a_check_warns_of_models_that_end_and_still_succeeds(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text('{"chatModel": "gpt-4o", "transformationModel": "gpt-3.5-turbo"}', "utf-8")
+    said = [
+        "transformationModel gpt-3.5-turbo was shut down on 2026-10-23; its successor is gpt-5.6-terra",
+        "chatModel gpt-4o",
+    ]
+    for command in ("check", "show"):
+        ended = qtm("config", command, "old.json")
+        assert ended.code == 0
+        assert all(f"warning: {it}" in " ".join(ended.err.split()) for it in said)
+    as_json = json.loads(qtm("config", "check", "old.json", "--json").out)
+    assert as_json["ok"]
+    assert [it.startswith(begin) for it, begin in zip(as_json["warnings"], said, strict=True)] == [True, True]
+
+
+def test_a_check_warns_of_a_log_whose_folder_is_missing(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text('{"log": {"path": "no/such/queries.jsonl"}}', "utf-8")
+    for command in ("check", "show"):
+        ended = qtm("config", command, "own.json")
+        assert ended.code == 0
+        said = "warning: log.path lies in no/such, which is no folder here; make it, or no query will be logged"
+        assert said in " ".join(ended.err.split())
+    assert not (tmp_path / "no").exists()
+    (tmp_path / "no" / "such").mkdir(parents=True)
+    assert "warning" not in qtm("config", "check", "own.json").err
+
+
+@pytest.mark.parametrize("variable", ["QTM_LLM_BASE_URL", "OPENAI_BASE_URL"])
+def test_a_server_of_the_users_own_keeps_its_models(qtm: Run, tmp_path: Path, variable: str) -> None:
+    (tmp_path / "old.json").write_text('{"chatModel": "gpt-4o"}', "utf-8")
+    ended = qtm("config", "check", "old.json", **{variable: "http://localhost:8000/v1"})
+    assert (ended.code, "warning" in ended.err) == (0, False)
+
+
+def test_no_ready_file_names_a_model_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    for path in (ROOT / "config").glob("*.config.json"):
+        assert find_shutdown_warnings(Config.load(path, environ={}).settings, date(2026, 11, 22)) == [], path.name
+
+
+def test_config_show_tells_where_each_value_came_from(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text('{"topK": 7}', encoding="utf-8")
+    rows = json.loads(qtm("config", "show", "own.json", "--json", QTM_CHUNK_SIZE="900").out)
+    found = {row["key"]: (row["value"], row["origin"]) for row in rows}
+    assert found["topK"] == (7, "file own.json")
+    assert found["chunkSize"] == (900, "environment QTM_CHUNK_SIZE")
+    assert found["chunkOverlap"] == (200, "default")
+
+
+def test_the_schema_is_the_one_in_the_repository(qtm: Run) -> None:
+    assert qtm("config", "schema").out == (ROOT / "config" / "schema.json").read_text(encoding="utf-8")
+
+
+def test_the_version_is_shown(qtm: Run) -> None:
+    assert qtm("--version").out.startswith("qtmiddleware 0.")
+
+
+def test_a_model_is_asked_where_its_address_is_set(qtm: Run, httpserver: HTTPServer) -> None:
+    reply = {"rewrite": "Rayleigh scattering of sunlight in the atmosphere"}
+    message = {"role": "assistant", "content": json.dumps(reply)}
+    httpserver.expect_request("/v1/chat/completions", method="POST").respond_with_json(
+        {"id": "1", "object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    )
+    ended = qtm(
+        "transform", "-t", "rewrite", "--json", "Why is the sky blue?", QTM_LLM_BASE_URL=httpserver.url_for("/v1")
+    )
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)[0]["rewrite"] == reply["rewrite"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f'{sys.executable} -c "from qtmiddleware.cli import main; main()" config show | head -n 1'
+    ended = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, timeout=50, check=False)
+    assert ended.stderr == b""
+
+
+def test_ctrl_c_ends_cleanly() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "preprocess"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"Does Jaco have any health concerns?\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"jaco health concerns\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in err

@@ -1,0 +1,228 @@
+"""``qtm query`` as its users have it: at a terminal, and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qtmiddleware.cli.asked import Asker
+from qtmiddleware.cli.session import KINDS, LEAVING, Session, find_kind
+from qtmiddleware.cli.show import present
+from qtmiddleware.config import Config
+from qtmiddleware.config.settings import TransformationType
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.stores import MemoryStore
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+from tests.support.answering_service import TRANSFORMED, AnsweringService
+from tests.support.command_line import Ended
+from tests.support.conversing import HEALTH, QUESTION, environ
+from tests.support.terminal import CTRL_C, CTRL_D, UP, Terminal
+
+Run = Callable[..., Ended]
+READY = ("for more.", "\n>")
+
+
+def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -> None:
+    with Terminal("query", folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
+        menu = terminal.wait_for("type [none]:")
+        assert all(f"{number}. {kind} - " in menu for number, kind in enumerate(KINDS, start=1))
+        terminal.type("twelve")
+        terminal.wait_for("There is no such type", "type [none]:")
+        terminal.type("1")
+        terminal.wait_for("Current transformation type: rewrite", *READY)
+
+        terminal.type(QUESTION)
+        told = terminal.wait_for(f"{HEALTH} [1]", "Sources:", "Transformed:", "Scores: [1] 0.", "\n>")
+        assert "[1] The vet's report (vet.pdf), page 3 (score 0." in told
+        assert f"rewrite: {TRANSFORMED['rewrite']}" in told
+        assert "2 LLM calls, 200 + 40 tokens, $0.000040)" in told
+        assert "degraded" not in told
+
+        terminal.type("And last year?")
+        terminal.wait_for("standalone: And last year of Jaco?", "\n>")
+        said = [(turn["role"], turn["content"]) for turn in service.transformed[-1]["history"]]
+        assert said == [("user", QUESTION), ("assistant", f"{HEALTH} [1]")]
+
+        terminal.type("tt")
+        terminal.wait_for("type [rewrite]:")
+        terminal.type("step-back")
+        terminal.wait_for("Transformation type set to: stepback", "\n>")
+        terminal.type(":type 5")
+        terminal.wait_for("set to: combined", "\n>")
+        terminal.type("tt")
+        terminal.wait_for("type [combined]:")
+        terminal.type("")
+        terminal.wait_for("set to: combined", "\n>")
+        terminal.type("half a question", enter=False)
+        terminal.wait_for("half a question")
+        terminal.type(CTRL_C, enter=False)
+        terminal.wait_for("\n>")
+        terminal.type(UP * 4)
+        terminal.wait_for("step-back: How healthy is Jaco?", "\n>")
+        assert service.answered[-1]["question"] == "And last year?"
+        terminal.type(b"\xe9t\xe9?")
+        terminal.wait_for("Sources:", "\n>")
+        assert service.answered[-1]["question"] == "\ufffdt\ufffd?"
+        terminal.type(CTRL_D, enter=False)
+        assert terminal.ended() == 0
+    kept = folder / "state" / "qtmiddleware" / "history"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    typed = [line[1:] for line in kept.read_text(encoding="utf-8").splitlines() if line.startswith("+")]
+    assert typed == [QUESTION, "And last year?", "tt", ":type 5", "tt", "And last year?", "\ufffdt\ufffd?"]
+
+
+def test_ctrl_c_stops_an_answer_and_the_session_goes_on(folder: Path, service: AnsweringService) -> None:
+    service.holds = True
+    arguments = ("query", "--type", "none", "--no-history")
+    with Terminal(*arguments, folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
+        terminal.wait_for(*READY)
+        terminal.type(QUESTION)
+        terminal.wait_for("Jaco has")
+        terminal.type(CTRL_C, enter=False)
+        stopped = terminal.wait_for("Stopped.", "\n>")
+        assert "Sources" not in stopped
+        service.holds = False
+        terminal.type("Is he ill?")
+        terminal.wait_for(f"{HEALTH} [1]", "Sources:", "\n>")
+        assert [turn["content"] for turn in service.answered[-1]["history"]] == [QUESTION]
+        terminal.type("exit")
+        assert terminal.ended() == 0
+    assert not (folder / "state").exists()
+
+
+def test_without_a_key_a_plain_terminal_shows_passages_and_no_escape_sequence(folder: Path) -> None:
+    plain = environ(folder, TERM="dumb", PYTHONIOENCODING="ascii")
+    with Terminal("query", "--type", "combined", folder=folder, environ=plain) as terminal:
+        assert "No language model is configured: set OPENAI_API_KEY" in terminal.wait_for("type: none", *READY)
+        terminal.type("What does Jaco eat?")
+        told = terminal.wait_for("Passages:", "no LLM calls)", "\n>")
+        assert "food.txt (score 0." in told
+        assert "na?ve, but [31mgood for him" in told
+        terminal.type("tt")
+        terminal.wait_for("Until then the transformation type is none.", "\n>")
+        terminal.type(CTRL_D, enter=False)
+        assert terminal.ended() == 0
+    assert b"\x1b" not in terminal.raw
+
+
+def test_a_pipe_holds_one_question_a_line_each_for_itself(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    service.refused = {"Is he ill?"}
+    text = (
+        f"\ufeff{QUESTION}\r\n\n:type rewrite\n:nope\ntt\nIs he ill?\n".encode()
+        + b"What \xff does he eat?\nexit\nMore?\n"
+    )
+    ended = qtm("query", text=text, QTM_LLM_BASE_URL=service.url)
+    assert ended.code == 0, ended.err
+    assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "What \ufffd does he eat?"]
+    assert [it["query"] for it in service.transformed] == ["Is he ill?", "What \ufffd does he eat?"]
+    assert not any("history" in it for it in service.requests)
+    assert ended.out.startswith(f"{HEALTH} [1]\n")
+    assert ended.out.count("Passages:") == 1
+    assert "No answer: " in ended.err
+    assert "There is no command :nope" in ended.err
+    assert "Traceback" not in ended.err
+    assert "degraded" not in ended.err
+    assert ">" not in ended.out + ended.err
+
+
+def test_a_pipe_may_be_a_conversation_and_be_explained(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    text = f"{QUESTION}\n:explain\nAnd last year?\n:clear\nAnd now?\n:config\n:help\n".encode()
+    ended = qtm("query", "--chat", "-t", "decompose", text=text, QTM_LLM_BASE_URL=service.url)
+    assert ended.code == 0, ended.err
+    assert [len(it.get("history", ())) for it in service.answered] == [0, 2, 0]
+    for told in (
+        "asked the model: always",
+        "sub-query, weight 0.40",
+        "Fusion     anchored: ",
+        "Keywords   weight 0.35",
+    ):
+        assert told in ended.out
+    assert 'transformationType  "decompose"  (' in ended.out
+    assert "forget the conversation" in ended.out
+
+
+def test_json_lines_hold_everything_and_nothing_else(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    service.refused = {"Is he ill?"}
+    text = f"{QUESTION}\n:config\nIs he ill?\n{'x' * 9_000}\n".encode()
+    ended = qtm("query", "--json", "-t", "keywords", text=text, QTM_LLM_BASE_URL=service.url)
+    assert ended.code == 0, ended.err
+    first, second, third = map(json.loads, ended.out.splitlines())
+    assert (first["question"], first["answer"], first["found"]) == (QUESTION, f"{HEALTH} [1]", True)
+    (cited,) = first["citations"]
+    assert first["answer"][cited["start"] : cited["end"]] == "[1]"
+    assert (cited["number"], cited["id"], cited["source"], cited["page"]) == (1, "health", "vet.pdf", 3)
+    assert first["passages"][0]["text"] == HEALTH
+    assert first["trace"]["llm_calls"] == 2
+    assert (second["answer"], second["found"], second["error"]["reason"]) == (None, None, "unavailable")
+    assert len(second["passages"]) == 4
+    assert (third["passages"], third["error"]["reason"]) == ([], "failed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("query",), 1, "qtm ingest"),
+        (("query", "--type", "rewritten"), 2, "transformationType"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(qtm: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
+    ended = qtm(*arguments, text=b"Where?\n")
+    assert (ended.code, ended.out) == (code, "")
+    assert words in ended.err
+
+
+def test_every_question_failing_is_a_failure(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    service.refused = {QUESTION}
+    ended = qtm("query", text=f"{QUESTION}\n".encode(), QTM_LLM_BASE_URL=service.url)
+    assert ended.code == 1
+    assert HEALTH in ended.out
+
+
+def test_every_type_is_offered_and_found_by_number_and_by_name() -> None:
+    assert set(KINDS) == set(get_args(TransformationType))
+    # The seed's own numbers.
+    assert tuple(KINDS)[:4] == ("rewrite", "stepback", "decompose", "all")
+    for number, kind in enumerate(KINDS, start=1):
+        assert find_kind(f" {number} ") == find_kind(kind.replace("_", "-").upper()) == kind
+    assert find_kind("0") is find_kind("10") is find_kind("") is None
+
+
+def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(capsys: pytest.CaptureFixture[str]) -> None:
+    store = MemoryStore(embedding_model="letters", dimension=2)
+    store.upsert([Passage("one", "One.", {"source": "a\n  [9] made up"})], [[1.0, 0.0]])
+    embedder = CallableEmbedder(letters, name="letters", dimension=2)
+    with QueryMiddleware(
+        {"answer": {"mode": "plain"}}, client=lambda it: "A part [1].", store=store, embedder=embedder
+    ) as it:
+        asked = Asker(middleware=it, answers=True).ask(QUESTION, kind="none")
+    present(replace(asked, streamed="Both are"))
+    shown = capsys.readouterr()
+    assert shown.err == "The answer broke off; one of its parts stands in for it:\n"
+    # Nor can what a document is called look like a line of ours.
+    assert shown.out.startswith("A part [1].\n\nSources:\n  [1] a [9] made up (score ")
+
+
+def letters(texts: list[str]) -> list[list[float]]:
+    return [[1.0 + len(it), 1.0] for it in texts]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text().filter(lambda text: text.strip() not in LEAVING))
+def test_whatever_is_typed_the_session_goes_on(text: str) -> None:
+    store = MemoryStore(embedding_model="letters", dimension=2)
+    store.upsert([Passage("one", "\x1b]0;one\x07"), Passage("two", "two")], [[1.0, 0.0], [0.0, 1.0]])
+    embedder = CallableEmbedder(letters, name="letters", dimension=2)
+    config = Config.load({}, environ={})
+    with QueryMiddleware(config, store=store, embedder=embedder) as middleware:
+        session = Session(Asker(middleware=middleware, answers=False), config, "none", chat=True)
+        assert session.take(text)
+        assert session.failed == 0

@@ -1,0 +1,77 @@
+"""A handler of AWS Lambda, as docs/deploy.md writes it, in a process that is reused, frozen and thawed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.concurrency_world import ChatHouse
+from tests.support.deploy_world import IDS, QUESTION, Process, running
+
+RUNTIME: Final = """
+import errno, json, os, sys
+
+def refuse_to_write(event, arguments):
+    if event in ("os.mkdir", "os.remove", "os.rename", "os.symlink", "sqlite3.connect"):
+        raise OSError(errno.EROFS, "Read-only file system", str(arguments[0]))
+    if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and arguments[0] != os.devnull:
+        raise OSError(errno.EROFS, "Read-only file system", str(arguments[0]))
+
+sys.addaudithook(refuse_to_write)
+from handler import handler
+
+print("begun", flush=True)
+for line in sys.stdin:
+    print(json.dumps(handler(json.loads(line), None)), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def function(recipes: Path, env: dict[str, str]) -> Iterator[Process]:
+    """One process that cannot write anywhere and has no home."""
+    (recipes / "runtime.py").write_text(RUNTIME, encoding="utf-8")
+    started = Process(recipes, "runtime.py", env={name: it for name, it in env.items() if name != "HOME"})
+    with running(started):
+        assert started.hear() == "begun"
+        yield started
+
+
+def event(question: str) -> str:
+    return json.dumps({"question": question})
+
+
+def is_full(reply: str) -> bool:
+    answered = json.loads(reply)
+    return answered["status"] == "full" and [it["id"] for it in answered["passages"]] == IDS
+
+
+def test_a_reused_process_answers_on_a_read_only_file_system_without_a_home(function: Process) -> None:
+    assert is_full(function.ask(event(QUESTION)))
+    assert is_full(function.ask(event("Which dog does Jaco like?")))
+    assert function.complaints == ""
+
+
+def test_a_process_frozen_between_two_requests_answers_after_it_was_thawed(function: Process) -> None:
+    assert is_full(function.ask(event(f"{QUESTION} And before?")))
+    function.freeze()
+    function.tell(event(f"{QUESTION} And after?"))
+    function.thaw()
+    assert is_full(function.hear())
+
+
+def test_a_process_frozen_while_the_model_thinks_answers_after_it_was_thawed(
+    function: Process, house: ChatHouse
+) -> None:
+    house.asked.clear()
+    house.hangs = True
+    function.tell(event(f"{QUESTION} And meanwhile?"))
+    assert house.asked.wait(30)
+    function.freeze()
+    house.hangs = False
+    house.released.set()
+    function.thaw()
+    assert is_full(function.hear())

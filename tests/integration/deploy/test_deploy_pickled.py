@@ -1,0 +1,38 @@
+"""Functions and classes that Ray and Dask send to their workers, as docs/deploy.md writes them."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import cloudpickle
+import pytest
+
+from tests.support.deploy_world import QUESTION
+
+WORKER: Final = f"""
+import pickle, sys
+
+search, searcher, retrieve = pickle.load(sys.stdin.buffer)
+kept = searcher()
+found = [search({QUESTION!r}), search("Who is Jaco?"), kept.search({QUESTION!r})]
+print([it["status"] for it in found], retrieve({QUESTION!r})[0]["id"], sys.modules["retrieval"].retrieve is retrieve)
+"""
+
+
+def test_what_makes_the_middleware_in_the_worker_can_be_sent_there(
+    recipes: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = runpy.run_path(str(recipes / "jobs.py"), run_name="__main__")
+    monkeypatch.syspath_prepend(recipes)
+    monkeypatch.delitem(sys.modules, "retrieval", raising=False)
+    sent = cloudpickle.dumps((jobs["search"], jobs["Searcher"], import_module("retrieval").retrieve))
+    monkeypatch.delitem(sys.modules, "retrieval")
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER], input=sent, cwd=recipes, env=env, capture_output=True, timeout=50, check=False
+    )
+    assert (done.stdout.decode(), done.stderr) == ("['full', 'full', 'full'] a True\n", b"")

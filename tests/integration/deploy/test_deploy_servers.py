@@ -1,0 +1,74 @@
+"""Requests to web servers of every kind, as docs/deploy.md runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.support.concurrency_world import ChatHouse
+from tests.support.deploy_world import IDS, QUESTION, Server, running
+
+COMMANDS: Final = {
+    "uvicorn with two workers": ["uvicorn", "api:app", "--workers", "2", "--fd", "{fd}"],
+    "gunicorn preloaded and used before": [
+        "gunicorn",
+        "used:app",
+        "--workers",
+        "2",
+        "--bind",
+        "fd://{fd}",
+        "--preload",
+    ],
+    "gunicorn with threads": ["gunicorn", "wsgi:app", "--bind", "fd://{fd}", "-k", "gthread", "--threads", "4"],
+    "gunicorn with gevent patched first": [
+        "gunicorn",
+        "wsgi:app",
+        "--bind",
+        "fd://{fd}",
+        "-c",
+        "gunicorn_gevent.conf.py",
+    ],
+}
+USED = f"""
+from retrieval import retrieve
+from wsgi import app
+
+assert retrieve.retrieve({QUESTION!r}).status == "full"
+"""
+REQUESTS: Final = 16
+
+
+@pytest.fixture(scope="module")
+def servers(recipes: Path, env: dict[str, str]) -> Iterator[dict[str, Server]]:
+    """All of them, started side by side."""
+    (recipes / "used.py").write_text(USED, encoding="utf-8")
+    quiet = {"gunicorn": ["--no-control-socket", "--worker-tmp-dir", str(recipes)], "uvicorn": []}
+    started = {kind: Server(recipes, "-m", *command, *quiet[command[0]], env=env) for kind, command in COMMANDS.items()}
+    with running(*started.values()):
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with httpx.Client(timeout=50, trust_env=False) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_every_request_is_answered_in_full_and_the_server_ends_well(
+    kind: str, servers: dict[str, Server], client: httpx.Client, house: ChatHouse
+) -> None:
+    server, asked_before = servers[kind], house.calls
+    questions = [f"{QUESTION[:-1]} about {kind} number {number}?" for number in range(REQUESTS)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda question: server.search(client, question), questions))
+    assert [it["status"] for it in answers] == ["full"] * REQUESTS, server.complaints
+    assert all([passage["id"] for passage in it["passages"]] == IDS for it in answers)
+    assert house.calls - asked_before >= REQUESTS
+    assert server.end() == 0, server.complaints
+    assert "Traceback" not in server.complaints

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from qtmiddleware.errors import EmbeddingError, MissingExtra
+from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers.embedders import MiniLMEmbedder, SentenceTransformersEmbedder, embedder_named
+from qtmiddleware.providers.embedders.minilm.files import find_installed_files, hash_file
+from tests.support.tiny_models import embedder_folder, minilm_folder
+
+SENTENCES = [
+    "Does Jaco have any health concerns?",
+    "Jaco has no health concerns.",
+    "The strategy of Nike is to sell shoes directly to its customers.",
+    "¿Dónde está la estación de tren?",
+    "",
+    "half \ud83d done",
+    "Wie geht es Jaco? " * 200,
+]
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return embedder_folder(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def embedder(folder: Path) -> SentenceTransformersEmbedder:
+    return SentenceTransformersEmbedder(str(folder), device="cpu")
+
+
+def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: Path) -> None:
+    official = find_installed_files()
+    assert official is not None
+    folder = minilm_folder(tmp_path / "minilm", official.weights, official.tokenizer)
+    one = np.array(SentenceTransformersEmbedder(str(folder), device="cpu").embed(SENTENCES))
+    other = np.array(MiniLMEmbedder().embed(SENTENCES))
+    assert one.shape == other.shape == (len(SENTENCES), 384)
+    assert np.abs(one - other).max() < 1e-5
+
+
+def test_it_is_an_embedder_named_by_its_folder(embedder: SentenceTransformersEmbedder, folder: Path) -> None:
+    assert isinstance(embedder, Embedder)
+    assert (embedder.name, embedder.dimension) == (str(folder), 16)
+    assert isinstance(embedder_named(str(folder)), SentenceTransformersEmbedder)
+
+
+def test_vectors_are_floats_of_length_1(embedder: SentenceTransformersEmbedder) -> None:
+    vectors = embedder.embed(SENTENCES)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(SENTENCES)), abs=1e-5)
+    assert {type(number) for vector in vectors for number in vector} == {float}
+
+
+def test_shortened_vectors_are_the_beginning_made_of_length_1(
+    embedder: SentenceTransformersEmbedder, folder: Path
+) -> None:
+    short = SentenceTransformersEmbedder(str(folder), device="cpu", dimensions=5)
+    assert short.dimension == 5
+    whole = np.array(embedder.embed(SENTENCES))[:, :5]
+    expected = whole / np.linalg.norm(whole, axis=1, keepdims=True)
+    assert np.abs(np.array(short.embed(SENTENCES)) - expected).max() < 1e-5
+
+
+def test_more_numbers_than_the_model_has_are_an_embedding_error(folder: Path) -> None:
+    with pytest.raises(EmbeddingError, match="of 16 numbers, not 99"):
+        SentenceTransformersEmbedder(str(folder), device="cpu", dimensions=99).embed(["a"])
+
+
+def test_a_text_has_the_same_vector_in_any_company_and_order_is_kept(folder: Path) -> None:
+    texts = [f"{'word ' * (number * 7 % 11)}{number}" for number in range(12)]
+    small = SentenceTransformersEmbedder(str(folder), device="cpu", batch_size=5)
+    together = np.array(small.embed(texts))
+    alone = np.array([small.embed([text])[0] for text in texts])
+    assert np.abs(together - alone).max() < 1e-5
+
+
+def test_a_text_longer_than_the_model_reads_is_cut(embedder: SentenceTransformersEmbedder) -> None:
+    whole, longer = embedder.embed(["word " * 30, "word " * 300_000])
+    assert longer == pytest.approx(whole, abs=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.text(st.characters(), max_size=60), min_size=1, max_size=4))
+def test_any_text_has_a_finite_vector(embedder: SentenceTransformersEmbedder, texts: list[str]) -> None:
+    vectors = np.array(embedder.embed(texts))
+    assert vectors.shape == (len(texts), 16)
+    assert np.isfinite(vectors).all()
+
+
+def test_no_texts_load_nothing() -> None:
+    assert SentenceTransformersEmbedder("nobody/none").embed([]) == []
+
+
+def test_threads_share_one_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sentence_transformers
+
+    loads = []
+    plain = sentence_transformers.SentenceTransformer
+    monkeypatch.setattr(
+        sentence_transformers, "SentenceTransformer", lambda *a, **k: (loads.append(a), plain(*a, **k))[1]
+    )
+    shared = SentenceTransformersEmbedder(str(folder), device="cpu")
+    texts = ["one", "two words " * 40, "a", "word " * 5] * 4
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda text: shared.embed([text])[0], texts))
+    assert loads == [(str(folder),)]
+    assert np.abs(np.array(found) - np.array(shared.embed(texts))).max() < 1e-5
+
+
+def test_loading_says_nothing_but_one_line_of_ours(
+    folder: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers.utils import logging as bars
+
+    with caplog.at_level(logging.INFO):
+        SentenceTransformersEmbedder(str(folder), device="cpu").embed(SENTENCES)
+    assert capfd.readouterr() == ("", "")
+    assert [record.getMessage() for record in caplog.records] == [f"loading {folder}"]
+    assert bars.is_progress_bar_enabled()
+
+
+def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> None:
+    for name in ("nobody/none", "bare-name"):
+        with pytest.raises(EmbeddingError, match=rf"{name}.*hub cannot be reached.*name a folder"):
+            SentenceTransformersEmbedder(name).embed(["a"])
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such", "~/no-such", "no/such/folder", "no\\such"])
+def test_a_folder_that_is_not_there_is_no_matter_of_the_hub(name: str) -> None:
+    with pytest.raises(EmbeddingError) as caught:
+        SentenceTransformersEmbedder(name).embed(["a"])
+    assert str(caught.value).startswith(f"there is no folder {name};")
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddingError, match=rf"the folder {tmp_path} holds no model"):
+        SentenceTransformersEmbedder(str(tmp_path)).embed(["a"])
+
+
+def test_a_folder_does_not_take_the_place_of_a_model_of_the_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "tiny").symlink_to(folder, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EmbeddingError, match=r"write \./vendor/tiny to have the folder"):
+        SentenceTransformersEmbedder("vendor/tiny").embed(["a"])
+    assert SentenceTransformersEmbedder("./vendor/tiny").embed(["a"])
+
+
+def test_a_folder_does_not_take_the_place_of_a_model_of_one_word(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sentence-transformers").mkdir()
+    (tmp_path / "sentence-transformers" / "tiny").symlink_to(folder, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EmbeddingError, match=r"write \./sentence-transformers/tiny to have the folder"):
+        SentenceTransformersEmbedder("tiny").embed(["a"])
+
+
+@pytest.fixture
+def hub(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HTTPServer:
+    """The place of the model hub, with an empty cache."""
+    address = httpserver.url_for("").rstrip("/")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None)
+    return httpserver
+
+
+def test_a_model_of_the_hub_is_fetched_by_its_name_once(
+    hub: HTTPServer, folder: Path, embedder: SentenceTransformersEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(request: Request) -> Response:
+        file = folder / request.path.split("/", 5)[5]
+        if not file.is_file():
+            return Response(status=404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40})
+        return Response(file.read_bytes(), headers={"ETag": f'"{hash_file(file)}"', "X-Repo-Commit": "c" * 40})
+
+    files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+    about = {"id": "org/tiny", "sha": "c" * 40, "siblings": [{"rfilename": name} for name in files]}
+    tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in files]
+    hub.expect_request(re.compile("/api/models/org/tiny/tree/.*")).respond_with_json(tree)
+    hub.expect_request(re.compile("/api/models/org/tiny.*")).respond_with_json(about)
+    hub.expect_request(re.compile("/org/tiny/resolve/.*")).respond_with_handler(serve)
+    expected = embedder.embed(["one"])
+    assert SentenceTransformersEmbedder("org/tiny", device="cpu").embed(["one"]) == expected
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    fetched = len(hub.log)
+    assert SentenceTransformersEmbedder("org/tiny", device="cpu").embed(["one"]) == expected
+    assert len(hub.log) == fetched
+
+
+def test_a_name_the_hub_does_not_know_says_to_check_it(hub: HTTPServer) -> None:
+    hub.expect_request("/api/models/nobody/none").respond_with_handler(
+        lambda request: Response(status=404, headers={"X-Error-Code": "RepoNotFound"})
+    )
+    with pytest.raises(EmbeddingError, match=r"'nobody/none' cannot be loaded.*check the name"):
+        SentenceTransformersEmbedder("nobody/none").embed(["a"])
+
+
+def test_the_hub_hears_nothing_of_a_folder(
+    hub: HTTPServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "client").mkdir()
+    (tmp_path / "client" / "secret").symlink_to(folder, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    assert SentenceTransformersEmbedder("./client/secret").embed(["a"])
+    assert hub.log == []
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_repeated(hub: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = hub.url_for("").rstrip("/").replace("//", "//me:passw0rd@")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    hub.expect_request(re.compile("/.*")).respond_with_data(status=401)
+    with pytest.raises(EmbeddingError, match="cannot be loaded") as caught:
+        SentenceTransformersEmbedder("nobody/none").embed(["a"])
+    assert "passw0rd" not in str(caught.value)
+
+
+def test_a_hub_that_is_down_is_not_waited_for(hub: HTTPServer) -> None:
+    hub.expect_request("/api/models/nobody/none").respond_with_data("down", status=503)
+    with pytest.raises(EmbeddingError, match="hub cannot be reached"):
+        SentenceTransformersEmbedder("nobody/none").embed(["a"])
+    assert [request.path for request, _ in hub.log if "none" in request.path] == ["/api/models/nobody/none"]
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingExtra, match=r"sentence-transformers is not installed.*qtmiddleware\[models\]"):
+        SentenceTransformersEmbedder("nobody/none").embed(["a"])
+
+
+def test_nothing_heavy_is_imported_before_the_first_use() -> None:
+    script = (
+        "import sys; from qtmiddleware.providers.embedders import SentenceTransformersEmbedder as E\n"
+        "repr(E('a/b').name)\n"
+        "print(sorted({'numpy', 'torch', 'transformers', 'sentence_transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=50)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError, ModelError, WrapError
+from qtmiddleware.evaluation import Dataset, Question, chosen
+from qtmiddleware.evaluation.bench import (
+    Bench,
+    CachedEmbedder,
+    CachedModel,
+    ask_ahead,
+    asked_model,
+    open_bench,
+    open_index,
+)
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
+from tests.support.bench_world import CountingEmbedder, bridges_data, write_data, write_recording
+
+DATA = bridges_data()
+SETTINGS = Settings()
+RECORDED = ("rewrite", "step_back", "hyde", "sub_queries")
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+class Slow(ScriptedModel):
+    """Takes *seconds* for a reply; *most* is how many it wrote at a time."""
+
+    def __init__(self, seconds: float = 0.01) -> None:
+        super().__init__({"rewrite": "Since when is it open?", "hyde": "It opened in 1850."}, seconds=seconds)
+        self.at_work = self.most = 0
+        self._counting = Lock()
+
+    def _counted(self, by: int) -> None:
+        with self._counting:
+            self.at_work += by
+            self.most = max(self.most, self.at_work)
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        self._counted(1)
+        try:
+            return await super().acomplete(prompt, deadline)
+        finally:
+            self._counted(-1)
+
+
+def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: Path) -> None:
+    folder = write_data(tmp_path / "set", DATA)
+    with open_bench(folder, settings=SETTINGS, cache=cache) as opened:
+        found = opened.measure(chosen(["rules"]), deep=True)
+    assert (found.dataset, found.questions, found.passages) == ("set", 6, 12)
+    assert found["rules"].means["R@100"] == 1.0
+    assert found.data_hash == replace(DATA, name="set").data_hash
+    assert "No language model was asked" in found.notes[0]
+    assert not opened.has_model
+
+
+def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = chosen(["rewrite", "combined, auto"])
+    model = Slow()
+    with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
+        first = opened.measure(systems, deep=True)
+    asked = len(model.prompts)
+    assert asked >= 6
+    inner = CountingEmbedder()
+    monkeypatch.setattr("qtmiddleware.evaluation.bench.opening.embedder_named", lambda *_, **__: Unused(inner))
+    with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
+        second = opened.measure(systems, deep=True)
+    assert (len(model.prompts), inner.texts) == (asked, [])
+    for name in systems:
+        assert second[name].per_query == first[name].per_query
+        assert (second[name].llm_calls, second[name].cost_usd) == (first[name].llm_calls, first[name].cost_usd)
+
+
+class Unused(CountingEmbedder):
+    """Stands for the real model, and is never to be asked."""
+
+    name = "all-MiniLM-L6-v2"
+    dimension = 384
+
+    def __init__(self, inner: CountingEmbedder) -> None:
+        super().__init__()
+        self.texts = inner.texts
+
+
+def test_the_time_of_replies_that_were_asked_ahead_is_told(cache: Path) -> None:
+    with open_bench(DATA, settings=SETTINGS, client=Slow(0.2), cache=cache) as opened:
+        found = opened.measure(chosen(["rewrite"]))
+    assert found["rewrite"].added_ms.p50 >= 200
+    assert found["rewrite"].stages_ms["model, replayed"].p50 >= 200
+    assert "model, replayed" not in found["raw"].stages_ms
+
+
+def test_the_environment_changes_no_system(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QTM_HYBRID_ENABLED", "true")
+    monkeypatch.setenv("QTM_TRANSFORMATION_TYPE", "rewrite")
+    model = ScriptedModel({})
+    with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
+        found = opened.measure(chosen(["rules"]) | {"own": {"fusion": {"rrfK": 5}}})
+    assert [score.llm_calls for score in found.systems] == [0, 0, 0]
+    assert model.prompts == []
+
+
+def test_so_many_questions_are_asked_at_a_time(cache: Path) -> None:
+    model = Slow(0.05)
+    with open_bench(DATA, settings=SETTINGS, client=model, cache=cache, concurrency=3) as opened:
+        opened.measure(chosen(["rewrite", "hyde"]))
+    assert model.most == 3
+    assert Counter(prompt.mode for prompt in model.prompts) == {"rewrite": 6, "hyde": 6}
+
+
+def test_the_model_is_not_asked_ahead_where_a_gate_decides(cache: Path) -> None:
+    model = CachedModel(ScriptedModel({"rewrite": "Since when is it open?"}), cache / "cache.sqlite")
+    told: list[tuple[str, int, int]] = []
+    data = bridges_data(history=True)
+    ask_ahead(model, data, chosen(["rules", "combined, auto", "rewrite"]), progress=lambda *step: told.append(step))
+    model.close()
+    # The follow-up is asked about whatever was found.
+    assert told == [("asking: combined, auto", 1, 1), *(("asking: rewrite", done, 7) for done in range(1, 8))]
+
+
+async def test_asking_ahead_inside_a_running_loop_names_the_way_out() -> None:
+    with pytest.raises(WrapError, match=r"asyncio\.to_thread"):
+        ask_ahead(ScriptedModel({"rewrite": "x"}), DATA, chosen(["rewrite"]))
+
+
+def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:
+    model = ScriptedModel(ModelError("unauthorized"))
+    with (
+        open_bench(DATA, settings=SETTINGS, client=model, cache=cache, concurrency=2) as opened,
+        pytest.raises(ModelError, match="answered none of the first 2 questions") as caught,
+    ):
+        opened.measure(chosen(["rewrite", "hyde"]))
+    assert caught.value.reason == "unauthorized"
+    assert len(model.prompts) == 2
+
+
+def test_a_model_that_fails_now_and_then_is_asked_on(cache: Path) -> None:
+    def moody(prompt: Prompt) -> Any:
+        return ModelError("unavailable") if "Arlo" in prompt.query else {"rewrite": "Since when is it open?"}
+
+    with open_bench(DATA, settings=SETTINGS, client=ScriptedModel(moody), cache=cache) as opened:
+        found = opened.measure(chosen(["rewrite"]))
+    assert (found["rewrite"].degraded, found["rewrite"].llm_calls) == (1, 6)
+
+
+def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(tmp_path: Path, cache: Path) -> None:
+    recording = write_recording(tmp_path / "r.jsonl", DATA.first(4), *RECORDED)
+    with open_bench(DATA, settings=SETTINGS, recordings=recording, model_ms=250, cache=cache) as opened:
+        found = opened.measure(chosen(["combined"]))
+    assert (found.questions, opened.has_model, opened.recorded) == (4, True, frozenset(RECORDED))
+    assert found.notes == (
+        "Recorded replies of a language model (r.jsonl): none was asked, and 250 ms stand for the time of each.",
+        "4 of 6 questions were recorded; the others are left out.",
+        "Tokens are estimated, 4 characters each; money by the prices of gpt-6-luna.",
+    )
+    assert found["combined"].added_ms.p50 >= 250
+    assert found["combined"].cost_usd is not None
+    assert found["combined"].cost_usd > 0
+    assert (found["combined"].llm_calls, found["combined"].degraded) == (4, 0)
+
+
+def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(tmp_path: Path, cache: Path) -> None:
+    first = DATA.questions[0]
+    twin = Question("twin", first.text)
+    data = Dataset(DATA.name, DATA.passages, (first, twin), {it.id: DATA.qrels[first.id] for it in (first, twin)})
+    recording = write_recording(tmp_path / "r.jsonl", DATA.first(1), *RECORDED)
+    with open_bench(data, settings=SETTINGS, recordings=recording, cache=cache) as opened:
+        assert [question.id for question in opened.data.questions] == [first.id]
+
+
+def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, cache: Path) -> None:
+    recording = write_recording(tmp_path / "r.jsonl", DATA, "rewrite")
+    lacks = {}
+    with open_bench(DATA, settings=SETTINGS, recordings=recording, cache=cache) as opened:
+        lacks = {name: opened.lacks(it) for name, it in chosen(["rules", "rewrite", "multi_query", "combined"]).items()}
+    assert lacks == {
+        "raw": frozenset(),
+        "rules": frozenset(),
+        "rewrite": frozenset(),
+        "multi_query": frozenset({"paraphrases"}),
+        "combined": frozenset(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (DATA.first(0), "no judged questions"),
+        (replace(DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}), "judged relevant"),
+        (replace(DATA, questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:])), "is blank"),
+    ],
+)
+def test_what_cannot_be_measured_is_not_even_embedded(cache: Path, data: Dataset, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        open_bench(data, settings=SETTINGS, cache=cache)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("model_ms", [-1.0, float("inf"), float("nan")])
+def test_a_reply_cannot_have_taken_an_impossible_time(cache: Path, model_ms: float) -> None:
+    with pytest.raises(ConfigError, match="no time"):
+        open_bench(DATA, settings=SETTINGS, model_ms=model_ms, cache=cache)
+
+
+def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> None:
+    data, recording = bridges_data(history=True), tmp_path / "new" / "r.jsonl"
+    systems = chosen(["combined", "rewrite"])
+
+    def said(prompt: Prompt) -> Mapping[str, Any]:
+        alone = {"standalone": "Who inspects Arlo Bridge?"} if prompt.history else {}
+        return {**alone, "rewrite": f"{prompt.query} {prompt.mode}", "hyde": "Divers do.", "sub_queries": ["Who?"]}
+
+    with open_bench(data, settings=SETTINGS, client=ScriptedModel(said), record=recording, cache=cache) as opened:
+        live = opened.measure(systems)
+    lines = [json.loads(line) for line in recording.read_text().splitlines()]
+    assert Counter(line["mode"] for line in lines) == {"combined": 7, "rewrite": 7}
+    with open_bench(data, settings=SETTINGS, recordings=recording, cache=cache) as opened:
+        replayed = opened.measure(systems)
+    for name in systems:
+        assert replayed[name].per_query == live[name].per_query
+        assert {id_: run.variants for id_, run in replayed[name].runs.items()} == {
+            id_: run.variants for id_, run in live[name].runs.items()
+        }
+
+
+def test_replies_that_are_known_already_are_recorded_too(tmp_path: Path, cache: Path) -> None:
+    model = ScriptedModel({"rewrite": "Since when is it open?"})
+    for recording in (None, tmp_path / "r.jsonl"):
+        with open_bench(DATA, settings=SETTINGS, client=model, record=recording, cache=cache) as opened:
+            opened.measure(chosen(["rewrite"]))
+    assert len(model.prompts) == 6
+    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 6
+
+
+def test_questions_are_drawn_by_seed_and_keep_their_order(cache: Path) -> None:
+    drawn = []
+    for seed in (1, 1, 2):
+        with open_bench(DATA, settings=SETTINGS, cache=cache, questions=3, seed=seed) as opened:
+            drawn.append([question.id for question in opened.data.questions])
+            assert opened.notes[-1] == f"3 of 6 questions, drawn with seed {seed}."
+    order = [question.id for question in DATA.questions]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(ids == sorted(ids, key=order.index) for ids in drawn)
+
+
+def test_synthetic_questions_are_called_so(cache: Path) -> None:
+    first, *rest = DATA.questions
+    data = replace(DATA, questions=(replace(first, metadata={"synthetic": True}), *rest))
+    with open_bench(data, settings=SETTINGS, cache=cache) as opened:
+        assert "synthetic" in opened.notes[-1]
+
+
+def test_a_recording_of_another_set_is_refused(tmp_path: Path, cache: Path) -> None:
+    others = [{"_id": "z", "rewrite": "x"}], [{"_id": "z", "query": "Quite another question?", "rewrite": "x"}]
+    for number, records in enumerate(others):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        with pytest.raises(ConfigError, match=f"none of the 6 questions of bridges .*{number}.jsonl"):
+            open_bench(DATA, settings=SETTINGS, recordings=path, cache=cache)
+
+
+def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    model = ScriptedModel({})
+    with pytest.raises(ConfigError, match="cannot be recorded in"):
+        open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache)
+    with pytest.raises(ConfigError, match=r"file, line 1 is not a JSON object"):
+        open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file", cache=cache)
+    with pytest.raises(ConfigError, match="nothing to record"):
+        open_bench(DATA, settings=SETTINGS, record=tmp_path / "r.jsonl", cache=cache)
+    with pytest.raises(ConfigError, match="not both"):
+        open_bench(DATA, settings=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache)
+    assert model.prompts == []
+
+
+def test_an_asynchronous_client_is_taken(cache: Path) -> None:
+    async def model(messages: list[dict[str, str]]) -> str:
+        return "{}"
+
+    with asked_model(SETTINGS, client=model, cache=cache) as asked:
+        assert asked.complete(Prompt("m", "1", "s", "u", (), "q"), Deadline()).text == "{}"
+
+
+def test_an_index_is_built_once_and_only_for_its_own_passages(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    for data in (DATA, DATA.first(2), replace(DATA, passages=DATA.passages[:9])):
+        open_index(data, tmp_path, CountingEmbedder(), progress=lambda *step: told.append(step)).close()
+    assert told == [("embedding passages", 12, 12), ("embedding passages", 9, 9)]
+    assert len(list(tmp_path.glob("index-*.sqlite"))) == 2
+
+
+def test_an_index_whose_build_was_interrupted_is_completed(tmp_path: Path) -> None:
+    class Interrupted(CountingEmbedder):
+        def embed(self, texts: Any) -> Any:
+            if self.texts:
+                raise KeyboardInterrupt
+            return super().embed(texts)
+
+    passages = tuple(replace(DATA.passages[0], id=f"{number}", text=f"text {number}") for number in range(100))
+    data = replace(DATA, passages=passages)
+    with pytest.raises(KeyboardInterrupt):
+        open_index(data, tmp_path, Interrupted())
+    with open_index(data, tmp_path, CountingEmbedder()) as store:
+        assert store.count() == 100
+    assert len(list(tmp_path.glob("index-*.sqlite"))) == 1
+
+
+def test_two_processes_may_build_one_index_at_once(cache: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from qtmiddleware.evaluation.bench import open_index
+from tests.support.bench_world import CountingEmbedder, bridges_data
+with open_index(bridges_data(), Path(sys.argv[1]), CountingEmbedder()) as store:
+    print(store.count())
+"""
+    command = [sys.executable, "-c", program, str(cache)]
+    root = Path(__file__).parents[3]
+    running = [
+        subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    ended = [(*process.communicate(timeout=50), process.returncode) for process in running]
+    assert ended == [("12\n", "", 0)] * 2
+
+
+def test_vectors_out_of_the_cache_count_with_their_time(tmp_path: Path) -> None:
+    embedder = CachedEmbedder(CountingEmbedder(), tmp_path / "cache.sqlite")
+    with open_index(DATA, tmp_path, embedder) as store:
+        bench = Bench(store, embedder, ScriptedModel({"rewrite": "Since when is it open?"}))
+        bench.measure(DATA, chosen(["rewrite"]))
+        with sqlite3.connect(tmp_path / "cache.sqlite") as run:
+            run.execute("UPDATE vectors SET seconds = 1000")
+        run.close()
+        found = bench.measure(DATA, chosen(["rewrite"]))
+    embedder.close()
+    # The rewrite is embedded beside the question; the question itself in a plain search too.
+    assert 1e6 <= found["rewrite"].added_ms.p95 < 2e6
+    assert found["raw"].added_ms.p95 < 1e6

@@ -1,0 +1,418 @@
+"""What an ingest promises of one data path, run after run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import stat
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores import LanceDBStore, MemoryStore
+from qtmiddleware.rag.ingestion import Progress, ingest
+from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
+from tests.support.pdf_files import content, pdf
+
+
+def counts(report: Any) -> tuple[int, int, int, int]:
+    return report.added, report.changed, report.unchanged, report.removed
+
+
+def test_documents_become_passages_that_say_where_they_stand(world: World) -> None:
+    report = world.ingest()
+    assert counts(report) == (3, 0, 0, 0)
+    held = world.passages()
+    assert report.documents == 3
+    assert report.chunks == report.written == len(held) > 30
+    text, metadata, vector = held["sub/beta.md#1"]
+    assert metadata["source"] == "sub/beta.md"
+    assert metadata["title"] == "All about beta"
+    assert metadata["chunk"] == 1
+    document = (world.docs / "sub" / "beta.md").read_text()
+    assert document[metadata["start"] : metadata["end"]] == text
+    assert vector == struct.pack(f"<{DIMENSION}f", *hashed([text])[0])
+    assert held["alpha.txt#0"][1]["title"] == "alpha"
+
+
+@pytest.mark.parametrize(
+    ("opening", "title"),
+    [
+        ("---\n# a comment\ntags: [a]\n---\n\n# The title\n", "The title"),
+        ("```sh\n# a comment\n```\n\n## The title ##\n", "The title"),
+        ("~~~\n# a comment\n", "notes"),
+        ("---\n\n# The title\n\n---\n", "The title"),
+        ("No heading\n", "notes"),
+    ],
+)
+def test_the_title_of_markdown_is_its_first_heading_and_no_comment(empty: World, opening: str, title: str) -> None:
+    empty.write("notes.md", f"{opening}Some text.")
+    empty.ingest()
+    assert empty.passages()["notes.md#0"][1]["title"] == title
+
+
+def test_a_second_run_leaves_everything_alone(world: World) -> None:
+    world.ingest()
+    before = world.passages()
+    embed = Counting()
+    report = world.ingest(embed=embed)
+    assert counts(report) == (0, 0, 3, 0)
+    assert (report.written, report.embedded, embed.calls) == (0, 0, 0)
+    assert report.chunks == len(before)
+    assert world.passages() == before
+
+
+def test_a_changed_document_replaces_its_passages(world: World) -> None:
+    world.ingest()
+    world.write("alpha.txt", "Alpha is short now.")
+    report = world.ingest()
+    assert counts(report) == (0, 1, 2, 0)
+    assert [id_ for id_ in world.ids() if id_.startswith("alpha")] == ["alpha.txt#0"]
+    assert world.passages() == world.clean()
+
+
+def test_what_is_appended_is_all_that_is_embedded_and_written(world: World) -> None:
+    world.ingest()
+    before = len(world.ids())
+    world.write("alpha.txt", SENTENCES["alpha"] + " One more sentence stands at the end.")
+    report = world.ingest()
+    # The last chunk may have grown, the ones before it are as they were.
+    assert report.written <= 2 + len(world.ids()) - before
+    assert report.embedded == report.written
+    assert world.passages() == world.clean()
+
+
+def test_a_deleted_document_leaves(world: World) -> None:
+    world.ingest()
+    (world.docs / "alpha.txt").unlink()
+    assert counts(world.ingest()) == (0, 0, 2, 1)
+    assert {id_.partition("#")[0] for id_ in world.ids()} == {"sub/beta.md", "gamma.txt"}
+
+
+def test_a_renamed_document_is_not_embedded_again(world: World) -> None:
+    world.ingest()
+    (world.docs / "alpha.txt").rename(world.docs / "omega.txt")
+    report = world.ingest()
+    assert counts(report) == (1, 0, 2, 1)
+    assert report.embedded == 0
+    assert report.reused == report.written > 10
+    assert world.passages() == world.clean()
+
+
+def test_the_same_text_in_two_documents_is_embedded_once(empty: World) -> None:
+    empty.write("one.txt", SENTENCES["alpha"])
+    empty.write("two.txt", SENTENCES["alpha"])
+    embed = Counting()
+    report = empty.ingest(embed=embed)
+    assert report.embedded == len(embed.texts) == len(set(embed.texts)) == report.written / 2
+
+
+def test_vectors_that_nothing_uses_any_more_are_forgotten(world: World) -> None:
+    world.ingest()
+    (world.docs / "alpha.txt").unlink()
+    world.ingest()
+    with sqlite3.connect(f"{world.index}.ingest") as run:
+        assert run.execute("SELECT count(*) FROM vectors").fetchone()[0] == len(world.ids())
+    run.close()
+
+
+def test_a_store_that_was_deleted_gets_everything_back_without_embedding(world: World) -> None:
+    world.ingest()
+    before = world.passages()
+    for file in world.index.parent.glob("it.sqlite*"):
+        if file.suffix != ".ingest":
+            file.unlink()
+    embed = Counting()
+    report = world.ingest(embed=embed)
+    assert embed.calls == 0
+    assert report.written == len(before)
+    assert world.passages() == before
+
+
+def test_passages_that_a_lost_ledger_knew_of_are_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.ingest()
+    assert caplog.text == ""
+    held = len(world.ids())
+    world.index.with_name(f"{world.index.name}.ingest").unlink()
+    world.ingest()
+    (record,) = [it for it in caplog.records if it.levelno == logging.WARNING]
+    assert f"holds {held} passages" in record.getMessage()
+    caplog.clear()
+    world.ingest()
+    assert caplog.text == ""
+
+
+def test_a_store_that_lost_passages_gets_everything_again(world: World) -> None:
+    world.ingest()
+    before = world.passages()
+    with sqlite3.connect(world.index) as run:
+        run.create_function("searchable", 2, lambda text, _: text)
+        run.execute("PRAGMA trusted_schema = ON")
+        run.execute("DELETE FROM passages WHERE id LIKE 'alpha%'")
+    run.close()
+    assert world.ingest().embedded == 0
+    assert world.passages() == before
+
+
+def test_another_chunk_size_cuts_everything_anew(world: World) -> None:
+    world.ingest()
+    report = world.ingest(config={"chunkSize": 300})
+    assert counts(report) == (0, 3, 0, 0)
+    assert max(len(text) for text, _, _ in world.passages().values()) > 200
+    assert world.passages() == world.clean(config={"chunkSize": 300})
+
+
+def test_an_index_of_another_model_is_refused_and_stays(world: World) -> None:
+    world.ingest()
+    before = world.passages()
+    with pytest.raises(StoreError, match="hashed"):
+        world.ingest(name="other")
+    assert world.passages() == before
+
+
+def test_a_new_store_of_another_model_holds_no_vector_of_the_old_one(world: World) -> None:
+    world.ingest(world.docs / "sub")
+    world.ingest(world.docs / "alpha.txt")
+    world.index.unlink()
+    embed = Counting()
+    report = world.ingest(world.docs / "alpha.txt", embed=embed, name="other")
+    held = world.passages()
+    # What another data path brought is embedded by the new model too.
+    assert {id_.partition("#")[0] for id_ in held} == {"beta.md", "alpha.txt"}
+    assert report.embedded == len(embed.texts) == len(held)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty"),
+        (b" \n\t ", "empty"),
+        (b"\x00\x01\x02" * 50, "binary"),
+        ("caf\xe9 cr\xe8me".encode("latin-1"), "UTF-8"),
+    ],
+)
+def test_what_cannot_be_read_is_reported_by_name_and_skipped(world: World, content: bytes, reason: str) -> None:
+    bad = world.write("bad.txt", content)
+    report = world.ingest()
+    assert [one.path for one in report.skipped] == [str(bad)]
+    assert reason in report.skipped[0].reason
+    assert not report.all_skipped
+    assert {id_.partition("#")[0] for id_ in world.ids()} == {"alpha.txt", "sub/beta.md", "gamma.txt"}
+
+
+def test_an_encrypted_and_a_damaged_pdf_are_reported(world: World) -> None:
+    pypdf = pytest.importorskip("pypdf")
+    writer = pypdf.PdfWriter()
+    writer.add_blank_page(200, 200)
+    writer.encrypt("secret", algorithm="RC4-128")
+    writer.write(world.docs / "locked.pdf")
+    world.write("torn.pdf", b"%PDF-1.4 and then nothing of the kind")
+    skipped = {Path(one.path).name: one.reason for one in world.ingest().skipped}
+    assert skipped.keys() == {"locked.pdf", "torn.pdf"}
+    assert "encrypted" in skipped["locked.pdf"]
+
+
+def test_a_passage_of_a_pdf_knows_the_pages_it_stands_on(world: World) -> None:
+    pages = [content(f"Page {number} holds this sentence of its own.", "It says no more.") for number in range(1, 4)]
+    (world.docs / "three.pdf").write_bytes(pdf(pages))
+    world.ingest()
+    found = [held[1] for id_, held in world.passages().items() if id_.startswith("three.pdf")]
+    assert [(it.get("page"), it.get("last_page")) for it in found] == [(1, 3)]
+    assert all("last_page" not in it for _, it, _ in world.passages().values() if it["source"] != "three.pdf")
+
+
+def test_a_document_that_became_unreadable_keeps_what_was_indexed_of_it(world: World) -> None:
+    world.ingest()
+    before = world.passages()
+    world.write("alpha.txt", b"\x00" * 100)
+    report = world.ingest()
+    assert counts(report) == (0, 0, 2, 0)
+    assert report.documents == 3
+    assert world.passages() == before
+    world.write("alpha.txt", SENTENCES["alpha"])
+    assert counts(world.ingest()) == (0, 0, 3, 0)
+
+
+def test_a_document_that_breaks_off_while_it_is_read_leaves_nothing_of_itself(world: World) -> None:
+    world.write("late.txt", ("Fine so far. " * 20_000).encode() + b"\xff\xfe\x00")
+    report = world.ingest()
+    assert len(report.skipped) == 1
+    assert not [id_ for id_ in world.ids() if id_.startswith("late")]
+    assert world.ingest().written == 0
+
+
+def test_all_documents_unreadable_is_told(empty: World) -> None:
+    empty.write("a.txt", b"")
+    empty.write("b.txt", b"\x00\x00")
+    report = empty.ingest()
+    assert report.all_skipped
+    assert (report.documents, report.chunks, len(report.skipped)) == (0, 0, 2)
+
+
+def test_without_a_data_path_nothing_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ingest(config={"indexPath": str(tmp_path / "i.sqlite")}, embedder=hashed)
+    assert raised.value.path == "dataPath"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_path_without_documents_changes_nothing(world: World) -> None:
+    world.ingest()
+    before = world.passages()
+    for path in (world.docs / "alpha.txt", world.docs / "gamma.txt", world.docs / "sub" / "beta.md"):
+        path.unlink()
+    with pytest.raises(ConfigError):
+        world.ingest()
+    assert world.passages() == before
+
+
+def test_the_data_path_of_the_config_is_used(world: World) -> None:
+    report = ingest(
+        config={"dataPath": str(world.docs), "indexPath": str(world.index)},
+        embedder=lambda texts: hashed(texts),
+    )
+    assert report.documents == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_the_ledger_is_readable_by_its_owner_alone(world: World) -> None:
+    world.ingest()
+    assert stat.S_IMODE(Path(f"{world.index}.ingest").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but long enough to look like something " * 20, None])
+def test_a_file_of_somebody_else_in_the_ledgers_place_is_refused_and_stays(world: World, content: bytes | None) -> None:
+    ledger = Path(f"{world.index}.ingest")
+    ledger.parent.mkdir()
+    if content is None:
+        with sqlite3.connect(ledger) as run:
+            run.execute("CREATE TABLE theirs (a)")
+        run.close()
+    else:
+        ledger.write_bytes(content)
+    before = ledger.read_bytes()
+    with pytest.raises(StoreError, match="move it away"):
+        world.ingest()
+    assert ledger.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "embed",
+    [
+        lambda texts: hashed(texts)[:-1],
+        lambda texts: [[float("nan")] * DIMENSION for _ in texts],
+        lambda texts: [[1e300] * DIMENSION for _ in texts],
+    ],
+)
+def test_vectors_that_are_not_sound_are_refused_and_not_kept(world: World, embed: Any) -> None:
+    with pytest.raises(EmbeddingError):
+        world.ingest(embed=embed)
+    assert world.ids() == set()
+    world.ingest()
+    assert world.passages() == world.clean()
+
+
+def test_a_failing_embedder_costs_only_its_own_batch(empty: World) -> None:
+    empty.write("long.txt", " ".join(f"Number {number} is a number of its own." for number in range(2000)))
+    first = Counting(fail_at=3)
+    with pytest.raises(RuntimeError):
+        empty.ingest(embed=first)
+    assert empty.ids() == set()
+    second = Counting()
+    empty.ingest(embed=second)
+    assert len(first.texts) == 128
+    assert not set(first.texts) & set(second.texts)
+    assert empty.passages() == empty.clean()
+
+
+def test_progress_tells_of_documents_and_chunks(world: World) -> None:
+    told: list[Progress] = []
+    report = world.ingest(progress=told.append)
+    last = {one.stage: one for one in told}
+    assert list(last) == ["reading", "embedding", "publishing"]
+    assert (last["reading"].done, last["reading"].total) == (3, 3)
+    assert last["embedding"].done == last["embedding"].total == report.embedded
+    assert last["publishing"].done == last["publishing"].total == report.written
+
+
+def test_log_lines_have_counts_and_no_text(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "qtmiddleware")
+    world.ingest()
+    lines = {record.event: record.meta for record in caplog.records if hasattr(record, "event")}
+    assert lines["Loaded documents"]["count"] == 3
+    assert lines["Created chunks"]["count"] == lines["Persisted vector index"]["chunks"] == len(world.ids())
+    assert "says something" not in caplog.text
+
+
+def test_a_store_in_memory_knows_what_it_holds(world: World) -> None:
+    store = MemoryStore(embedding_model="hashed", dimension=DIMENSION)
+    world.ingest(store=store)
+    (world.docs / "alpha.txt").unlink()
+    embed = Counting()
+    report = world.ingest(store=store, embed=embed)
+    assert counts(report) == (0, 0, 2, 1)
+    assert embed.calls == 0
+    assert store.count() == report.chunks
+    assert not world.index.parent.exists()
+    store.close()
+
+
+def test_lancedb_holds_what_sqlite_does(world: World) -> None:
+    pytest.importorskip("lancedb")
+    lance = {"config": {"store": "lancedb"}, "index": world.folder / "lance"}
+    world.ingest(**lance)
+    world.write("alpha.txt", "Alpha is short now.")
+    (world.docs / "gamma.txt").unlink()
+    assert counts(world.ingest(**lance)) == (0, 1, 1, 1)
+    assert world.ingest(**lance).written == 0
+    with LanceDBStore(world.folder / "lance", embedding_model="hashed", dimension=DIMENSION) as store:
+        found = store.search([1.0] * DIMENSION, 100)
+    assert {one["id"]: (one["text"], one["metadata"]) for one in found} == {
+        id_: (text, metadata) for id_, (text, metadata, _) in world.clean().items()
+    }
+
+
+class OwnStore:
+    """A store that embeds itself, as a user may write one."""
+
+    embeds = True
+    atomic = False
+    identity = "own"
+
+    def __init__(self) -> None:
+        self.held: dict[str, Passage] = {}
+
+    def write(self, passages: Any, *, delete: Any = ()) -> None:
+        for id_ in delete:
+            self.held.pop(id_, None)
+        for passage, vector in passages:
+            if len(vector):
+                raise ValueError("this store embeds itself")
+            self.held[passage.id] = passage
+
+    def upsert(self, passages: Any, vectors: Any) -> None: ...
+
+    def delete(self, ids: Any) -> None: ...
+
+    def search(self, query: Any, top_k: int, *, filter: Any = None) -> list[Any]:  # noqa: A002
+        return []
+
+    def count(self) -> int:
+        return len(self.held)
+
+    def close(self) -> None:
+        self.held.clear()
+
+
+def test_a_store_that_embeds_gets_texts_without_vectors_and_is_not_closed(world: World) -> None:
+    store = OwnStore()
+    embed = Counting()
+    report = world.ingest(store=store, embed=embed)
+    assert embed.calls == report.embedded == report.reused == 0
+    assert len(store.held) == report.chunks
+    assert {type(value) for passage in store.held.values() for value in passage.metadata.values()} == {str, int}

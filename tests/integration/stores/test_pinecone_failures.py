@@ -1,0 +1,209 @@
+"""Pinecone on bad days: what a person is told, that it comes to an end, and what is never told."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import StoreError
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores.pinecone import (
+    HybridPineconeStore,
+    PineconeSparseEncoder,
+    PineconeStore,
+    PineconeTextStore,
+    SparseLeg,
+)
+from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
+
+X = [1.0, 0.0, 0.0]
+SECRET_TEXT = "the patient is called Jaco"
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
+    without_pauses(monkeypatch)
+    with pinecone_world() as made:
+        made.add_index("passages", dimension=3)
+        made.add_index("words", kind="sparse")
+        yield made
+
+
+@pytest.fixture
+def store(world: PineconeWorld) -> PineconeStore:
+    made = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=20)
+    made.upsert([Passage("a", "apple")], [X])
+    return made
+
+
+USES: dict[str, tuple[str, Callable[[PineconeStore], Any]]] = {
+    "search": ("/query", lambda store: store.search(X, 1, filter={"name": SECRET_TEXT})),
+    "upsert": ("/vectors/upsert", lambda store: store.upsert([Passage("b", SECRET_TEXT)], [X])),
+    "delete": ("/vectors/delete", lambda store: store.delete(["a"])),
+    "count": ("/describe_index_stats", lambda store: store.count()),
+}
+each_use = pytest.mark.parametrize("use", USES)
+
+BAD_DAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "unauthorized": (
+        {"status": 401, "body": "Invalid API Key"},
+        r"refused the key; check PINECONE_API_KEY \(HTTP 401\)",
+    ),
+    "payment": ({"status": 402, "body": "pay"}, "HTTP 402"),
+    "forbidden": ({"status": 403, "body": "quota"}, "HTTP 403"),
+    "too large": ({"status": 413, "body": "too big"}, "too large .*413"),
+    "rejected": ({"status": 400, "body": SECRET_TEXT}, "rejected the request.*HTTP 400"),
+    "rate limited": ({"status": 429, "body": "slow", "headers": {"Retry-After": "1"}}, "no more requests.*HTTP 429"),
+    "down": ({"status": 500, "body": SECRET_TEXT}, r"is not available; try again later \(HTTP 500\)"),
+    "gateway": ({"status": 503, "body": "<html>", "content_type": "text/html"}, "HTTP 503"),
+    "teapot": ({"status": 418, "body": "short and stout"}, "HTTP 418"),
+}
+
+
+def failure(use: Callable[[], Any]) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        use()
+    shown = "".join(traceback.format_exception_only(caught.value)) + repr(caught.value)
+    assert SECRET_TEXT not in shown
+    assert API_KEY not in "".join(traceback.format_exception(caught.value))
+    return caught.value
+
+
+@each_use
+@pytest.mark.parametrize("day", BAD_DAYS)
+def test_a_bad_answer_is_told_in_a_sentence_with_its_cause(
+    world: PineconeWorld, store: PineconeStore, use: str, day: str
+) -> None:
+    path, call = USES[use]
+    answer, said = BAD_DAYS[day]
+    world.answers(path, **answer)
+    error = failure(lambda: call(store))
+    assert re.search(said, str(error))
+    assert "the Pinecone index 127.0.0.1" in str(error)
+    assert error.__cause__ is not None
+
+
+@pytest.mark.parametrize("use", ["search", "upsert", "count"])
+@pytest.mark.parametrize("body", ["{", "[]", "null", '{"matches": [{"id": 7}], "upsertedCount": "x", "namespaces": 1}'])
+def test_an_answer_that_cannot_be_read_is_told(world: PineconeWorld, store: PineconeStore, use: str, body: str) -> None:
+    path, call = USES[use]
+    world.answers(path, 200, body, content_type="application/json")
+    assert "cannot be read" in str(failure(lambda: call(store)))
+
+
+def test_a_client_that_is_too_old_is_told(world: PineconeWorld, store: PineconeStore) -> None:
+    index = world.index("passages")
+    old = SimpleNamespace(describe_index_stats=index.describe_index_stats, fetch=index.fetch)
+    error = failure(lambda: PineconeTextStore(old, namespace="texts").search("apple", 1))
+    assert 'run: pip install "pinecone>=6"' in str(error)
+
+
+def test_fewer_vectors_taken_than_sent_are_told(world: PineconeWorld, store: PineconeStore) -> None:
+    world.answers("/vectors/upsert", 200, '{"upsertedCount": 1}', content_type="application/json")
+    error = failure(lambda: store.upsert([Passage("b", "x"), Passage("c", "y")], [X, X]))
+    assert "took 1 of 2 vectors" in str(error)
+
+
+def test_no_index_at_that_address_is_told(world: PineconeWorld) -> None:
+    index = world.client().Index(host=world.host("nobody"))
+    with index:
+        error = failure(PineconeStore(index, embedding_model="a-model", dimension=3).count)
+    assert "knows no such index or model; check the names and hosts in the config's store (HTTP 404)" in str(error)
+
+
+def test_a_namespace_that_is_gone_is_no_error_of_removing(world: PineconeWorld, store: PineconeStore) -> None:
+    store.delete(["a"])
+    store.delete(["a"])
+    assert store.count() == 0
+
+
+def test_nobody_at_that_address_is_told(world: PineconeWorld) -> None:
+    with world.client().Index(host="http://127.0.0.1:9") as index:
+        error = failure(PineconeStore(index, embedding_model="a-model", dimension=3).count)
+    assert "cannot be reached" in str(error)
+
+
+@each_use
+def test_what_hangs_is_waited_for_no_longer_than_was_said(world: PineconeWorld, use: str) -> None:
+    store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=0.5)
+    store.upsert([Passage("a", "apple")], [X])
+    path, call = USES[use]
+    world.hangs(path)
+    assert "did not answer within 0.5 seconds" in str(failure(lambda: call(store)))
+
+
+def test_nobody_queues_behind_a_look_that_hangs(world: PineconeWorld) -> None:
+    store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=0.5)
+    world.hangs("/describe_index_stats")
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(store.search, X, 1) for _ in range(8)]
+        assert all("did not answer within 0.5 seconds" in str(one.exception()) for one in asked)
+
+
+def test_a_failed_look_is_not_taken_for_an_answer(world: PineconeWorld) -> None:
+    store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3)
+    world.answers("/vectors/fetch", 500)
+    failure(lambda: store.upsert([Passage("a", "apple")], [X]))
+    world.recovers()
+    store.upsert([Passage("a", "apple")], [X])
+    assert store.count() == 1
+
+
+def test_the_clients_own_retries_are_the_only_ones(world: PineconeWorld, store: PineconeStore) -> None:
+    world.answers("/query", 503)
+    failure(lambda: store.search(X, 1))
+    assert sum(one.path == "/query" for one in world.exchanges) == 4
+
+
+def test_a_short_disturbance_passes_unnoticed(world: PineconeWorld, store: PineconeStore) -> None:
+    world.answers("/query", 429, "slow down", headers={"Retry-After": "1"}, times=2)
+    assert [one["id"] for one in store.search(X, 1)] == ["a"]
+
+
+def test_a_failure_of_the_second_batch_says_how_far_it_came(world: PineconeWorld, store: PineconeStore) -> None:
+    def passages() -> Iterator[tuple[Passage, list[float]]]:
+        for n in range(2_000):
+            if n == 1_001:
+                world.answers("/vectors/upsert", 503)
+            yield Passage(str(n), ""), X
+
+    error = failure(lambda: store.write(passages(), delete=["a"]))
+    assert str(error).endswith("(HTTP 503); 1,000 passages had been written by then")
+    assert error.__cause__ is not None
+    assert "a" in world.stored("passages")
+
+
+def test_a_failure_of_the_word_index_is_told(world: PineconeWorld) -> None:
+    words = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=20))
+    store = HybridPineconeStore(world.index("passages"), sparse=words, embedding_model="a-model", dimension=3)
+    world.answers("/embed", 429, "too many tokens")
+    error = failure(lambda: store.upsert([Passage("a", SECRET_TEXT)], [X]))
+    assert "Pinecone's model pinecone-sparse-english-v0 could not be asked for sparse vectors" in str(error)
+    world.recovers()
+    store.upsert([Passage("a", SECRET_TEXT)], [X])
+    assert store.keyword_search("Jaco", 1)[0]["id"] == "a"
+    world.hangs("/embed")
+    hasty = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=0.5))
+    assert "within 0.5 seconds" in str(failure(lambda: hasty.search("Jaco", 1)))
+
+
+@pytest.mark.parametrize("day", ["hangs", "rate limited", "down"])
+def test_a_question_on_a_bad_day_is_searched_once(world: PineconeWorld, day: str) -> None:
+    store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=2)
+    store.upsert([Passage("a", "apple")], [X])
+    qm = qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts])
+    if day == "hangs":
+        world.hangs("/query")
+    else:
+        world.answers("/query", **BAD_DAYS[day][0])
+    with pytest.raises(StoreError):
+        qm.retriever("apple?")
+    # The client's own tries alone: fewer passages would not come either.
+    assert sum(one.path == "/query" for one in world.exchanges) <= 4

@@ -1,0 +1,200 @@
+"""Every option of the own store, of hybrid search, reranking and answers changes something that can be seen."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+import qtmiddleware as qtm
+from qtmiddleware.config import Config
+from qtmiddleware.config.settings import AnswerSettings, HybridSettings, RerankSettings, StoreSettings
+from qtmiddleware.errors import QtMiddlewareError, StoreError
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.rerankers import as_reranker
+from qtmiddleware.providers.stores import MemoryStore
+from qtmiddleware.rag.retriever import open_retriever
+from tests.support.pinecone_world import PineconeWorld, pinecone_world
+
+TEXTS = ["the red lamp", "a red brake and a lamp", "rain on the road", "a lamp", "the wet road", "a dry brake"]
+QUESTION = "What does the red lamp mean and what is a brake?"
+JINA = "jinaai/jina-reranker-v2-base-multilingual"
+DIMENSION = 3
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    return [[1.0 + len(text), 1.0 + text.count("a"), 1.0 + text.count("r")] for text in texts]
+
+
+class Bench:
+    """What is to be seen under some configuration, as plain data."""
+
+    def __init__(self, world: PineconeWorld, server: HTTPServer, folder: Path) -> None:
+        self._world = world
+        self._folder = folder
+        self._bodies: list[dict[str, Any]] = []
+        self._url = server.url_for("/v1")
+        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._chat)
+
+    def _chat(self, request: Request) -> Response:
+        body = request.get_json()
+        self._bodies.append(body)
+        asked = json.loads(body["messages"][-1]["content"])
+        if "query" in asked:
+            said = json.dumps({"sub_queries": ["What is a red lamp?", "What is a brake?"]})
+        else:
+            time.sleep(0.1)
+            said = "It is a lamp [1]."
+        message = {"role": "assistant", "content": said}
+        return Response(
+            json.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}),
+            content_type="application/json",
+        )
+
+    def hybrid(self, config: dict[str, Any]) -> Any:
+        """What a search finds, with its scores."""
+        retriever = open_retriever(Config.load({"hybrid": config}).settings, store=filled(), embedder=embed)
+        asked = "the red lamp" if retriever.query_embedder is None else embed(["the red lamp"])[0]
+        return [(one["id"], round(one["score"], 6)) for one in retriever.search(asked)]
+
+    def kind(self, config: dict[str, Any]) -> Any:
+        """The class of the store that is opened."""
+        settings = Config.load({"store": config, "indexPath": str(self._folder / "index")}).settings
+        retriever = open_retriever(settings, embedder=embed)
+        retriever.close()
+        return type(retriever.store).__name__
+
+    def pinecone(self, config: dict[str, Any]) -> Any:
+        """Where passages go and what is asked of whom, with Pinecone."""
+        settings = Config.load({"store": {"kind": "pinecone", **config}, "hybrid": "sparse" in str(config)}).settings
+        retriever = open_retriever(settings, embedder=embed)
+        for index in self._world.app.indexes.values():
+            index.namespaces.clear()
+        seen = len(self._world.exchanges)
+        with suppress(StoreError):
+            retriever.store.upsert([Passage("a", "the red lamp")], embed(["the red lamp"]))
+        retriever.close()
+        sent = [one for one in self._world.exchanges[seen:] if "upsert" in one.path or "embed" in one.path]
+        # Notes on the index hold a mark that is another each time.
+        return [(one.index, one.path, one.json) for one in sent if "qtmiddleware.about" not in one.path + str(one.json)]
+
+    def rerank(self, config: dict[str, Any]) -> Any:
+        """The order that a reranker leaves, and how many texts it was asked about."""
+        asked: list[int] = []
+
+        def longest_first(question: str, texts: Sequence[str]) -> list[int]:
+            asked.append(len(texts))
+            time.sleep(0.05)
+            return [len(text) for text in texts]
+
+        def search(query: str, top_k: int = 6) -> list[dict[str, Any]]:
+            return [{"id": text, "score": 1 - at / 10, "text": text} for at, text in enumerate(TEXTS)][:top_k]
+
+        wrapped = qtm.QueryMiddleware({"rerank": config}, reranker=longest_first).wrap(search)
+        found = wrapped.retrieve(QUESTION)
+        return asked, [match.id for match in found.matches], found.degradations
+
+    def reranker(self, config: dict[str, Any]) -> Any:
+        """The name of the reranker a configuration chooses, or that it may not."""
+        try:
+            settings = Config.load({"rerank": {"enabled": True, **config}}).settings
+            return as_reranker(None, settings).name
+        except QtMiddlewareError as error:
+            return type(error)
+
+    def answer(self, config: dict[str, Any]) -> Any:
+        """What the model is asked for an answer, or why there is none."""
+        self._bodies.clear()
+        limits = {"llmTimeoutMs": 30_000, "deadlineMs": 30_000}
+        whole = {"answer": config, "transformationType": "decompose", "limits": limits}
+        with openai.OpenAI(api_key="k", base_url=self._url, max_retries=0) as client:
+            qm = qtm.QueryMiddleware(whole, client=client, store=filled(), embedder=embed)
+            try:
+                qm.answer(QUESTION)
+            except QtMiddlewareError as error:
+                return str(error)
+        return sorted(json.dumps({**body, "messages": body["messages"][1:]}) for body in self._bodies)
+
+
+def filled() -> MemoryStore:
+    store = MemoryStore(embedding_model="embed", dimension=DIMENSION)
+    store.upsert([Passage(str(at), text * 3) for at, text in enumerate(TEXTS)], embed(TEXTS))
+    return store
+
+
+DENSE = {"index": "dense"}
+BOTH = {"index": "dense", "sparseIndex": "sparse", "namespace": "both"}
+Case = tuple[Callable[[Bench, dict[str, Any]], Any], dict[str, Any], dict[str, Any]]
+CASES: dict[str, Case] = {
+    "hybrid.enabled": (Bench.hybrid, {"enabled": False}, {"enabled": True}),
+    "hybrid.method": (Bench.hybrid, {"enabled": True}, {"enabled": True, "method": "rrf"}),
+    "hybrid.vector_weight": (Bench.hybrid, {"enabled": True}, {"enabled": True, "vectorWeight": 0.1}),
+    "hybrid.bm25_weight": (Bench.hybrid, {"enabled": True}, {"enabled": True, "bm25Weight": 0.9}),
+    "hybrid.search_top_k": (Bench.hybrid, {"enabled": True}, {"enabled": True, "searchTopK": 2}),
+    "hybrid.fusion_top_k": (
+        Bench.hybrid,
+        {"enabled": True, "searchTopK": 2},
+        {"enabled": True, "searchTopK": 2, "fusionTopK": 2},
+    ),
+    "hybrid.rrf_k": (
+        Bench.hybrid,
+        {"enabled": True, "method": "rrf"},
+        {"enabled": True, "method": "rrf", "rrfK": 1},
+    ),
+    "store.kind": (Bench.kind, {"kind": "memory"}, {"kind": "sqlite"}),
+    "store.index": (Bench.pinecone, DENSE, {"index": "other"}),
+    "store.host": (Bench.pinecone, DENSE, {**DENSE, "host": "HOST/i/other"}),
+    "store.namespace": (Bench.pinecone, DENSE, {**DENSE, "namespace": "n"}),
+    "store.integrated": (Bench.pinecone, {"index": "texts"}, {"index": "texts", "integrated": True}),
+    "store.text_field": (Bench.pinecone, DENSE, {**DENSE, "textField": "body"}),
+    "store.sparse_index": (Bench.pinecone, BOTH, {**BOTH, "sparseIndex": "sparse-other"}),
+    "store.sparse_host": (Bench.pinecone, BOTH, {**BOTH, "sparseHost": "HOST/i/sparse-other"}),
+    "store.sparse_model": (Bench.pinecone, BOTH, {**BOTH, "sparseModel": "llama-text-embed-v2"}),
+    "rerank.enabled": (Bench.rerank, {"enabled": False}, {"enabled": True}),
+    "rerank.rerank_top_k": (Bench.rerank, {"enabled": True}, {"enabled": True, "rerankTopK": 2}),
+    "rerank.timeout_ms": (Bench.rerank, {"enabled": True}, {"enabled": True, "timeoutMs": 1}),
+    "rerank.model": (Bench.reranker, {}, {"model": "pinecone/bge-reranker-v2-m3"}),
+    "rerank.trust_remote_code": (Bench.reranker, {"model": JINA}, {"model": JINA, "trustRemoteCode": True}),
+    "answer.mode": (Bench.answer, {}, {"mode": "synthesis"}),
+    "answer.max_tokens": (Bench.answer, {}, {"maxTokens": 7}),
+    "answer.timeout_ms": (Bench.answer, {}, {"timeoutMs": 1}),
+    "answer.context_chars": (Bench.answer, {}, {"contextChars": 100}),
+}
+GROUPS = {"hybrid": HybridSettings, "store": StoreSettings, "rerank": RerankSettings, "answer": AnswerSettings}
+
+
+@pytest.fixture
+def bench(httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    with pinecone_world() as world:
+        for name in ("dense", "other"):
+            world.add_index(name, dimension=DIMENSION)
+        for name in ("sparse", "sparse-other"):
+            world.add_index(name, kind="sparse")
+        world.add_index("texts", dimension=DIMENSION, model="test-embed")
+        for name, value in world.environment.items():
+            monkeypatch.setenv(name, value)
+        yield Bench(world, httpserver, tmp_path)
+
+
+def test_every_option_is_looked_at() -> None:
+    assert set(CASES) == {f"{group}.{field.name}" for group, cls in GROUPS.items() for field in fields(cls)}
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_every_option_changes_something(bench: Bench, key: str) -> None:
+    observe, plain, changed = CASES[key]
+    here = {
+        name: str(value).replace("HOST", bench._world.url) for name, value in changed.items() if "HOST" in str(value)
+    }
+    seen = observe(bench, plain)
+    assert seen == observe(bench, plain)
+    assert seen != observe(bench, {**changed, **here})

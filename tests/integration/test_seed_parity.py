@@ -1,0 +1,281 @@
+"""The older way of searching by transformed questions, written out plainly, finds what the parity config finds.
+
+What is searched are the chunks of a real document, embedded by the real model. Both sides get the same vectors and the
+very same replies, as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.providers.embedders import embedder_named
+from qtmiddleware.rag.chunking import cut_into_chunks
+from qtmiddleware.testing import ScriptedModel
+from tests.support.shared_data import SHARED, needs_shared_data
+
+CONFIG: Final = Path(__file__).parents[2] / "config" / "seed-parity.config.json"
+DOCUMENT: Final = SHARED / "docs" / "AI_Information.txt"
+QUESTIONS: Final = SHARED / "docs" / "val.json"
+SIZE, OVERLAP = 1000, 200
+PER_SUB_QUERY: Final = 2
+
+Hits = list[dict[str, Any]]
+
+# By the question's place in the file of questions, and then by what the model is asked for. One sub-query repeats it.
+REPLIES: Final[Mapping[int, Mapping[str, str]]] = {
+    0: {
+        "rewrite": "What does 'Explainable AI' (XAI) mean, how does it make models clear, and why is it important?",
+        "stepback": "How do transparency and trust matter for artificial intelligence?",
+        "decompose": "1. What is 'Explainable AI'?\n2. Why is transparency of AI decisions important?\n"
+        "3. How does explainability build trust?\n4. Which techniques explain a model's decisions?",
+    },
+    1: {
+        "rewrite": "Can AI and machine learning models predict earthquakes from seismic data?",
+        "stepback": "What natural events can artificial intelligence forecast?",
+        "decompose": "1. Which data would AI need to predict earthquakes?\n2. How does AI monitor the environment?",
+    },
+    3: {
+        "rewrite": "How does AI contribute to personalized medicine by tailoring treatments to genetic data?",
+        "stepback": "What are the uses of artificial intelligence in healthcare?",
+        "decompose": "1. What is personalized medicine?\n2. How does AI analyse genetic information of patients?\n"
+        "3. How does AI help to choose treatments?",
+    },
+    5: {
+        "rewrite": "What role does AI play in smart grids, energy distribution and renewable sources?",
+        "stepback": "How is artificial intelligence used in the energy sector?",
+        "decompose": "1. How does AI optimise energy distribution in smart grids?\n"
+        "2. How does AI integrate renewable energy sources?\n3. How does AI predict energy demand?",
+    },
+    7: {
+        "rewrite": "What is a 'cobot' (collaborative robot) and how does it work beside people?",
+        "stepback": "How do robots and humans work together?",
+        "decompose": "1. What is a 'cobot'?\n2. Where are collaborative robots used?",
+    },
+}
+
+each_question: Final = pytest.mark.parametrize("at", REPLIES)
+
+
+class PlainStore:
+    """Vectors in a list; the nearest by cosine, equal ones in the order they were added. Passages have no ids."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, Any, dict[str, Any]]] = []
+
+    def add(self, text: str, vector: Any, metadata: dict[str, Any]) -> None:
+        self.rows.append((text, vector, metadata))
+
+    def similarity_search(self, query_embedding: Any, k: int = 5) -> Hits:
+        found = [
+            {"text": text, "metadata": metadata, "similarity": cosine(query_embedding, vector)}
+            for text, vector, metadata in self.rows
+        ]
+        return sorted(found, key=lambda hit: hit["similarity"], reverse=True)[:k]
+
+
+def cosine(one: Any, other: Any) -> float:
+    import numpy as np
+
+    return float(np.dot(one, other) / (np.linalg.norm(one) * np.linalg.norm(other)))
+
+
+def chunk_text(text: str, size: int, overlap: int) -> list[str]:
+    """Every *size* - *overlap* characters, *size* characters."""
+    return [text[start : start + size] for start in range(0, len(text), size - overlap)]
+
+
+def listed(reply: str) -> list[str]:
+    """The lines of *reply* that begin with a number and a full stop, without these."""
+    lines = [line.strip() for line in reply.strip().split("\n")]
+    return [line.partition(".")[2].strip() for line in lines if line[:1] in "123456789" and line[1:2] == "."]
+
+
+@dataclass(frozen=True)
+class World:
+    """The document's chunks with their vectors, in a plain store, and every text's one vector."""
+
+    store: PlainStore = field(repr=False)
+    embed: Callable[[str], Any] = field(repr=False)
+    questions: Sequence[str] = field(repr=False)
+
+    def transformed_search(self, at: int, kind: str, top_k: int, per_sub_query: int = PER_SUB_QUERY) -> Hits:
+        """The plain procedure: the transformed question in place of the original; of sub-queries two passages each."""
+        if kind == "none":
+            return self.store.similarity_search(self.embed(self.questions[at]), top_k)
+        reply = REPLIES[at][kind]
+        if kind != "decompose":
+            return self.store.similarity_search(self.embed(reply.strip()), top_k)
+        lists = [self.store.similarity_search(self.embed(query), per_sub_query) for query in listed(reply)]
+        return best_by_text(chain.from_iterable(lists))[:top_k]
+
+    def wrapped(self, kind: str, search: Any = None, **changed: Any) -> Any:
+        """*search*, a function of a text, with the parity config around it; by default that of the plain store."""
+        settings = json.loads(CONFIG.read_text(encoding="utf-8"))
+        del settings["$schema"]
+        settings |= {"transformationType": kind, "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}}
+        settings["fusion"] |= changed.pop("fusion", {})
+
+        def script(prompt: Prompt) -> str:
+            return REPLIES[self.questions.index(prompt.query)][prompt.mode]
+
+        middleware = qtm.QueryMiddleware(settings | changed, client=ScriptedModel(script))
+        return middleware.wrap(search or self.search)
+
+    def search(self, query: str, top_k: int = 4) -> Hits:
+        return self.store.similarity_search(self.embed(query), top_k)
+
+    def lists(self, at: int, top_k: int) -> Iterator[dict[str, Any]]:
+        """What every transformed question finds, one list after the other."""
+        reply = REPLIES[at]
+        texts = [reply["rewrite"], reply["stepback"], *listed(reply["decompose"])]
+        return chain.from_iterable(self.search(text, top_k) for text in texts)
+
+
+def best_by_text(hits: Iterable[dict[str, Any]]) -> Hits:
+    """Each text once, with its best similarity, best first; equal ones as they first came."""
+    kept: dict[str, dict[str, Any]] = {}
+    for hit in hits:
+        known = kept.get(hit["text"])
+        if known is None or hit["similarity"] > known["similarity"]:
+            kept[hit["text"]] = hit
+    return sorted(kept.values(), key=lambda hit: hit["similarity"], reverse=True)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    import numpy as np
+
+    embedder = embedder_named("all-MiniLM-L6-v2")
+    store = PlainStore()
+    texts = chunk_text(DOCUMENT.read_text(encoding="utf-8"), SIZE, OVERLAP)
+    for index, (text, vector) in enumerate(zip(texts, embedder.embed(texts), strict=True)):
+        store.add(text, np.array(vector), {"index": index, "source": DOCUMENT.name})
+    asked = [entry["question"] for entry in json.loads(QUESTIONS.read_text(encoding="utf-8"))]
+
+    @cache
+    def embed(text: str) -> Any:
+        # One by one, as a vector's last bits depend on the texts beside it.
+        return np.array(embedder.embed([text])[0])
+
+    return World(store, embed, asked)
+
+
+@needs_shared_data
+@each_question
+@pytest.mark.parametrize("kind", ["none", "rewrite", "stepback"])
+@pytest.mark.parametrize("top_k", [1, 3, 10])
+def test_one_transformed_question_finds_what_the_plain_procedure_finds(
+    world: World, at: int, kind: str, top_k: int
+) -> None:
+    found = world.wrapped(kind)(world.questions[at], top_k=top_k)
+    assert found == world.transformed_search(at, kind, top_k)
+
+
+@needs_shared_data
+@each_question
+@pytest.mark.parametrize("top_k", [1, 3, 10])
+def test_sub_queries_find_what_the_plain_procedure_finds(world: World, at: int, top_k: int) -> None:
+    found = world.wrapped("decompose", fusion={"subQueryTopK": PER_SUB_QUERY})(world.questions[at], top_k=top_k)
+    parity = world.transformed_search(at, "decompose", top_k)
+    assert found[: len(parity)] == parity
+    # Where these are fewer than were asked for, what the plain call gives fills up.
+    known = {hit["text"] for hit in parity}
+    plain = [hit["text"] for hit in world.search(world.questions[at], top_k) if hit["text"] not in known]
+    assert [hit["text"] for hit in found[len(parity) :]] == plain[: top_k - len(parity)]
+
+
+@needs_shared_data
+@each_question
+def test_sub_queries_bring_top_k_passages_each_where_nothing_else_is_said(world: World, at: int) -> None:
+    found = world.wrapped("decompose")(world.questions[at], top_k=5)
+    assert found == world.transformed_search(at, "decompose", 5, per_sub_query=5)
+
+
+@needs_shared_data
+@each_question
+def test_a_function_of_vectors_finds_the_same(world: World, at: int) -> None:
+    settings = json.loads(CONFIG.read_text(encoding="utf-8")) | {"transformationType": "rewrite"}
+    del settings["$schema"]
+    middleware = qtm.QueryMiddleware(settings, client=ScriptedModel(REPLIES[at]["rewrite"]))
+    search = middleware.wrap(world.store.similarity_search, embed=lambda texts: [world.embed(text) for text in texts])
+    assert search(world.questions[at], k=3) == world.transformed_search(at, "rewrite", 3)
+
+
+@needs_shared_data
+@each_question
+@pytest.mark.parametrize("top_k", [1, 4, 10])
+def test_all_transformations_find_the_best_of_all_their_lists(world: World, at: int, top_k: int) -> None:
+    found = world.wrapped("all")(world.questions[at], top_k=top_k)
+    assert found == best_by_text(world.lists(at, top_k))[:top_k]
+
+
+@needs_shared_data
+@each_question
+def test_passages_with_ids_are_merged_by_id(world: World, at: int) -> None:
+    def search(query: str, top_k: int = 4) -> Hits:
+        hits = world.search(query, top_k)
+        return [{"id": str(hit["metadata"]["index"]), "score": hit["similarity"]} for hit in hits]
+
+    best: dict[str, float] = {}
+    for hit in world.lists(at, 4):
+        id_ = str(hit["metadata"]["index"])
+        best[id_] = max(hit["similarity"], best.get(id_, -1.0))
+    found = world.wrapped("all", search)(world.questions[at], top_k=4)
+    assert [(hit["id"], hit["score"]) for hit in found] == sorted(best.items(), key=lambda one: -one[1])[:4]
+
+
+@needs_shared_data
+@each_question
+@pytest.mark.parametrize("fails", [None, 1])
+def test_concatenated_lists_keep_everything_and_tell_where_each_begins(
+    world: World, at: int, fails: int | None
+) -> None:
+    queries = listed(REPLIES[at]["decompose"])
+
+    def search(query: str, top_k: int = 3) -> Hits:
+        if fails is not None and query == queries[fails]:
+            raise ConnectionError
+        return world.search(query, top_k)
+
+    answered = [query for query in queries if fails is None or query != queries[fails]]
+    found = world.wrapped("decompose", search, fusion={"method": "concat", "minSuccesses": 2}).retrieve(
+        world.questions[at], top_k=3
+    )
+    if len(answered) < 2:
+        assert found.response == world.search(world.questions[at], 3)
+        return
+    # Every list's passages behind those of the lists before it, none merged: an index into one list moves by an offset.
+    chunks_of_all: Hits = []
+    offsets: list[int] = []
+    for query in answered:
+        offsets.append(len(chunks_of_all))
+        chunks_of_all.extend(world.search(query, 3))
+    assert found.response == chunks_of_all
+    assert list(found.offsets) == offsets
+
+
+@needs_shared_data
+def test_a_document_is_cut_at_the_same_characters() -> None:
+    for document in ("AI_Information.txt", "Understanding_Climate_Change.txt", "quantum.txt"):
+        text = (SHARED / "docs" / document).read_text(encoding="utf-8")
+        ours = [chunk.text for chunk in cut_into_chunks([text], size=SIZE, overlap=OVERLAP, boundary="character")]
+        assert ours == chunk_text(text, SIZE, OVERLAP)
+
+
+@given(text=st.text(), size=st.integers(1, 20), overlap=st.integers(0, 19))
+def test_any_text_but_a_blank_one_is_cut_at_the_same_characters(text: str, size: int, overlap: int) -> None:
+    overlap = min(overlap, size - 1)
+    ours = [chunk.text for chunk in cut_into_chunks([text], size=size, overlap=overlap, boundary="character")]
+    assert ours == ([] if text.isspace() else chunk_text(text, size, overlap))

@@ -1,0 +1,253 @@
+"""The real Pinecone client over real HTTP: its methods are wrapped, and what they return stays what they return."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import openai
+import pytest
+from pinecone import AsyncIndex, Pinecone
+from pinecone.exceptions import PineconeException
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+import qtmiddleware as qtm
+from tests.support.embeddings_server import EmbeddingsServer
+from tests.support.wrapping_world import QUERY, REWRITE, WIDE, middleware
+
+TEXTS = {
+    "cats": "Cats sleep most of the day",
+    "health": "Jaco has no health concerns",
+    "food": "Jaco eats dry food",
+    "fees": "The fee is due in March",
+}
+SCORES = (0.9, 0.89, 0.88, 0.2)
+
+
+class Service:
+    """A data plane of four passages, always in the same order."""
+
+    def __init__(self, server: HTTPServer) -> None:
+        self.url = server.url_for("").rstrip("/")
+        self.bodies: list[dict[str, Any]] = []
+        self.status = 200
+        server.expect_request("/query", method="POST").respond_with_handler(self._query)
+        server.expect_request("/records/namespaces/dogs/search", method="POST").respond_with_handler(self._search)
+
+    def _rows(self, top_k: int) -> list[tuple[str, float, str]]:
+        return [(name, score, text) for (name, text), score in zip(TEXTS.items(), SCORES, strict=True)][:top_k]
+
+    def _query(self, request: Request) -> Response:
+        body = json.loads(request.data)
+        self.bodies.append(body)
+        matches = [{"id": i, "score": s, "metadata": {"text": t}} for i, s, t in self._rows(body["topK"])]
+        return self._answer({"matches": matches, "namespace": body.get("namespace", ""), "usage": {"readUnits": 5}})
+
+    def _search(self, request: Request) -> Response:
+        body = json.loads(request.data)
+        self.bodies.append(body)
+        hits = [{"_id": i, "_score": s, "fields": {"chunk_text": t}} for i, s, t in self._rows(body["query"]["top_k"])]
+        return self._answer({"result": {"hits": hits}, "usage": {"read_units": 5, "embed_total_tokens": 4}})
+
+    def _answer(self, body: dict[str, Any]) -> Response:
+        if self.status != 200:
+            body = {"code": 3, "message": "no luck", "details": []}
+        return Response(json.dumps(body), status=self.status, content_type="application/json")
+
+
+@pytest.fixture(scope="module")
+def data_plane() -> Iterator[HTTPServer]:
+    with HTTPServer(host="127.0.0.1", threaded=True) as server:
+        yield server
+
+
+@pytest.fixture
+def service(data_plane: HTTPServer) -> Iterator[Service]:
+    yield Service(data_plane)
+    data_plane.clear()
+
+
+@pytest.fixture
+def index(service: Service) -> Iterator[Any]:
+    client = Pinecone(api_key="k", host=service.url)
+    with client.Index(host=service.url) as opened:
+        yield opened
+    client.close()
+
+
+class Embedding:
+    """Counts its batches; a text's vector is its length and its first character."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def __call__(self, texts: Sequence[str]) -> list[list[float]]:
+        self.batches.append(list(texts))
+        return [[float(len(text)), float(ord(text[0]))] for text in texts]
+
+
+def vector(text: str) -> list[float]:
+    return [float(len(text)), float(ord(text[0]))]
+
+
+qm = middleware()
+
+
+def test_a_query_takes_text_where_it_took_a_vector(service: Service, index: Any) -> None:
+    embed = Embedding()
+    search = qm.wrap(index.query, embed=embed)
+    response = search(QUERY, top_k=2, namespace="dogs", include_metadata=True)
+    assert type(response) is type(index.query(vector=[1.0, 2.0], top_k=1))
+    assert [match.id for match in response.matches] == ["health", "food"]
+    assert response["matches"][0]["metadata"]["text"] == TEXTS["health"]
+    assert response.namespace == "dogs"
+    assert response.usage.read_units == 5
+    vectors = [body["vector"] for body in service.bodies[:2]]
+    assert sorted(vectors) == sorted([vector(QUERY), vector(REWRITE)])
+    assert {body["topK"] for body in service.bodies[:2]} == {WIDE}
+    assert all(body["includeMetadata"] for body in service.bodies[:2])
+    assert sorted(embed.batches) == sorted([[QUERY], [REWRITE]])
+
+
+def test_a_query_tells_its_account(service: Service, index: Any) -> None:
+    search = qm.wrap(index.query, embed=Embedding())
+    retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True)
+    best = retrieval.matches[0]
+    assert (best.id, best.namespace, best.score, best.text) == ("health", "dogs", 0.89, TEXTS["health"])
+    assert best.found_by == ("original", "rewrite")
+    assert best.raw is retrieval.response.matches[0]
+    assert retrieval.status == "full"
+
+
+def test_a_query_may_be_asked_for_later(service: Service, index: Any) -> None:
+    search = qm.wrap(index.query, embed=Embedding())
+    retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True, async_req=True)
+    assert [match.id for match in retrieval.matches] == ["health", "food"]
+
+
+def test_a_query_without_embed_is_refused_with_the_word_for_it(index: Any) -> None:
+    with pytest.raises(qtm.WrapError, match="takes a vector and no text; pass embed="):
+        qm.wrap(index.query)
+
+
+async def first(made: Any) -> Any:
+    return (await made).data[0].embedding
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["OpenAI", "AsyncOpenAI"])
+def test_the_one_line_around_an_openai_client_gives_every_text_its_vector(
+    is_async: bool, service: Service, data_plane: HTTPServer, index: Any
+) -> None:
+    server = EmbeddingsServer(data_plane)
+    client: Any = (openai.AsyncOpenAI if is_async else openai.OpenAI)(api_key="k", base_url=server.url)
+
+    def create(text: Any) -> Any:
+        return client.embeddings.create(model="tiny", input=text)
+
+    search = qm.wrap(
+        index.query, embed=lambda text: first(create(text)) if is_async else create(text).data[0].embedding
+    )
+    retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True)
+    assert retrieval.status == "full"
+    assert sorted(body["vector"] for body in service.bodies) == sorted(server.expected([QUERY, REWRITE]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"inputs": {"text": QUERY}, "top_k": 2},
+        {"query": {"inputs": {"text": QUERY}, "top_k": 2}},
+    ],
+    ids=["inputs", "query"],
+)
+def test_a_search_with_integrated_embedding_is_wrapped(arguments: dict[str, Any], service: Service, index: Any) -> None:
+    response = qm.wrap(index.search)(namespace="dogs", **arguments)
+    assert type(response) is type(index.search(namespace="dogs", inputs={"text": "x"}, top_k=1))
+    assert [hit.id for hit in response.result.hits] == ["health", "food"]
+    asked = service.bodies[:2]
+    assert sorted(body["query"]["inputs"]["text"] for body in asked) == sorted([QUERY, REWRITE])
+    assert {body["query"]["top_k"] for body in asked} == {WIDE}
+    assert response.usage.read_units == 5
+
+
+def test_a_search_takes_the_text_itself_where_it_is_wrapped(service: Service, index: Any) -> None:
+    retrieval = qm.wrap(index.search).retrieve(QUERY, namespace="dogs", top_k=2)
+    assert [match.text for match in retrieval.matches] == [TEXTS["health"], TEXTS["food"]]
+
+
+async def test_the_async_index_is_wrapped(service: Service) -> None:
+    async with AsyncIndex(host=service.url, api_key="k") as index:
+        search = qm.wrap(index.search)
+        response = await search(namespace="dogs", inputs={"text": QUERY}, top_k=2)
+        assert [hit.id for hit in response.result.hits] == ["health", "food"]
+        embed = Embedding()
+        retrieval = await qm.wrap(index.query, embed=embed).aretrieve(
+            QUERY, top_k=2, namespace="dogs", include_metadata=True
+        )
+    assert [match.id for match in retrieval.matches] == ["health", "food"]
+    assert sorted(embed.batches) == sorted([[QUERY], [REWRITE]])
+    assert len(service.bodies) == 4
+
+
+async def test_both_kinds_of_index_give_the_same_account(service: Service, index: Any) -> None:
+    plain = qm.wrap(index.search).retrieve(namespace="dogs", inputs={"text": QUERY}, top_k=3)
+    async with AsyncIndex(host=service.url, api_key="k") as other:
+        awaited = await qm.wrap(other.search).aretrieve(namespace="dogs", inputs={"text": QUERY}, top_k=3)
+    assert awaited.matches == plain.matches
+    assert (awaited.variants, awaited.status) == (plain.variants, plain.status)
+
+
+def test_a_function_around_the_client_is_decorated(service: Service, index: Any) -> None:
+    @qtm.middleware
+    def retrieve(query: str, top_k: int = 2) -> Any:
+        return index.search(namespace="dogs", inputs={"text": query}, top_k=top_k)
+
+    assert [hit.id for hit in retrieve(QUERY).result.hits] == ["health", "food"]
+    assert len(service.bodies) == 1
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_the_clients_own_error_reaches_the_caller(status: int, service: Service, index: Any) -> None:
+    service.status = status
+    with pytest.raises(PineconeException) as plain:
+        index.search(namespace="dogs", inputs={"text": QUERY}, top_k=2)
+    with pytest.raises(PineconeException) as wrapped:
+        qm.wrap(index.search)(namespace="dogs", inputs={"text": QUERY}, top_k=2)
+    assert type(wrapped.value) is type(plain.value)
+    assert str(wrapped.value) == str(plain.value)
+
+
+def test_one_index_serves_many_threads_and_loops(service: Service, index: Any) -> None:
+    search = qm.wrap(index.search)
+
+    async def both() -> list[Any]:
+        one = search.aretrieve(namespace="dogs", inputs={"text": QUERY}, top_k=2)
+        other = search.aretrieve(namespace="dogs", inputs={"text": "Which dry food is it?"}, top_k=1)
+        return list(await asyncio.gather(one, other))
+
+    first, second = asyncio.run(both())
+    assert [match.id for match in first.matches] == ["health", "food"]
+    assert [match.id for match in second.matches] == ["food"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [({"vector": [0.5, 0.25]}, "not_text"), ({"id": "cats"}, "missing"), ({"query": "   "}, "blank")],
+    ids=["vector", "id", "blank text"],
+)
+def test_a_vector_an_id_or_a_blank_text_is_searched_as_the_plain_index_would(
+    query: dict[str, Any], reason: str, service: Service, index: Any
+) -> None:
+    search = qm.wrap(index.query, embed=Embedding())
+    response = search(**query, top_k=2, namespace="dogs", include_metadata=True)
+    assert [match.id for match in response.matches] == ["cats", "health"]
+    (body,) = service.bodies
+    assert body["topK"] == 2
+    expected = {"vector": vector("   ")} if "query" in query else query
+    assert {name: body.get(name) for name in ("vector", "id")} == {"vector": None, "id": None, **expected}
+    retrieval = search.retrieve(**query, top_k=2, namespace="dogs", include_metadata=True)
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", reason)]
+    assert [match.id for match in retrieval.matches] == ["cats", "health"]

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openai  # noqa: F401  (imported before any deadline starts to run)
+import pytest
+from pytest_httpserver import HTTPServer
+
+from tests.support.concurrency_world import ChatHouse
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> None:
+    """Nothing of the machine's own settings; processes that are started inherit it."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL", "OPENAI_API_KEY", "QTM_LLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    if one_authority:
+        monkeypatch.setenv("SSL_CERT_FILE", one_authority)
+
+
+@pytest.fixture(scope="session")
+def house_server() -> Iterator[HTTPServer]:
+    """One server for all tests: stopping one takes half a second."""
+    with HTTPServer(host="127.0.0.1", threaded=True) as server:
+        yield server
+
+
+@pytest.fixture
+def house(house_server: HTTPServer) -> Iterator[ChatHouse]:
+    """A chat completions service over real HTTP."""
+    served = ChatHouse(house_server)
+    yield served
+    served.released.set()
+    house_server.clear()

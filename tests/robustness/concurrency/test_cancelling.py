@@ -1,0 +1,224 @@
+"""Cancelled at any of its await points, a call ends whole: nothing of it goes on and nothing complains."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import openai
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from tests.support.concurrency_world import QUERY, SUBS, ChatHouse, config, found, scripted
+from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
+
+
+def streaming(wrapped: Any) -> Callable[[], Awaitable[str]]:
+    async def call() -> str:
+        async with wrapped.astream_answer(QUERY) as stream:
+            return "".join([piece async for piece in stream])
+
+    return call
+
+
+KINDS: Final = ("combined", "all", "decompose")
+
+
+@pytest.mark.parametrize("cap", [8, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_retrieval_can_be_cancelled_wherever_it_waits(kind: str, cap: int) -> None:
+    counted = Counted()
+    settings = config(kind, limits={"maxConcurrency": cap})
+    wrapped = qtm.QueryMiddleware(settings, client=Model(counted)).wrap(searching(counted))
+    assert cancelled_at_every_step(lambda: wrapped.aretrieve(QUERY), counted) > 10
+    assert asyncio.run(wrapped.aretrieve(QUERY)).status == "full"
+
+
+@pytest.mark.parametrize("mode", ["plain", "synthesis"])
+def test_an_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None:
+    counted = Counted()
+    wrapped = qtm.QueryMiddleware(config(answer={"mode": mode}), client=Model(counted)).wrap(searching(counted))
+    assert cancelled_at_every_step(lambda: wrapped.aanswer(QUERY), counted) > 10
+    assert asyncio.run(wrapped.aanswer(QUERY)).status == "full"
+
+
+@pytest.mark.parametrize("mode", ["plain", "synthesis"])
+def test_a_streamed_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None:
+    counted = Counted()
+    wrapped = qtm.QueryMiddleware(config(answer={"mode": mode}), client=Model(counted)).wrap(searching(counted))
+    assert cancelled_at_every_step(streaming(wrapped), counted) > 10
+    assert asyncio.run(streaming(wrapped)()) == asyncio.run(wrapped.aanswer(QUERY)).text
+
+
+def test_transformations_can_be_cancelled_wherever_they_wait() -> None:
+    counted = Counted()
+    middleware = qtm.QueryMiddleware(config("all"), client=Model(counted))
+    assert cancelled_at_every_step(lambda: middleware.atransform([QUERY, *SUBS]), counted) > 5
+    assert [made.notes for made in asyncio.run(middleware.atransform([QUERY, *SUBS]))] == [()] * 4
+
+
+def test_a_search_in_threads_can_be_cancelled_wherever_it_is_waited_for() -> None:
+    counted = Counted()
+
+    def retrieve(query: str, top_k: int = 3) -> Any:
+        return found(query, top_k)
+
+    wrapped = qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve)
+    assert cancelled_at_every_step(lambda: wrapped.aretrieve(QUERY), counted) > 5
+    assert asyncio.run(wrapped.aretrieve(QUERY)).status == "full"
+
+
+@pytest.mark.parametrize("way", ["retrieve", "stream"])
+def test_with_the_real_client_it_can_be_cancelled_wherever_it_waits(way: str, house: ChatHouse) -> None:
+    counted = Counted()
+
+    async def call() -> Any:
+        async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x", max_retries=0) as client:
+            wrapped = qtm.QueryMiddleware(config("rewrite"), client=client).wrap(searching(counted))
+            return await (streaming(wrapped)() if way == "stream" else wrapped.aretrieve(QUERY))
+
+    # Iterators deep inside the client are closed by the loop, a turn after they were let go of.
+    assert cancelled_at_every_step(call, counted, turns=3) > 10
+
+
+def test_whoever_waits_for_an_equal_question_is_not_cancelled_with_it() -> None:
+    counted = Counted()
+
+    async def call() -> Any:
+        settings = config(cache={"enabled": True})
+        wrapped = qtm.QueryMiddleware(settings, client=Model(counted)).wrap(searching(counted))
+        first = asyncio.ensure_future(wrapped.aretrieve(QUERY))
+        second = asyncio.ensure_future(wrapped.aretrieve(QUERY))
+        steps: Any = asyncio.get_running_loop().get_task_factory()
+        steps.victim = first
+        try:
+            await first
+        finally:
+            assert (await second).status == "full"
+
+    assert cancelled_at_every_step(call, counted) > 10
+
+
+@asynccontextmanager
+async def hanging() -> AsyncIterator[tuple[Any, Counted]]:
+    """A wrapped function of which every search hangs that is not for the question itself."""
+    counted = Counted()
+
+    async def retrieve(query: str, top_k: int = 3) -> Any:
+        with counted:
+            if query != QUERY:
+                await asyncio.Event().wait()
+            return found(query, top_k)
+
+    yield qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve), counted
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_timeout_around_a_call_ends_everything_it_began() -> None:
+    async with hanging() as (wrapped, counted):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await wrapped.aretrieve(QUERY)
+        assert counted.begun == counted.ended == 5
+        assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_failing_sibling_in_a_task_group_ends_everything_the_call_began() -> None:
+    async with hanging() as (wrapped, counted):
+
+        async def fails() -> None:
+            await until(lambda: counted.begun == 5)
+            raise ValueError("the sibling")
+
+        async def both() -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(wrapped.aretrieve(QUERY))
+                group.create_task(fails())
+
+        with pytest.raises(ExceptionGroup) as raised:
+            await both()
+        assert [type(error) for error in raised.value.exceptions] == [ValueError]
+        assert counted.begun == counted.ended
+        assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_call_that_is_cancelled_twice_ends_everything_it_began() -> None:
+    async with hanging() as (wrapped, counted):
+        task = asyncio.create_task(wrapped.aretrieve(QUERY))
+        await until(lambda: counted.begun == 5)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        assert counted.begun == counted.ended
+        assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_scope_of_anyio_that_cancels_again_and_again_ends_everything() -> None:
+    async with hanging() as (wrapped, counted):
+        with anyio.move_on_after(0.1) as scope:
+            await wrapped.aretrieve(QUERY)
+        assert scope.cancelled_caught
+        await asyncio.sleep(0)
+        assert counted.begun == counted.ended == 5
+
+        async def both() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(wrapped.aretrieve, QUERY)
+                await until(lambda: counted.begun == 10)
+                raise ValueError("the sibling")
+
+        with pytest.raises(ExceptionGroup):
+            await both()
+        await asyncio.sleep(0)
+        assert counted.begun == counted.ended == 10
+        assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_search_that_gives_itself_up_costs_its_own_variant_alone() -> None:
+    async def retrieve(query: str, top_k: int = 3) -> Any:
+        if query == SUBS[0]:
+            inner = asyncio.ensure_future(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+        return found(query, top_k)
+
+    wrapped = qtm.QueryMiddleware(config(), client=ScriptedModel(scripted)).wrap(retrieve)
+    retrieval = await wrapped.aretrieve(QUERY)
+    assert [(it.stage, it.reason, it.detail) for it in retrieval.degradations] == [
+        ("search.sub_query", "failed", "CancelledError")
+    ]
+    assert [it.variant.text for it in retrieval.rankings] == [QUERY, SUBS[1], SUBS[2]]
+
+
+def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    counted = Counted()
+
+    async def retrieve(query: str, top_k: int = 3) -> Any:
+        with counted:
+            if query != QUERY:
+                await asyncio.Event().wait()
+            return found(query, top_k)
+
+    loop = asyncio.new_event_loop()
+    wrapped = qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve)
+    task = loop.create_task(wrapped.aretrieve(QUERY))
+    loop.run_until_complete(until(lambda: counted.begun == 5))
+    loop.close()
+    del task
+    gc.collect()
+    # asyncio itself tells that tasks were pending; anything that is raised on the way fails this test.
+    assert {record.name for record in caplog.records} == {"asyncio"}
+    assert counted.begun == counted.ended

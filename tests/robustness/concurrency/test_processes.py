@@ -1,0 +1,237 @@
+"""Children of every kind, and the end of the interpreter."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from tests.support.concurrency_world import QUERY, SUBS, ChatHouse, config, found, python, scripted
+
+# --- forked -----------------------------------------------------------------------------------------------------------
+
+FORKING = """
+import types
+warnings.simplefilter("ignore", DeprecationWarning)  # From 3.12 on Python warns of what is tested here.
+
+def in_child(work):
+    '''Whether *work* comes back true in a forked process; one that hangs is killed by its alarm.'''
+    child = os.fork()
+    if child == 0:
+        signal.alarm(8)
+        ok = False
+        try:
+            ok = work()
+        finally:
+            os._exit(0 if ok else 1)
+    return os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_child_works_while_the_parent_goes_on() -> None:
+    printed = python(
+        FORKING
+        + """
+import itertools
+numbers = itertools.count()
+config = {**CONFIG, "cache": {"enabled": True, "maxEntries": 8}, "escalation": {"mode": "auto", "targetCallRate": 1.0}}
+middleware = qtm.QueryMiddleware(config, client=model())
+plain, awaited = middleware.wrap(search), middleware.wrap(asearch)
+failed, stop = [], threading.Event()
+
+def work():
+    # Another question each time, and settings of its own: every lock on the way is taken.
+    query = f"{QUERY[:-1]} in year {next(numbers)}?"
+    found = [plain.retrieve(query), plain.retrieve(query, config={"topK": 3}), asyncio.run(awaited.aretrieve(query))]
+    found.append(asyncio.run(plain.aretrieve(query)))
+    return all(len(it.variants) == 4 and it.status == "full" for it in found)
+
+def busy():
+    while not stop.is_set():
+        if not work():
+            failed.append(threading.current_thread().name)
+
+assert work()
+threads = [threading.Thread(target=busy) for _ in range(6)]
+for thread in threads:
+    thread.start()
+children = [in_child(work) for _ in range(8)]
+stop.set()
+for thread in threads:
+    thread.join()
+print(children.count(True), failed, work())
+"""
+    )
+    assert printed == "8 [] True\n"
+
+
+def test_a_child_forked_while_any_lock_is_held_works(house: ChatHouse) -> None:
+    printed = python(
+        FORKING
+        + f"""
+import gc
+os.environ.update(OPENAI_API_KEY="sk-x", QTM_LLM_BASE_URL={house.url!r})
+middleware = qtm.QueryMiddleware({{**CONFIG, "cache": {{"enabled": True}}}})
+plain, awaited = middleware.wrap(search), middleware.wrap(asearch)
+number = 0
+
+def work():
+    global number
+    number += 1
+    query = f"{{QUERY[:-1]}} in year {{number}}?"
+    found = [plain.retrieve(query), asyncio.run(awaited.aretrieve(query + "?"))]
+    return all(len(it.variants) == 4 for it in [*found, plain.retrieve(query, config={{"topK": 3}})])
+
+def locks():
+    '''Every lock that something of the package holds, by its name.'''
+    kinds, found = (type(threading.Lock()), type(threading.RLock())), {{}}
+    for it in gc.get_objects():
+        place = it.__name__ if isinstance(it, types.ModuleType) else type(it).__module__
+        if not str(place).startswith("qtmiddleware"):
+            continue
+        slots = [name for kind in type(it).__mro__ for name in getattr(kind, "__slots__", ())]
+        for name in {{*slots, *getattr(it, "__dict__", {{}})}}:
+            if isinstance(lock := getattr(it, name, None), kinds):
+                found[id(lock)] = f"{{place}}.{{type(it).__name__}}.{{name}}", lock
+    return found.values()
+
+def held(lock, got, release):
+    with lock:
+        got.set()
+        release.wait()
+
+assert work()
+known = list(locks())
+got, release = [threading.Event() for _ in known], threading.Event()
+for (_, lock), event in zip(known, got):
+    threading.Thread(target=held, args=(lock, event, release)).start()
+    event.wait()
+together = in_child(work)
+release.set()
+print(len(known) > 5, together or [name for name, _ in known], work())
+"""
+    )
+    assert printed == "True True True\n"
+
+
+# --- started anew -----------------------------------------------------------------------------------------------------
+
+
+def plain(query: str, top_k: int = 3) -> Any:
+    return found(query, top_k)
+
+
+def in_a_process(number: int) -> tuple[int, str, list[str]]:
+    wrapped = qtm.QueryMiddleware(config(), client=ScriptedModel(scripted)).wrap(plain)
+    retrieval = wrapped.retrieve(QUERY)
+    return number, retrieval.status, [it.text for it in retrieval.variants]
+
+
+def test_four_workers_are_four_budgets_and_the_threads_of_one_share_theirs(house: ChatHouse) -> None:
+    printed = python(
+        FORKING
+        + f"""
+from concurrent.futures import ThreadPoolExecutor
+os.environ.update(OPENAI_API_KEY="sk-x", QTM_LLM_BASE_URL={house.url!r})
+middleware = qtm.QueryMiddleware({{**CONFIG, "budget": {{"maxLlmCallsPerMinute": 2}}}})
+plain = middleware.wrap(search)
+
+def work():
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda number: plain.retrieve(f"{{QUERY}} ({{number}})"), range(6)))
+    refused = [it for it in found if [one.reason for one in it.degradations] == ["over_budget"]]
+    return len(refused) == 4 and middleware.health().budget.calls.left == 0
+
+print([in_child(work) for _ in range(4)])
+"""
+    )
+    assert printed == "[True, True, True, True]\n"
+    assert house.calls == 4 * 2
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_of_a_pool_retrieve_for_themselves(method: str) -> None:
+    assert in_a_process(0)[1] == "full"
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        made = pool.map(in_a_process, range(4))
+        pool.close()
+        pool.join()
+    assert made == [(number, "full", [QUERY, *SUBS]) for number in range(4)]
+
+
+# --- at the end -------------------------------------------------------------------------------------------------------
+
+WRAPPED = """
+middleware = qtm.QueryMiddleware(CONFIG, client=model())
+plain, awaited = middleware.wrap(search), middleware.wrap(asearch)
+
+def works():
+    return fine(plain.retrieve(QUERY)) and fine(asyncio.run(awaited.aretrieve(QUERY)))
+"""
+WARM = "assert works()\n"
+
+
+@pytest.mark.parametrize("warm", ["", WARM], ids=["first", "warm"])
+def test_a_retrieval_at_exit_works(warm: str) -> None:
+    assert python(WRAPPED + warm + "atexit.register(lambda: print(works()))") == "True\n"
+
+
+@pytest.mark.parametrize("warm", ["", WARM], ids=["first", "warm"])
+def test_a_retrieval_in_a_thread_that_outlives_the_main_one_works(warm: str) -> None:
+    body = "threading.Thread(target=lambda: (threading.main_thread().join(), print(works()))).start()"
+    assert python(WRAPPED + warm + body) == "True\n"
+
+
+def test_a_retrieval_of_a_finalizer_while_the_interpreter_is_torn_down_gives_what_the_function_gives() -> None:
+    """Daemon threads stand still by then, those that idle in the pool too, and nothing can be imported."""
+    printed = python(
+        WRAPPED
+        + WARM
+        + """
+import builtins
+
+class Last:
+    def __del__(self, plain=plain, query=QUERY, print=print, run=asyncio.run):
+        for found in (plain.retrieve(query), run(plain.aretrieve(query))):
+            print([row["id"] for row in found.response][:1] == [query])
+
+# What the builtins hold lives longer than any module.
+builtins.last = Last()
+"""
+    )
+    assert printed == "True\nTrue\n"
+
+
+def test_a_finalizer_that_comes_too_early_to_have_imported_anything_gets_the_plain_result() -> None:
+    printed = python(
+        WRAPPED
+        + """
+class Last:
+    def __del__(self):
+        print([row["id"] for row in plain.retrieve(QUERY).response] == [QUERY])
+
+last = Last()
+"""
+    )
+    assert printed == "True\n"
+
+
+def test_a_model_that_hangs_keeps_no_process_from_ending() -> None:
+    printed = python(
+        """
+        class Hanging(ScriptedModel):
+            def complete(self, prompt, deadline):
+                time.sleep(60)
+
+        patient = {**CONFIG, "limits": {"llmTimeoutMs": 60_000, "deadlineMs": 60_000}}
+        wrapped = qtm.QueryMiddleware(patient, client=Hanging("")).wrap(search)
+        threading.Thread(target=wrapped.retrieve, args=(QUERY,), daemon=True).start()
+        hasty = wrapped.retrieve(QUERY, config={"limits": {"llmTimeoutMs": 50}})
+        print(hasty.status, time.sleep(0.1))
+        """,
+        seconds=15,
+    )
+    assert printed == "degraded None\n"

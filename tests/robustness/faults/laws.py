@@ -1,0 +1,123 @@
+"""The laws every case is held against; what is compared is read here by itself, never by the package."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from tests.robustness.faults.cases import Case, Draw
+from tests.robustness.faults.expected import expected
+from tests.robustness.faults.playing import Limits, Played, arguments_of
+from tests.robustness.faults.world import QUERY, TEXTS, TOP_K, Row, rows
+
+GRACE_SECONDS: Final = 0.05
+
+TIME: Final = "time"
+LATE: Final = "late"
+"""Something that had time enough was not answered in it: a failure on a quiet machine, noise on a busy one."""
+
+
+class Verdict(list[tuple[str, str]]):
+    """The laws that were broken, each with what was seen; *overrun* in seconds, negative where time was left.
+
+    *excused* says that the breaker had opened, which was told in place of the provider's own word. *unclosed* says that
+    asyncio left a socket to the garbage collector, cancelled in a TLS handshake.
+    """
+
+    overrun = 0.0
+    excused = False
+    unclosed = False
+
+    def check(self, law: str, holds: bool, seen: Any) -> None:
+        """Write down that *law* is broken, with what was *seen*, unless it *holds*."""
+        if not holds:
+            self.append((law, str(seen)))
+
+
+def judged(case: Case, draw: Draw, played: Played, limits: Limits, *, times: bool = True) -> Verdict:
+    """Every law that *played* breaks; that of time only with *times*."""
+    verdict, wanted = Verdict(), expected(case, draw)
+    verdict.overrun = played.seconds - max(played.plain_seconds, limits.deadline_ms / 1e3)
+    verdict.check(
+        TIME, not times or verdict.overrun <= GRACE_SECONDS, f"{verdict.overrun * 1e3:.0f} ms beyond what it may take"
+    )
+    for complaint in dict.fromkeys(played.watch.complaints):
+        # The SDK alone leaves the same where it is cancelled then, as the end of the original's search does here.
+        is_foreign = "unclosed" in complaint and wanted.raises and (case.model, case.way) == ("tls", "async")
+        verdict.unclosed |= is_foreign
+        verdict.check("left behind", is_foreign, complaint)
+    verdict.check("no mutation", all(repr(it) == repr(was) for it, was in played.served), "a response was changed")
+    verdict.check("no mutation", played.arguments == arguments_of(draw), f"arguments are {played.arguments!r}")
+    if wanted.raises:
+        _judge_error(verdict, played, draw)
+        return verdict
+    if played.error is not None or played.plain_error is not None:
+        verdict.append(("nothing is raised", repr(played.error or played.plain_error)))
+        return verdict
+    retrieval = played.retrieval
+    query = retrieval.original_query
+    verdict.check("original query", query.encode() == QUERY.encode(), ascii(query))
+    _judge_account(verdict, played, case, draw)
+    verdict.check("type", type(retrieval.response) is type(played.plain), type(retrieval.response))
+    if type(retrieval.response) is type(played.plain):
+        _judge_rows(verdict, played, case, draw, alone=not wanted.came and not draw.evidence)
+    return verdict
+
+
+def _judge_error(verdict: Verdict, played: Played, draw: Draw) -> None:
+    """The very object where the function is ours; the SDK makes a new one for each request."""
+    plain, error = played.plain_error, played.error
+    same = plain is not None and type(error) is type(plain) and str(error) == str(plain)
+    same = same and (error is plain or draw.backend != "function")
+    verdict.check("the function's own error", same, f"{error!r} in place of {plain!r}")
+
+
+def _judge_account(verdict: Verdict, played: Played, case: Case, draw: Draw) -> None:
+    wanted, retrieval = expected(case, draw), played.retrieval
+    told = [(it.stage, it.reason) for it in retrieval.degradations]
+    verdict.excused = any(reason in wanted.excused and reason != wanted.own for _, reason in told)
+    meant = Counter((stage, wanted.own if reason in wanted.excused else reason) for stage, reason in told)
+    is_late = any(reason == "timeout" for _, reason in meant - wanted.troubles)
+    seen = f"{dict(meant)} in place of {dict(wanted.troubles)}"
+    verdict.check(LATE if is_late else "degradations", meant == wanted.troubles, seen)
+    texts = [(it.kind, it.text) for it in retrieval.variants[1:]]
+    kinds = [it.kind for it in retrieval.variants]
+    verdict.check(LATE if is_late else "variants", sorted(texts) == sorted(wanted.variants), kinds)
+    verdict.check("status", (retrieval.status == "full") == (not told), retrieval.status)
+
+
+def _judge_rows(verdict: Verdict, played: Played, case: Case, draw: Draw, *, alone: bool) -> None:
+    """Never worse than the plain function, and the very same where no variant contributed."""
+    got, plain = read(played.retrieval.response), read(played.plain)
+    if alone:
+        verdict.check("same as plain", repr(got) == repr(plain), f"{_told(got)} in place of {_told(plain)}")
+    verdict.check("as many as plain", len(got) >= min(len(plain), TOP_K), f"{len(got)} in place of {len(plain)}")
+    held, before = Counter(row[0] for row in got), Counter(row[0] for row in plain)
+    more = [name for name, number in held.items() if number > max(1, before[name])]
+    verdict.check("no new duplicates", not more, more)
+    scores = {name: repr(score) for name, score, _ in reversed(plain)}
+    changed = [row for row in got if row[0] in scores and repr(row[1]) != scores[row[0]]]
+    verdict.check("plain's scores", not changed, changed)
+    lists = [rows(case.search, draw.form, number, 1_000) for number in range(len(TEXTS))]
+    known = {repr(row) for found in lists for row in found}
+    # What only a variant found has no score for the question, and carries one that ends the question's own list.
+    passages = {(name, text) for found in lists for name, _, text in found}
+    ends = {repr(score) for _, score, _ in lists[0]}
+    made_up = [
+        row for row in got if repr(row) not in known and not ((row[0], row[2]) in passages and repr(row[1]) in ends)
+    ]
+    verdict.check("only what was found", not made_up, _told(got))
+    ids = [(it.id, repr(it.score)) for it in played.retrieval.matches]
+    same = [name for name, _ in ids] == [row[0] for row in got]
+    verdict.check("matches are the response", same, ids)
+
+
+def _told(found: list[Row]) -> str:
+    return ", ".join(f"{name} {score}" for name, score, _ in found) or "nothing"
+
+
+def read(response: Any) -> list[Row]:
+    """The id, score and text of everything in *response*, one of the SDK's own classes."""
+    if hasattr(response, "result"):
+        return [(hit.id, hit.score, hit.fields["text"]) for hit in response.result.hits]
+    return [(it.id, it.score, it.metadata["text"]) for it in response.matches]

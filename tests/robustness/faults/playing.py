@@ -1,0 +1,241 @@
+"""One case, played with the real clients over HTTP, and all that came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, Final
+
+import qtmiddleware as qtm
+from tests.robustness.faults.cases import Case, Draw
+from tests.robustness.faults.expected import broken
+from tests.robustness.faults.watching import Watch
+from tests.robustness.faults.world import NAMESPACE, QUERY, TOP_K, number_of, rows, seconds, vectors
+
+KEY: Final = "sk-faults0123456789"
+ROOT: Final = Path(__file__).parents[3]
+
+
+class Unlucky(Exception):
+    """What the function itself raises."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The two limits of a case, in milliseconds."""
+
+    llm_ms: int = 120
+    deadline_ms: int = 300
+
+
+@dataclass
+class Played:
+    """What the plain function gave or raised, what the wrapped one did, and how long each took, in seconds."""
+
+    plain: Any = None
+    plain_error: BaseException | None = None
+    plain_seconds: float = 0.0
+    retrieval: Any = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    served: list[tuple[Any, Any]] = field(default_factory=list)
+    """Every response a function of ours returned, with a copy made at that moment."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
+
+
+def arguments_of(draw: Draw) -> dict[str, Any]:
+    """What the caller passes, made anew each time."""
+    common: dict[str, Any] = {"top_k": TOP_K, "filter": {"lang": {"$eq": "en"}}}
+    if draw.backend == "search":
+        return {"namespace": NAMESPACE, "inputs": {"text": QUERY}, **common}
+    if draw.backend == "query":
+        return {"vector": QUERY, "namespace": NAMESPACE, "include_metadata": True, **common}
+    return {"query": QUERY, **common}
+
+
+class Servers:
+    """Where the servers of a run are."""
+
+    def __init__(self, plain: int, encrypted: int) -> None:
+        self._plain = plain
+        self._encrypted = encrypted
+
+    def model(self, fault: str) -> str:
+        """The address of a model with *fault*."""
+        if fault == "tls":
+            return f"https://127.0.0.1:{self._encrypted}/model/ok"
+        return f"http://{'nowhere.invalid' if fault == 'dns' else '127.0.0.1'}:{self._plain}/model/{fault}"
+
+    def index(self, case: Case, draw: Draw) -> str:
+        """The host of an index on which the search of *case* is as it says."""
+        failing = ",".join(str(number_of(text)) for text in broken(case, draw)) or "none"
+        return f"http://127.0.0.1:{self._plain}/index/{case.search}/{draw.form}/{failing}"
+
+
+@contextmanager
+def served() -> Iterator[Servers]:
+    """The servers, in a process of their own that ends with the block."""
+    command = [sys.executable, "-m", "tests.robustness.faults.serving"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Servers(*map(int, process.stdout.readline().split()))
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+class Player:
+    """Plays one case once."""
+
+    def __init__(self, case: Case, draw: Draw, servers: Servers, limits: Limits) -> None:
+        self.case = case
+        self.draw = draw
+        self.servers = servers
+        self.limits = limits
+        self.played = Played()
+        self._error = Unlucky("no index") if draw.form else ConnectionResetError("gone")
+        self._broken = frozenset(broken(case, draw))
+
+    def play(self) -> Played:
+        """Everything that came of it."""
+        with self.played.watch as watch:
+            (self._sync if self.case.way == "sync" else lambda: asyncio.run(self._async()))()
+            watch.drain()
+            watch.files_left()
+        return self.played
+
+    def _sync(self) -> None:
+        import openai
+        from pinecone import Index
+
+        played = self.played
+        with ExitStack() as stack:
+            function: Callable[..., Any] = self._function
+            if self.draw.backend != "function":
+                index = stack.enter_context(Index(host=self._host, api_key=KEY, ssl_verify=False))
+                function = getattr(index, self.draw.backend)
+            client = None
+            if self.draw.client == "given":
+                client = stack.enter_context(openai.OpenAI(base_url=self._address, api_key=KEY, max_retries=0))
+            began = perf_counter()
+            try:
+                played.plain = function(**self._plain_arguments())
+            except Exception as error:
+                played.plain_error = error
+            played.plain_seconds = perf_counter() - began
+            with self._environment():
+                wrapped = stack.enter_context(qtm.QueryMiddleware(self._settings, client=client)).wrap(
+                    function, **self._options
+                )
+                played.arguments = arguments_of(self.draw)
+                began = perf_counter()
+                try:
+                    played.retrieval = wrapped.retrieve(**played.arguments)
+                except Exception as error:
+                    played.error = error
+                played.seconds = perf_counter() - began
+                played.watch.drain()
+
+    async def _async(self) -> None:
+        import openai
+        from pinecone import AsyncIndex
+
+        played = self.played
+        played.watch.listens_to(asyncio.get_running_loop())
+        async with AsyncExitStack() as stack:
+            function: Callable[..., Any] = self._coroutine
+            if self.draw.backend != "function":
+                index = await stack.enter_async_context(AsyncIndex(host=self._host, api_key=KEY, ssl_verify=False))
+                function = getattr(index, self.draw.backend)
+            client = None
+            if self.draw.client == "given":
+                made = openai.AsyncOpenAI(base_url=self._address, api_key=KEY, max_retries=0)
+                client = await stack.enter_async_context(made)
+            began = perf_counter()
+            try:
+                played.plain = await function(**self._plain_arguments())
+            except Exception as error:
+                played.plain_error = error
+            played.plain_seconds = perf_counter() - began
+            with self._environment():
+                middleware = await stack.enter_async_context(qtm.QueryMiddleware(self._settings, client=client))
+                wrapped = middleware.wrap(function, **self._options)
+                played.arguments = arguments_of(self.draw)
+                began = perf_counter()
+                try:
+                    played.retrieval = await wrapped.aretrieve(**played.arguments)
+                except Exception as error:
+                    played.error = error
+                played.seconds = perf_counter() - began
+                await played.watch.tasks_left()
+
+    @property
+    def _host(self) -> str:
+        return self.servers.index(self.case, self.draw)
+
+    @property
+    def _address(self) -> str:
+        return self.servers.model(self.case.model)
+
+    @contextmanager
+    def _environment(self) -> Iterator[None]:
+        """The key and the address, for a client the middleware makes itself."""
+        names = {"OPENAI_API_KEY": KEY, "QTM_LLM_BASE_URL": self._address}
+        before = {name: os.environ.get(name) for name in names}
+        os.environ.update(names if self.draw.client == "own" else {})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ.update({name: value} if value is not None else {})
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        is_auto = self.case.kind == "auto"
+        return {
+            "transformationType": "combined" if is_auto else self.case.kind,
+            # Whether the gate would let this question through is not what is asked here.
+            "escalation": {"mode": "auto", "targetCallRate": 1.0} if is_auto else {},
+            "keywordEvidence": {"enabled": self.draw.evidence},
+            "limits": {"llmTimeoutMs": self.limits.llm_ms, "deadlineMs": self.limits.deadline_ms},
+        }
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"embed": vectors} if self.draw.backend == "query" else {}
+
+    def _plain_arguments(self) -> dict[str, Any]:
+        arguments = arguments_of(self.draw)
+        if self.draw.backend == "query":
+            arguments["vector"] = vectors([QUERY])[0]
+        return arguments
+
+    def _function(self, query: str, top_k: int = TOP_K, filter: Any = None) -> Any:  # noqa: A002
+        sleep(seconds(self.case.search, self.draw.form, number_of(query)))
+        return self._found(query, top_k)
+
+    async def _coroutine(self, query: str, top_k: int = TOP_K, filter: Any = None) -> Any:  # noqa: A002
+        await asyncio.sleep(seconds(self.case.search, self.draw.form, number_of(query)))
+        return self._found(query, top_k)
+
+    def _found(self, query: str, top_k: int) -> Any:
+        from pinecone import QueryResponse, ScoredVector
+
+        if query in self._broken or number_of(query) < 0:
+            raise self._error
+        found = rows(self.case.search, self.draw.form, number_of(query), top_k)
+        matches = [ScoredVector(id=name, score=score, metadata={"text": text}) for name, score, text in found]
+        response = QueryResponse(matches=matches, namespace=NAMESPACE)
+        self.played.served.append((response, copy.deepcopy(response)))
+        return response

@@ -1,0 +1,217 @@
+"""A language model, the same with a certificate nobody trusts, and an index, in a process of their own.
+
+    python -m tests.robustness.faults.serving
+
+It prints its two ports and serves until its standard input ends. Which fault is played is told by the path:
+``/model/FAULT/...`` and ``/index/SEARCH/FORM/BROKEN/...``, BROKEN being the numbers of the texts that fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tests.robustness.faults.world import NAMESPACE, REPLIES, SUBS, TEXTS, rows, seconds
+
+SLOW_SECONDS: Final = 0.4
+TRICKLE_SECONDS: Final = 0.02
+LONGEST: Final = 5.0
+"""Nothing is held open for longer, whatever the other side does."""
+
+STATUS: Final = {"401": 401, "429": 429, "429-retry-after": 429, "500": 500, "503": 503}
+TOO_MUCH: Final = 10 * 1024 * 1024
+PIECE: Final = 1 << 16
+"""Nobody reads to the end of too much: what was not asked for need not be copied either."""
+
+
+def completion(content: str | None, *, finish: str = "stop", refusal: str | None = None, reasoned: int = 0) -> bytes:
+    message = {"role": "assistant", "content": content, "refusal": refusal}
+    usage: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 20 + reasoned, "total_tokens": 120 + reasoned}
+    usage["completion_tokens_details"] = {"reasoning_tokens": reasoned}
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    body = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
+    return json.dumps(body).encode()
+
+
+def reply(request: bytes) -> str:
+    """A good reply: whatever fields the request's schema asks for."""
+    schema = json.loads(request)["response_format"]["json_schema"]["schema"]
+    return json.dumps({name: REPLIES[name] for name in schema["properties"]})
+
+
+def cut(text: str) -> str:
+    """*text* as far as the token limit let it come: into the middle of the second sub-query, or of all."""
+    at = text.find(SUBS[1])
+    return text[: len(text) * 6 // 10 if at < 0 else at + len(SUBS[1]) // 2]
+
+
+FIXED: Final = {
+    "empty-body": b"",
+    "10mb": completion("x" * TOO_MUCH),
+    "deep": b"[" * 1_000_000,
+    "bad-utf8": completion("~~").replace(b"~~", b"\xff\xfe\xc3("),
+    "wrong-schema": completion('{"weather": {"temperature": 21}, "city": "Porto"}'),
+    "refusal": completion(None, refusal="I can't help with that."),
+    "reasoning": completion("", finish="length", reasoned=780),
+}
+"""The bodies that do not depend on what was asked."""
+
+
+def body_of(fault: str, request: bytes) -> bytes:
+    if fault in FIXED:
+        return FIXED[fault]
+    if fault == "length":
+        return completion(cut(reply(request)), finish="length")
+    return completion(reply(request))
+
+
+class Connection:
+    """One connection of a client, kept alive as long as both sides behave."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def serve(self) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, OSError):
+            while await self._exchange():
+                pass
+        self.writer.close()
+        with suppress(Exception):
+            await self.writer.wait_closed()
+
+    async def _exchange(self) -> bool:
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        first, *fields = head.decode("latin-1").split("\r\n")
+        lengths = [int(field[15:]) for field in fields if field.lower().startswith("content-length:")]
+        request = await self.reader.readexactly(lengths[0] if lengths else 0)
+        _, what, *path = first.split()[1].split("/")
+        if what == "index":
+            return await self._search(path, json.loads(request))
+        return await self._complete(path[0], request)
+
+    async def _send(self, body: bytes, status: int = 200, *fields: str) -> bool:
+        head = (f"HTTP/1.1 {status} X", "content-type: application/json", f"content-length: {len(body)}", *fields)
+        self.writer.write("\r\n".join((*head, "", "")).encode() + body[:PIECE])
+        await self.writer.drain()
+        for start in range(PIECE, len(body), PIECE):
+            self.writer.write(body[start : start + PIECE])
+            await self.writer.drain()
+        return True
+
+    async def _complete(self, fault: str, request: bytes) -> bool:
+        if fault in STATUS:
+            error = {"error": {"message": "no luck", "type": "error", "code": None}}
+            fields = ("retry-after: 20",) if fault == "429-retry-after" else ()
+            return await self._send(json.dumps(error).encode(), STATUS[fault], *fields)
+        if fault == "slow":
+            await asyncio.sleep(SLOW_SECONDS)
+        if fault in ("hang", "trickle", "trickled-500", "reset"):
+            return await self._misbehave(fault)
+        if fault in ("endless", "endless-500", "pieces"):
+            return await self._send_on(fault)
+        return await self._send(body_of(fault, request))
+
+    async def _misbehave(self, fault: str) -> bool:
+        status = 500 if fault == "trickled-500" else 200
+        self.writer.write(b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: 5000\r\n\r\n" % status)
+        if fault == "hang":
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.reader.read(1), LONGEST)
+        elif fault.startswith("trickle"):
+            for _ in range(round(LONGEST / TRICKLE_SECONDS)):
+                self.writer.write(b" ")
+                await self.writer.drain()
+                await asyncio.sleep(TRICKLE_SECONDS)
+        else:
+            self.writer.write(b'{"choices": [')
+            await self.writer.drain()
+            # What was sent must have been read: a reset throws away what lies in the other side's buffers.
+            await asyncio.sleep(0.005)
+            self.writer.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+            self.writer.transport.abort()
+        return False
+
+    async def _send_on(self, fault: str) -> bool:
+        """Send for as long as anybody reads: large pieces, or one line in pieces of a byte each."""
+        status = 500 if fault == "endless-500" else 200
+        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        self.writer.write(head % status + (b"" if status == 500 else b"1\r\n{\r\n"))
+        piece = b"1\r\nx\r\n" * 1_000 if fault == "pieces" else b"%x\r\n%b\r\n" % (PIECE, b"x" * PIECE)
+        ends = asyncio.get_running_loop().time() + LONGEST
+        while asyncio.get_running_loop().time() < ends:
+            self.writer.write(piece)
+            await self.writer.drain()
+            # Others are served meanwhile.
+            await asyncio.sleep(0)
+        return False
+
+    async def _search(self, path: list[str], asked: dict[str, Any]) -> bool:
+        search, form, broken, *verb = path
+        is_query = verb == ["query"]
+        if is_query:
+            number, top_k = round(asked["vector"][0]), asked["topK"]
+        else:
+            text, top_k = asked["query"]["inputs"]["text"], asked["query"]["top_k"]
+            number = TEXTS.index(text) if text in TEXTS else -1
+        await asyncio.sleep(seconds(search, int(form), number))
+        if number < 0 or str(number) in broken.split(","):
+            return await self._send(b'{"code": 5, "message": "no luck", "details": []}', 404)
+        found = rows(search, int(form), number, top_k)
+        body: dict[str, Any]
+        if is_query:
+            matches = [{"id": name, "score": score, "metadata": {"text": text}} for name, score, text in found]
+            body = {"matches": matches, "namespace": NAMESPACE, "usage": {"readUnits": 5}}
+        else:
+            hits = [{"_id": name, "_score": score, "fields": {"text": text}} for name, score, text in found]
+            body = {"result": {"hits": hits}, "usage": {"read_units": 5, "embed_total_tokens": 4}}
+        return await self._send(json.dumps(body).encode())
+
+
+def untrusted() -> ssl.SSLContext:
+    """A certificate signed by itself, made for this run."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "certificate.pem"
+        plain = serialization.NoEncryption()
+        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        path.write_bytes(private + made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        context.load_cert_chain(path)
+    return context
+
+
+async def serve() -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Connection(reader, writer).serve()
+
+    plain = await asyncio.start_server(accept, "127.0.0.1", 0)
+    encrypted = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=untrusted())
+    print(*(server.sockets[0].getsockname()[1] for server in (plain, encrypted)), flush=True)
+    # A handshake that the client refuses is what is wanted here.
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())

@@ -1,0 +1,133 @@
+"""A query nothing can be made of is passed on as it was; what is set impossibly is refused with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from tests.support.fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
+
+QUERIES: dict[str, tuple[Any, str]] = {
+    "empty": ("", "blank"),
+    "blank": (" \t\n", "blank"),
+    "blank in Unicode": ("\u2003\u00a0\u3000", "blank"),
+    "a number": (42, "not_text"),
+    "bytes": (b"Does Jaco eat?", "not_text"),
+    "content parts": ([{"type": "text", "text": "Does Jaco eat?"}], "not_text"),
+    "a vector": ([0.25, 0.5], "not_text"),
+    "None": (None, "not_text"),
+    "overlong": ("x" * 8_001, "too_long"),
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("kind", ["none", "rewrite"])
+def test_a_query_nothing_can_be_made_of_is_passed_on_as_it_was(
+    name: str, kind: str, caller: Caller, service: ChatService
+) -> None:
+    query, reason = QUERIES[name]
+    found = search(QUERY, 3)
+    day = caller.ask(transforming(kind), query=query, respond=lambda _, top_k: found)
+    assert day.error is None
+    assert day.response is found
+    assert (len(day.calls), service.bodies) == (1, [])
+    # The very object, and the number of passages that the caller asked for.
+    assert day.calls[0][0] is query
+    assert day.calls[0][1] == 3
+    assert day.retrieval.original_query is query
+    assert day.retrieval.status == "degraded"
+    assert [(it.stage, it.reason) for it in day.retrieval.degradations] == [("query", reason)]
+    assert [match.id for match in day.retrieval.matches] == [row["id"] for row in found]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_what_the_function_raises_for_such_a_query_is_raised(name: str, caller: Caller) -> None:
+    failure = TypeError("no such query")
+
+    def respond(query: Any, top_k: int) -> Any:
+        raise failure
+
+    assert caller.ask({}, query=QUERIES[name][0], respond=respond).error is failure
+
+
+def test_the_longest_query_is_searched(caller: Caller) -> None:
+    day = caller.ask({}, query="dog " * 2_000)
+    assert day.error is None
+    assert day.retrieval.original_query == "dog " * 2_000
+
+
+def test_how_long_a_query_may_be_is_set(caller: Caller) -> None:
+    day = caller.ask({"limits": {"maxQueryChars": 10}}, query=QUERY)
+    (it,) = day.retrieval.degradations
+    assert (it.reason, it.detail) == ("too_long", f"{len(QUERY)} characters; limits.maxQueryChars allows 10")
+    assert day.calls == [(QUERY, 3)]
+
+
+@pytest.mark.parametrize(
+    "query", ["🐶", "a\x00b", "\ud800 dog", "؟", "...", "\u200bdog", "<script>", "{query}", "%s %d", "0"]
+)
+def test_odd_queries_are_searched_as_they_are(query: str, caller: Caller, service: ChatService) -> None:
+    service.answer = {"rewrite": "Which dog?"}
+    day = caller.ask(transforming("rewrite"), query=query)
+    assert day.error is None
+    assert day.retrieval.original_query == query
+    assert (query, WIDE) in day.calls
+
+
+BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": ({"fusoin": {}}, "fusoin"),
+    "unknown key in a group": ({"fusion": {"rrfk2": 1}}, "fusion.rrfk2"),
+    "impossible number": ({"topK": 0}, "topK"),
+    "impossible word": ({"transformationType": "magic"}, "transformationType"),
+    "not a number": ({"keywordEvidence": {"weight": float("nan")}}, "keywordEvidence.weight"),
+    "impossible together": ({"chunkOverlap": 900}, "chunkOverlap"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_a_bad_setting_for_one_call_is_refused_before_any_call(name: str, caller: Caller, service: ChatService) -> None:
+    values, path = BAD_CONFIGS[name]
+    day = caller.ask(transforming("rewrite"), config=values)
+    assert isinstance(day.error, qtm.ConfigError)
+    assert day.error.path == path
+    assert path in str(day.error)
+    assert (day.calls, service.bodies) == ([], [])
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_a_bad_setting_for_a_block_is_refused_at_its_first_call(name: str, caller: Caller) -> None:
+    values, path = BAD_CONFIGS[name]
+    with qtm.override(values):
+        day = caller.ask({})
+    assert isinstance(day.error, qtm.ConfigError)
+    assert day.error.path == path
+    assert day.calls == []
+
+
+@pytest.mark.parametrize("history", [["hello"], [{"role": "user", "content": 7}], [3]])
+def test_a_history_that_cannot_be_read_is_left_out_and_told(
+    history: list[Any], caller: Caller, service: ChatService
+) -> None:
+    service.answer = {"rewrite": "Does the dog Jaco have an illness?"}
+    day = caller.ask(transforming("rewrite"), history=history)
+    assert [(it.stage, it.reason) for it in day.retrieval.degradations] == [("history", "unreadable")]
+    assert [it.kind for it in day.retrieval.variants] == ["original", "rewrite"]
+
+
+@pytest.mark.parametrize("top_k", [0, -1])
+def test_an_impossible_top_k_is_the_functions_own_matter(top_k: int, caller: Caller) -> None:
+    def respond(query: str, asked: int) -> list[dict[str, Any]]:
+        if asked < 1:
+            raise ValueError(f"top_k must be at least 1, not {asked}")
+        return search(query, asked)
+
+    day = caller.ask({}, respond=respond, top_k=top_k)
+    assert type(day.error) is ValueError
+    assert str(day.error) == f"top_k must be at least 1, not {top_k}"
+
+
+def test_a_negative_top_k_loses_no_passage(caller: Caller) -> None:
+    day = caller.ask({}, respond=lambda query, top_k: search(query, 5), top_k=-1)
+    assert len(day.response) == 5

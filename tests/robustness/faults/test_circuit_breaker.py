@@ -1,0 +1,197 @@
+"""A model that fails again and again is left alone for a while, and whoever asks is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import openai
+import pytest
+from werkzeug import Response
+
+import qtmiddleware as qtm
+from tests.support.fault_world import (
+    HASTY,
+    PASSAGES,
+    PATIENT,
+    QUERY,
+    SECRET,
+    ChatService,
+    completion,
+    failure,
+    search,
+    transforming,
+)
+
+GOOD = {"rewrite": "Which illness does Jaco have?"}
+
+
+def middleware(service: ChatService, **more: Any) -> qtm.QueryMiddleware:
+    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
+    return qtm.QueryMiddleware(transforming("rewrite", **more), client=client)
+
+
+def reasons(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
+    return [(it.stage, it.reason) for it in retrieval.degradations]
+
+
+def asked(wrapped: Any, number: int) -> list[list[tuple[str, str]]]:
+    # Each another question: equal ones would be remembered once the model answers.
+    return [reasons(wrapped.retrieve(f"{QUERY} ({place})")) for place in range(number)]
+
+
+def test_after_five_failures_the_model_is_not_asked_any_more(service: ChatService) -> None:
+    service.answer = failure(500)
+    wrapped = middleware(service).wrap(search)
+    seen = asked(wrapped, 8)
+    assert seen == [[("transform.rewrite", "unavailable")]] * 5 + [[("transform", "circuit_open")]] * 3
+    assert len(service.bodies) == 5
+
+
+def test_what_is_found_meanwhile_is_what_the_rules_find(service: ChatService) -> None:
+    service.answer = failure(500)
+    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
+    wrapped(QUERY)
+    retrieval = wrapped.retrieve(QUERY)
+    assert retrieval.response == qtm.QueryMiddleware().wrap(search)(QUERY)
+    assert retrieval.status == "degraded"
+    assert (retrieval.trace.llm_calls, retrieval.trace.decision.call) == (0, False)
+    (degradation,) = retrieval.degradations
+    assert "gpt-6-luna failed and is left alone for 30 more seconds" in degradation.detail
+
+
+def test_without_rules_that_work_either_the_plain_result_comes(
+    service: ChatService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.answer = failure(500)
+    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
+    wrapped(QUERY)
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", broken)
+    retrieval = wrapped.retrieve(QUERY, top_k=3)
+    assert retrieval.response == search(QUERY, 3)
+    assert reasons(retrieval) == [("middleware", "failed")]
+
+
+def test_a_slow_model_is_left_alone_too(service: ChatService) -> None:
+    service.answer = service.slow
+    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
+    config = transforming("rewrite", HASTY, breaker={"failures": 2})
+    seen = asked(qtm.QueryMiddleware(config, client=client).wrap(search), 4)
+    assert seen == [[("transform.rewrite", "timeout")]] * 2 + [[("transform", "circuit_open")]] * 2
+
+
+def test_a_model_that_hangs_for_ever_is_left_alone_too() -> None:
+    released = threading.Event()
+
+    def hanging(_: Any) -> str:
+        released.wait(30)
+        return "late"
+
+    config = transforming("rewrite", HASTY, breaker={"failures": 2})
+    try:
+        seen = asked(qtm.QueryMiddleware(config, client=hanging).wrap(search), 3)
+    finally:
+        released.set()
+    assert seen[-1] == [("transform", "circuit_open")]
+
+
+def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ChatService) -> None:
+    service.answer = failure(503)
+    wrapped = middleware(service, breaker={"failures": 1, "seconds": 0.001}).wrap(search)
+    for _ in range(2):
+        assert asked(wrapped, 1) == [[("transform.rewrite", "unavailable")]]
+        time.sleep(0.005)
+    service.answer = GOOD
+    assert asked(wrapped, 3) == [[], [], []]
+
+
+def test_one_that_says_when_to_come_back_is_left_alone_until_then(service: ChatService) -> None:
+    service.answer = Response("{}", status=429, headers={"Retry-After": "120"}, content_type="application/json")
+    wrapped = middleware(service).wrap(search)
+    assert asked(wrapped, 2) == [[("transform.rewrite", "rate_limited")], [("transform", "circuit_open")]]
+    (degradation,) = wrapped.retrieve(QUERY).degradations
+    assert "120 more seconds" in degradation.detail
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        completion(None, refusal="I can't help with that."),
+        completion(""),
+        completion("I'm sorry, but I can't help with that."),
+        failure(413),
+    ],
+    ids=["refusal", "empty", "refusal in words", "too long"],
+)
+def test_a_question_the_model_will_not_answer_is_no_outage(answer: Any, service: ChatService) -> None:
+    service.answer = answer
+    asked(middleware(service, breaker={"failures": 2}).wrap(search), 5)
+    assert len(service.bodies) == 5
+
+
+def test_callers_who_give_up_do_not_speak_against_the_model(service: ChatService) -> None:
+    service.answer = service.slow
+
+    async def impatient() -> None:
+        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+            config = transforming("rewrite", PATIENT, breaker={"failures": 1})
+            qm = qtm.QueryMiddleware(config, client=client)
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await qm.atransform(QUERY)
+
+    asyncio.run(impatient())
+    assert len(service.bodies) == 3
+
+
+def test_callers_in_a_hurry_do_not_close_the_model_to_others(service: ChatService) -> None:
+    service.answer = service.slow
+    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
+    for place in range(3):
+        hasty = wrapped.retrieve(f"{QUERY} ({place})", config={"limits": {"llmTimeoutMs": 20}})
+        assert reasons(hasty) == [("transform.rewrite", "timeout")]
+    service.answer = GOOD
+    assert reasons(wrapped.retrieve(QUERY)) == []
+
+
+def test_the_breaker_can_be_switched_off(service: ChatService) -> None:
+    service.answer = failure(500)
+    asked(middleware(service, breaker={"enabled": False}).wrap(search), 8)
+    assert len(service.bodies) == 8
+
+
+def test_what_is_remembered_is_used_while_the_model_is_left_alone(service: ChatService) -> None:
+    service.answer = GOOD
+    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
+    wrapped(QUERY)
+    service.answer = failure(500)
+    wrapped(f"{QUERY} 2")
+    retrieval = wrapped.retrieve(QUERY)
+    assert (retrieval.status, retrieval.trace.cache_hits) == ("full", 1)
+
+
+def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(service: ChatService) -> None:
+    service.answer = failure(500)
+    config = {"limits": PATIENT, "breaker": {"failures": 1}}
+    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
+    wrapped = qtm.QueryMiddleware(config, client=client).wrap(search)
+    for reason in ("unavailable", "circuit_open"):
+        with pytest.raises(qtm.ModelError) as caught:
+            wrapped.answer(QUERY, top_k=len(PASSAGES))
+        assert caught.value.reason == reason
+        assert len(caught.value.retrieval.matches) == len(PASSAGES)
+    assert len(service.bodies) == 1
+
+
+def test_no_call_can_change_what_protects_all(service: ChatService) -> None:
+    wrapped = middleware(service).wrap(search)
+    for group in ({"breaker": {"enabled": False}}, {"budget": {"maxTokens": 5}}):
+        with pytest.raises(qtm.ConfigError, match="belongs to the whole middleware"):
+            wrapped.retrieve(QUERY, config=group)

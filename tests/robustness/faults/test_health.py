@@ -1,0 +1,283 @@
+"""What an operator asks a middleware about itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.providers.llms import governed
+from qtmiddleware.runtime import warming
+from qtmiddleware.runtime.budget import Meter
+from qtmiddleware.runtime.circuit_breaker import BreakerState
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.wrapping.health import NotReady, RedisState
+from tests.support.fault_world import HASTY, QUERY, SECRET, ChatService, failure, search, transforming
+
+GOOD = {"rewrite": "Is Jaco ill?"}
+
+
+@pytest.fixture(autouse=True)
+def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
+    """A process that has not spent anything yet."""
+    fresh = Meter()
+    monkeypatch.setitem(governed.GovernedModel.__init__.__kwdefaults__, "meter", fresh)
+    return fresh
+
+
+def middleware(script: Any = GOOD, **more: Any) -> qtm.QueryMiddleware:
+    return qtm.QueryMiddleware(transforming("rewrite", **more), client=ScriptedModel(script))
+
+
+def test_a_middleware_that_was_never_asked_is_well() -> None:
+    health = qtm.QueryMiddleware().health()
+    assert not health.model.is_configured
+    assert (health.model.breaker, health.model.failures, health.model.retry_in) == (BreakerState.CLOSED, 0, 0.0)
+    assert (health.threads.in_use, health.threads.limit, health.threads.refused, health.threads.given_up) == (
+        0, 256, 0, 0,
+    )  # fmt: skip
+    assert (health.cache.entries, health.cache.limit, health.cache.hit_rate) == (0, 1_024, None)
+    assert health.redis.state is RedisState.NOT_USED
+    assert (health.budget.calls.spent, health.budget.calls.limit, health.budget.calls.left) == (0, None, None)
+
+
+@pytest.mark.parametrize("how", ["client", "key", "address", "config"])
+def test_a_model_is_configured_where_there_is_a_client_a_key_or_an_address(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how in ("key", "address"):
+        monkeypatch.setenv("OPENAI_API_KEY" if how == "key" else "OPENAI_BASE_URL", SECRET)
+    config = {"llm": {"baseUrl": "http://127.0.0.1:9/v1"}} if how == "config" else None
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel("x") if how == "client" else None)
+    assert qm.health().model.is_configured
+    assert SECRET not in repr(qm.health())
+
+
+def test_the_breaker_is_seen_closed_open_half_open_and_closed_again() -> None:
+    script: dict[str, Any] = {"it": qtm.ModelError("unavailable")}
+    qm = middleware(lambda _: script["it"], breaker={"failures": 2, "seconds": 0.2})
+    wrapped, seen = qm.wrap(search), []
+    for number in range(2):
+        seen.append((qm.health().model.breaker, qm.health().model.failures))
+        wrapped.retrieve(f"{QUERY} ({number})")
+    opened = qm.health()
+    assert seen == [(BreakerState.CLOSED, 0), (BreakerState.CLOSED, 1)]
+    assert (opened.model.breaker, opened.model.failures, opened.model.allowed_failures) == (BreakerState.OPEN, 2, 2)
+    assert 0 < opened.model.retry_in <= 0.2
+    assert "breaker open (2 of 2 failures in a row, tried again in" in str(opened)
+    while qm.health().model.breaker is BreakerState.OPEN:
+        pass
+    assert (qm.health().model.breaker, qm.health().model.retry_in) == (BreakerState.HALF_OPEN, 0.0)
+    script["it"] = GOOD
+    assert wrapped.retrieve(QUERY).status == "full"
+    assert (qm.health().model.breaker, qm.health().model.failures) == (BreakerState.CLOSED, 0)
+
+
+def test_looking_does_not_take_the_one_call_that_tries_again() -> None:
+    qm = middleware(qtm.ModelError("unavailable"), breaker={"failures": 1, "seconds": 0.01})
+    wrapped = qm.wrap(search)
+    wrapped.retrieve(QUERY)
+    while qm.health().model.breaker is BreakerState.OPEN:
+        pass
+    for _ in range(5):
+        assert qm.health().model.breaker is BreakerState.HALF_OPEN
+    assert [it.reason for it in wrapped.retrieve(QUERY).degradations] == ["unavailable"]
+
+
+def test_hits_and_misses_are_those_of_questions() -> None:
+    qm = middleware()
+    wrapped = qm.wrap(search)
+    for _ in range(4):
+        wrapped.retrieve(QUERY)
+    health = qm.health().cache
+    assert (health.entries, health.hits, health.misses, health.hit_rate) == (1, 3, 1, 0.75)
+    assert "1 of 1,024 entries, 3 hits, 1 misses (75%)" in str(qm.health())
+    off = middleware(cache={"enabled": False})
+    off.wrap(search).retrieve(QUERY)
+    assert (off.health().cache.is_enabled, off.health().cache.hit_rate) == (False, None)
+
+
+def test_threads_are_counted_that_hang_and_that_were_refused() -> None:
+    release = Event()
+
+    def hangs(messages: Any) -> str:
+        release.wait(20)
+        return "{}"
+
+    config = transforming("rewrite", limits={**HASTY, "maxThreads": 1}, breaker={"enabled": False})
+    qm = qtm.QueryMiddleware(config, client=hangs)
+    wrapped = qm.wrap(search)
+    try:
+        for number in range(3):
+            wrapped.retrieve(f"{QUERY} ({number})")
+        threads = qm.health().threads
+        assert (threads.in_use, threads.limit, threads.given_up) == (1, 1, 1)
+        assert threads.refused >= 2
+    finally:
+        release.set()
+    while qm.health().threads.in_use:
+        pass
+
+
+def test_what_is_left_of_a_budget_is_told(service: ChatService) -> None:
+    service.answer = GOOD  # 120 tokens a reply: 100 asked, 20 answered
+    llm = {"inputPrice": 10.0, "outputPrice": 20.0, "baseUrl": service.url}
+    budget = {"maxLlmCallsPerMinute": 10, "maxTokens": 5_000, "maxUsd": 1.0, "hours": 2}
+    with qtm.QueryMiddleware(transforming("rewrite", llm=llm, budget=budget)) as qm:
+        for number in range(2):
+            assert qm.wrap(search).retrieve(f"{QUERY} ({number})").status == "full"
+        told = qm.health().budget
+    assert (told.calls.spent, told.calls.limit, told.calls.left) == (2, 10, 8)
+    assert (told.tokens.spent, told.tokens.limit, told.tokens.left) == (240, 5_000, 4_760)
+    assert (told.usd.spent, told.usd.limit, told.usd.left) == (0.0028, 1.0, 0.9972)
+    assert "2 of 10 calls in the last minute; 240 of 5,000 tokens and 0.0028 of 1 US dollars in the last 2" in str(told)
+
+
+def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
+    health: Any = middleware().health()
+    told = json.loads(json.dumps(health.to_dict()))
+    assert list(told) == ["model", "chat_model", "threads", "cache", "redis", "budget"]
+    assert (told["model"]["breaker"], told["redis"]["state"]) == ("closed", "not_used")
+    assert [line.split()[0] for line in str(health).splitlines()] == list(told)
+    with pytest.raises(FrozenInstanceError):
+        health.threads = None
+
+
+def test_it_is_asked_of_a_decorated_function_too() -> None:
+    @qtm.middleware(config=transforming("rewrite"), client=ScriptedModel(GOOD))
+    def retrieve(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    class Library:
+        @qtm.middleware
+        def find(self, query: str) -> Any:
+            return search(query)
+
+    retrieve(QUERY)
+    assert retrieve.middleware.health().cache.misses == 1
+    assert Library().find.middleware.ready()  # type: ignore[attr-defined]
+    assert isinstance(retrieve.middleware, qtm.QueryMiddleware)
+
+
+def test_it_raises_nothing_and_is_whole_while_others_ask_and_reload(service: ChatService) -> None:
+    service.answer = failure(500)
+    qm = middleware(breaker={"failures": 1, "seconds": 0.001})
+    wrapped, stop, failed = qm.wrap(search), Event(), []
+
+    def busy() -> None:
+        number = 0
+        while not stop.is_set():
+            wrapped.retrieve(f"{QUERY} ({number})")
+            qm.reload(transforming("rewrite", cache={"maxEntries": 1 + number % 5}))
+            number += 1
+
+    def look() -> None:
+        try:
+            while not stop.is_set():
+                health = qm.health()
+                str(health), json.dumps(health.to_dict()), qm.ready()
+                assert 0 <= health.threads.in_use <= health.threads.limit
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=work) for work in (busy, busy, look, look)]
+    for thread in threads:
+        thread.start()
+    stop.wait(0.5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+# --- ready ------------------------------------------------------------------------------------------------------------
+
+
+def test_ready_is_true_and_says_why_where_it_is_not() -> None:
+    qm = middleware()
+    assert qm.ready()
+    assert qm.ready().to_dict() == {"ready": True, "reasons": []}
+    qm.close()
+    assert not qm.ready()
+    assert qm.ready().reasons == (NotReady.CLOSED,)
+    assert json.loads(json.dumps(qm.ready().to_dict())) == {"ready": False, "reasons": ["closed"]}
+
+
+async def test_a_closed_middleware_is_ready_when_it_is_used_again() -> None:
+    qm = middleware()
+    async with qm:
+        assert qm.ready()
+    assert not qm.ready()
+    with qm:
+        assert qm.ready()
+    assert not qm.ready()
+    qm.warm_up()
+    assert qm.ready()
+
+
+def test_a_broken_model_a_lost_redis_and_an_open_breaker_leave_it_ready(service: ChatService) -> None:
+    service.answer = failure(500)
+    config = transforming(
+        "rewrite",
+        llm={"baseUrl": service.url},
+        breaker={"failures": 1},
+        cache={"redisUrl": "redis://127.0.0.1:9/0"},
+        rerank={"enabled": True},
+    )
+
+    def broken(question: str, texts: list[str]) -> list[float]:
+        raise OSError
+
+    with qtm.QueryMiddleware(config, reranker=broken) as qm:
+        qm.warm_up()
+        retrieval = qm.wrap(search).retrieve(QUERY)
+        assert retrieval.response
+        health = qm.health()
+        assert (health.model.breaker, health.redis.state) == (BreakerState.OPEN, RedisState.NOT_REACHED)
+        assert health.redis.where == "127.0.0.1:9"
+        assert qm.ready()
+
+
+def test_it_is_not_ready_while_it_warms_up() -> None:
+    begun, release = Event(), Event()
+
+    class Slow(ScriptedModel):
+        def warm_up(self) -> None:
+            begun.set()
+            release.wait(20)
+
+    qm = qtm.QueryMiddleware(transforming("rewrite"), client=Slow(GOOD))
+    assert qm.ready().reasons == (NotReady.LOADING,)
+    release.set()
+    warming.finish_loading()
+    assert qm.ready()
+    begun.clear(), release.clear()
+    thread = Thread(target=qm.warm_up)
+    thread.start()
+    begun.wait(20)
+    assert qm.ready().reasons == (NotReady.LOADING,)
+    release.set()
+    thread.join()
+    assert qm.ready()
+
+
+def test_loading_that_never_ends_does_not_keep_it_from_being_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = Event()
+
+    class Stuck(ScriptedModel):
+        def warm_up(self) -> None:
+            release.wait(20)
+
+    qm = qtm.QueryMiddleware(transforming("rewrite"), client=Stuck(GOOD))
+    try:
+        assert not qm.ready()
+        monkeypatch.setattr(warming, "_LONGEST_WAIT", 0.0)
+        assert qm.ready()
+    finally:
+        release.set()
+        monkeypatch.undo()
+        warming.finish_loading()

@@ -1,0 +1,129 @@
+"""Ctrl-C and cancellation reach the caller, and nothing of ours is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import openai
+import pytest
+
+import qtmiddleware as qtm
+from tests.support.fault_world import PATIENT, QUERY, SECRET, WIDE, Caller, ChatService, search, transforming
+
+SUBS = ["What did the vet say about Jaco?", "Which medical conditions do dogs have?"]
+ENOUGH = {"llmTimeoutMs": 50_000, "deadlineMs": 1_500}
+
+
+def test_ctrl_c_while_the_model_thinks_ends_the_call(service: ChatService) -> None:
+    asked = threading.Event()
+
+    def answer() -> Any:
+        asked.set()
+        return service.slow()
+
+    def respond(query: str, top_k: int) -> Any:
+        assert asked.wait(20)
+        raise KeyboardInterrupt
+
+    service.answer = answer
+    day = Caller("sync", service.url).ask(transforming("rewrite"), respond=respond)
+    assert type(day.error) is KeyboardInterrupt
+    assert day.calls == [(QUERY, WIDE)]
+
+
+async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(service: ChatService) -> None:
+    began, ended = asyncio.Event(), []
+
+    async def retrieve(query: str, top_k: int = 3) -> Any:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(query)
+
+    service.answer = service.slow
+    before = asyncio.all_tasks()
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(retrieve)
+        task = asyncio.create_task(wrapped.aretrieve(QUERY))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert ended == [QUERY]
+    assert asyncio.all_tasks() == before
+
+
+async def test_cancelling_while_the_variants_are_searched_cancels_them_all(service: ChatService) -> None:
+    service.answer = {"sub_queries": SUBS}
+    both, begun, ended = asyncio.Event(), [], []
+
+    async def retrieve(query: str, top_k: int = 3) -> Any:
+        if query == QUERY:
+            return search(query, top_k)
+        begun.append(query)
+        if len(begun) == 2:
+            both.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(query)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        wrapped = qtm.QueryMiddleware(transforming("decompose"), client=client).wrap(retrieve)
+        task = asyncio.create_task(wrapped.aretrieve(QUERY))
+        await both.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert sorted(ended) == sorted(SUBS)
+
+
+async def test_a_timeout_of_the_caller_is_the_callers(service: ChatService) -> None:
+    service.answer = service.slow
+    released = asyncio.Event()
+
+    async def retrieve(query: str, top_k: int = 3) -> Any:
+        await released.wait()
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        wrapped = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=client).wrap(retrieve)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await wrapped(QUERY)
+
+
+def test_a_variant_that_hangs_is_given_up_at_the_deadline(service: ChatService) -> None:
+    service.answer = {"sub_queries": SUBS}
+
+    def respond(query: str, top_k: int) -> Any:
+        if query == SUBS[0]:
+            service.released.wait(20)
+        return search(query, top_k)
+
+    config = transforming("decompose", ENOUGH, fusion={"minSuccesses": 1})
+    day = Caller("sync", service.url).ask(config, respond=respond)
+    assert day.reasons == [("search.sub_query", "timeout")]
+    assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[1]]
+
+
+async def test_an_awaited_variant_that_hangs_is_cancelled_at_the_deadline(service: ChatService) -> None:
+    service.answer = {"sub_queries": SUBS}
+    ended = []
+
+    async def retrieve(query: str, top_k: int = 3) -> Any:
+        if query == SUBS[0]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(query)
+        return search(query, top_k)
+
+    config = transforming("decompose", ENOUGH, fusion={"minSuccesses": 1})
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        retrieval = await qtm.QueryMiddleware(config, client=client).wrap(retrieve).aretrieve(QUERY)
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("search.sub_query", "timeout")]
+    assert [it.variant.text for it in retrieval.rankings] == [QUERY, SUBS[1]]
+    assert ended == [SUBS[0]]

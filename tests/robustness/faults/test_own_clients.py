@@ -1,0 +1,72 @@
+"""Clients the middleware makes itself, with the key and the address of the environment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from tests.support.fault_world import QUERY, SECRET, ChatService, failure, search, transforming
+
+REWRITE = "Which illness does Jaco have?"
+
+
+@pytest.fixture(autouse=True)
+def account(monkeypatch: pytest.MonkeyPatch, service: ChatService) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("QTM_LLM_BASE_URL", service.url)
+    service.answer = {"rewrite": REWRITE}
+
+
+def plain(query: str, top_k: int = 3) -> Any:
+    return search(query, top_k)
+
+
+async def awaited(query: str, top_k: int = 3) -> Any:
+    return search(query, top_k)
+
+
+def test_a_failed_request_is_sent_once(service: ChatService) -> None:
+    service.answer = failure(500)
+    with qtm.QueryMiddleware(transforming("rewrite")) as qm:
+        retrieval = qm.wrap(plain).retrieve(QUERY)
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("transform.rewrite", "unavailable")]
+    assert len(service.bodies) == 1
+
+
+def test_one_middleware_serves_three_loops_in_a_row(service: ChatService) -> None:
+    qm = qtm.QueryMiddleware(transforming("rewrite", cache={"enabled": False}))
+    wrapped = qm.wrap(awaited)
+
+    async def once() -> qtm.Retrieval:
+        retrieval = await wrapped.aretrieve(QUERY)
+        await qm.aclose()
+        return retrieval
+
+    found = [asyncio.run(once()) for _ in range(3)]
+    assert [[variant.text for variant in it.variants] for it in found] == [[QUERY, REWRITE]] * 3
+    assert len(service.bodies) == 3
+
+
+async def test_the_plain_call_works_inside_a_running_loop(service: ChatService) -> None:
+    with qtm.QueryMiddleware(transforming("rewrite")) as qm:
+        retrieval = qm.wrap(plain).retrieve(QUERY)
+    assert [variant.text for variant in retrieval.variants] == [QUERY, REWRITE]
+
+
+def test_one_middleware_serves_plain_and_awaited_functions(service: ChatService) -> None:
+    async def both() -> tuple[Any, Any]:
+        async with qtm.QueryMiddleware(transforming("rewrite")) as qm:
+            return await qm.wrap(awaited)(QUERY), qm.wrap(plain)(QUERY)
+
+    one, other = asyncio.run(both())
+    assert one == other
+    assert len(service.bodies) == 1  # the second was remembered
+
+
+def test_several_questions_are_asked_over_one_client(service: ChatService) -> None:
+    with qtm.QueryMiddleware(transforming("rewrite")) as qm:
+        made = qm.transform([f"What is number{number} about?" for number in range(10)])
+    assert len(made) == len(service.bodies) == 10

@@ -1,0 +1,493 @@
+"""A configuration is changed while questions are answered, and what still fits is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Thread
+from time import sleep
+from typing import Any
+
+import openai
+import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+import qtmiddleware as qtm
+from qtmiddleware.providers.llms.openai.clients import _clients_of
+from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.runtime.circuit_breaker import BreakerState
+from qtmiddleware.testing import ScriptedModel
+from tests.support.fault_world import PATIENT, QUERY, SECRET, completion, failure, search, transforming
+
+
+class TwoServices:
+    """Two addresses of one server; each rewrites every question so that it shows where that was asked."""
+
+    def __init__(self, server: HTTPServer) -> None:
+        self.a, self.b = server.url_for("/a/v1"), server.url_for("/b/v1")
+        self.asked: list[str] = []
+        self.keys: list[str] = []
+        self.is_down = False
+        self.entered, self.released = Event(), Event()
+        self.released.set()
+        for name in "ab":
+            server.expect_request(f"/{name}/v1/chat/completions").respond_with_handler(self._handler(name))
+
+    def _handler(self, name: str) -> Callable[[Request], Response]:
+        def handle(request: Request) -> Response:
+            self.asked.append(name)
+            self.keys.append(request.headers["Authorization"].removeprefix("Bearer "))
+            self.entered.set()
+            self.released.wait(20)
+            if self.is_down:
+                return failure(500)
+            body = completion(json.dumps({"rewrite": f"Does Jaco have health concerns, asked at {name}?"}))
+            return Response(json.dumps(body), content_type="application/json")
+
+        return handle
+
+
+@pytest.fixture
+def services(chat_server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoServices]:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    two = TwoServices(chat_server)
+    yield two
+    two.released.set()
+    chat_server.clear()
+
+
+def config(address: str, **more: Any) -> dict[str, Any]:
+    llm = {"baseUrl": address, **more.pop("llm", {})}
+    return transforming("rewrite", llm=llm, **more)
+
+
+def rewrites(retrieval: qtm.Retrieval) -> list[str]:
+    """At which service each rewrite was made."""
+    return [it.text.partition("asked at ")[2][:1] for it in retrieval.variants if it.kind == "rewrite"]
+
+
+def client_of(qm: qtm.QueryMiddleware) -> Any:
+    inner: Any = qm.model
+    return inner.inner._clients.sync()
+
+
+# --- what follows -----------------------------------------------------------------------------------------------------
+
+
+async def asearch(query: str, top_k: int = 3) -> Any:
+    return search(query, top_k)
+
+
+class Library:
+    def find(self, query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+
+def test_every_wrapped_function_follows() -> None:
+    qm = qtm.QueryMiddleware(client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
+    plain, awaited = qm.wrap(search), qm.wrap(asearch)
+
+    class Wrapped(Library):
+        find = qm.wrap(Library.find)
+
+    narrow, library = plain.configured({"keywordEvidence": {"candidates": 7}}), Wrapped()
+
+    def kinds() -> list[list[str]]:
+        found = [plain.retrieve(QUERY), asyncio.run(awaited.aretrieve(QUERY)), asyncio.run(plain.aretrieve(QUERY))]
+        found += [narrow.retrieve(QUERY), library.find.retrieve(QUERY)]
+        return [[variant.kind for variant in it.variants] for it in found]
+
+    assert kinds() == [["original"]] * 5
+    assert qm.transform(QUERY).rewrite is None
+    qm.reload({"transformationType": "rewrite"})
+    assert kinds() == [["original", "rewrite"]] * 5
+    assert qm.transform(QUERY).rewrite == "Is Jaco ill?"
+    assert (qm.settings.transformation_type, plain.middleware) == ("rewrite", qm)
+    qm.reload({"transformationType": "none", "keywordEvidence": {"enabled": False}})
+    assert plain(QUERY) == search(QUERY)
+
+
+def test_settings_laid_over_a_function_stay_over_it() -> None:
+    widths: list[int] = []
+
+    def wide(query: str, top_k: int = 3) -> Any:
+        widths.append(top_k)
+        return search(query, top_k)
+
+    qm = qtm.QueryMiddleware()
+    wrapped = qm.wrap(wide)
+    narrow = wrapped.configured({"keywordEvidence": {"candidates": 7}})
+    qm.reload({"keywordEvidence": {"candidates": 9}})
+    wrapped(QUERY), narrow(QUERY), wrapped.retrieve(QUERY, config={"keywordEvidence": {"candidates": 11}})
+    assert widths == [9, 7, 11]
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "mapping", "Config", "Settings", "nothing"])
+def test_a_config_is_given_as_to_the_middleware(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"top_k": 7}')
+    given: dict[str, Any] = {"path": path, "text": str(path), "mapping": {"topK": 7}, "nothing": None}
+    given |= {"Config": qtm.Config.load({"topK": 7}), "Settings": qtm.Config.load({"topK": 7}).settings}
+    qm = qtm.QueryMiddleware({"topK": 5})
+    monkeypatch.setenv("QTM_TOP_K", "7")
+    qm.reload(given[kind])
+    assert qm.settings.top_k == qm.config.settings.top_k == 7
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"topK": 0},
+        {"tokK": 4},
+        "no-such-file.json",
+        42,
+        {"transformationModel": "nobody-knows", "budget": {"maxUsd": 1.0}},
+        {"cache": {"redisUrl": "http://nowhere"}},
+    ],
+    ids=str,
+)
+def test_a_bad_config_is_refused_and_changes_nothing(bad: Any) -> None:
+    qm = qtm.QueryMiddleware(
+        transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"}, name="unpriced")
+    )
+    wrapped = qm.wrap(search)
+    before = qm.config, qm.model, wrapped.retrieve(QUERY).response, qm.health()
+    with pytest.raises(qtm.ConfigError):
+        qm.reload(bad)
+    assert (qm.config, qm.model) == before[:2]
+    assert (wrapped.retrieve(QUERY).response, qm.health().threads) == (before[2], before[3].threads)
+
+
+def test_what_changed_is_logged_by_name_alone(caplog: pytest.LogCaptureFixture) -> None:
+    qm = qtm.QueryMiddleware()
+    with caplog.at_level(logging.INFO, "qtmiddleware"):
+        qm.reload({"topK": 7, "cache": {"tenant": "acme"}})
+        qm.reload(qm.config)
+    assert [it.getMessage() for it in caplog.records] == ["the configuration was reloaded; changed: topK, cache.tenant"]
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_of_the_same_does_nothing(services: TwoServices) -> None:
+    with qtm.QueryMiddleware(config(services.a)) as qm:
+        wrapped = qm.wrap(search)
+        model, client = qm.model, client_of(qm)
+        qm.reload(config(services.a))
+        assert qm.model is model
+        assert rewrites(wrapped.retrieve(QUERY)) == ["a"]
+        assert client_of(qm) is client
+        assert not client.is_closed()
+
+
+def test_what_is_remembered_is_kept_within_the_new_limits() -> None:
+    model = ScriptedModel({"rewrite": "Is Jaco ill?"})
+    qm = qtm.QueryMiddleware(transforming("rewrite"), client=model)
+    wrapped = qm.wrap(search)
+    queries = [f"{QUERY[:-1]} in year {number}?" for number in range(5)]
+    for query in queries:
+        wrapped.retrieve(query)
+    qm.reload(transforming("rewrite", topK=9, keywordEvidence={"candidates": 9}))
+    wrapped.retrieve(queries[0])
+    assert (len(model.prompts), qm.health().cache.entries) == (5, 5)
+    qm.reload(transforming("rewrite", cache={"maxEntries": 2}))
+    assert (qm.health().cache.entries, qm.health().cache.limit) == (2, 2)
+    wrapped.retrieve(queries[0])  # the one that was used last
+    assert len(model.prompts) == 5
+    qm.reload(transforming("rewrite", cache={"tenant": "other"}))
+    wrapped.retrieve(queries[0])
+    assert len(model.prompts) == 6
+
+
+def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(services: TwoServices) -> None:
+    services.is_down = True
+    breaker = {"failures": 2, "seconds": 600}
+    with qtm.QueryMiddleware(config(services.a, breaker=breaker)) as qm:
+        wrapped = qm.wrap(search)
+        for number in range(2):
+            wrapped.retrieve(f"{QUERY} ({number})")
+        assert qm.health().model.breaker is BreakerState.OPEN
+        qm.reload(config(services.a, breaker={"failures": 3, "seconds": 500}, topK=9, llm={"temperature": 0.5}))
+        health = qm.health().model
+        assert (health.breaker, health.failures, health.allowed_failures) == (BreakerState.OPEN, 2, 3)
+        assert [it.reason for it in wrapped.retrieve(QUERY).degradations] == ["circuit_open"]
+        qm.reload(config(services.b, breaker=breaker))
+        assert qm.health().model.breaker is BreakerState.CLOSED
+        services.is_down = False
+        assert rewrites(wrapped.retrieve(QUERY)) == ["b"]
+        qm.reload(config(services.a, breaker={"enabled": False}))
+        assert rewrites(wrapped.retrieve(f"{QUERY} (9)")) == ["a"]
+
+
+def test_the_breaker_of_a_given_client_is_kept_whatever_address_is_set() -> None:
+    config = transforming("rewrite", breaker={"failures": 1, "seconds": 600})
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(qtm.ModelError("unavailable")))
+    qm.wrap(search).retrieve(QUERY)
+    qm.reload({**config, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}})
+    assert qm.health().model.breaker is BreakerState.OPEN
+
+
+def test_what_was_spent_is_not_forgotten() -> None:
+    qm = qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
+    wrapped = qm.wrap(search)
+    wrapped.retrieve(QUERY)
+    spent = qm.health().budget.calls.spent
+    qm.reload(transforming("rewrite", budget={"maxLlmCallsPerMinute": int(spent)}))
+    retrieval = wrapped.retrieve(f"{QUERY} (2)")
+    assert [it.reason for it in retrieval.degradations] == ["over_budget"]
+    assert (qm.health().budget.calls.spent, qm.health().budget.calls.left) == (spent, 0)
+
+
+def test_the_number_of_threads_changes_for_those_in_use_too() -> None:
+    qm = qtm.QueryMiddleware()
+    bulkhead = qm._factory.bulkhead
+    qm.reload({"limits": {"maxThreads": 3}})
+    assert (qm._factory.bulkhead, qm.health().threads.limit) == (bulkhead, 3)
+
+
+def test_a_client_is_kept_where_address_and_key_are_the_same(services: TwoServices) -> None:
+    with qtm.QueryMiddleware(config(services.a)) as qm:
+        client = client_of(qm)
+        qm.reload(config(services.a, topK=9, llm={"temperature": 0.7}, chatModel="another", budget={"maxTokens": 9**9}))
+        assert client_of(qm) is client
+        assert rewrites(qm.wrap(search).retrieve(QUERY)) == ["a"]
+        assert not client.is_closed()
+
+
+def test_a_new_key_is_read_though_the_config_is_the_same(
+    services: TwoServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with qtm.QueryMiddleware(config(services.a)) as qm:
+        wrapped, client = qm.wrap(search), client_of(qm)
+        wrapped.retrieve(QUERY)
+        monkeypatch.setenv("OPENAI_API_KEY", f"{SECRET}-new")
+        qm.reload(config(services.a))
+        assert client.is_closed()
+        wrapped.retrieve(f"{QUERY} (2)")
+        assert services.keys == [SECRET, f"{SECRET}-new"]
+
+
+# --- what is closed ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting", "streamed"])
+def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoServices) -> None:
+    services.released.clear()
+    qm = qtm.QueryMiddleware(config(services.a, limits=PATIENT))
+    wrapped, clients = qm.wrap(search), qm.model.inner._clients  # type: ignore[attr-defined]
+    was_open: list[bool] = []
+
+    async def awaiting() -> qtm.Retrieval:
+        asked = asyncio.create_task(wrapped.aretrieve(QUERY))
+        await asyncio.to_thread(services.entered.wait, 20)
+        client, _ = _clients_of(asyncio.get_running_loop())[clients]
+        qm.reload(config(services.b, limits=PATIENT))
+        was_open.append(not client.is_closed())
+        services.released.set()
+        found = await asked
+        while not client.is_closed():
+            await asyncio.sleep(0)
+        assert clients not in _clients_of(asyncio.get_running_loop())
+        return found
+
+    def ask() -> qtm.Retrieval:
+        if kind == "blocking":
+            return wrapped.retrieve(QUERY)
+        with wrapped.stream_answer(QUERY) as stream:
+            list(stream)
+            return stream.retrieval
+
+    if kind == "awaiting":
+        found = asyncio.run(awaiting())
+    else:
+        client = clients.sync()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask)
+            services.entered.wait(20)
+            qm.reload(config(services.b, limits=PATIENT))
+            was_open.append(not client.is_closed())
+            services.released.set()
+            found = asked.result()
+        assert client.is_closed()
+    assert (found.status, rewrites(found), was_open) == ("full", ["a"], [True])
+    assert rewrites(wrapped.retrieve(f"{QUERY} (2)")) == ["b"]
+    assert not clients._of_process._by_process
+    qm.close()
+
+
+def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(services: TwoServices) -> None:
+    async def serve() -> None:
+        qm = qtm.QueryMiddleware(config(services.a))
+        wrapped = qm.wrap(asearch)
+        await wrapped.aretrieve(QUERY)
+        client, _ = _clients_of(asyncio.get_running_loop())[qm.model.inner._clients]  # type: ignore[attr-defined]
+        await asyncio.to_thread(qm.reload, config(services.b))
+        while not client.is_closed():
+            await asyncio.sleep(0)
+        assert rewrites(await wrapped.aretrieve(f"{QUERY} (2)")) == ["b"]
+        await qm.aclose()
+
+    asyncio.run(serve())
+
+
+def test_a_client_that_was_given_stays_open_and_in_use(services: TwoServices) -> None:
+    with openai.OpenAI(api_key=SECRET, base_url=services.a, max_retries=0) as client:
+        qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
+        wrapped = qm.wrap(search)
+        for number in range(3):
+            qm.reload(transforming("rewrite", llm={"temperature": number / 10, "baseUrl": services.b}))
+            assert rewrites(wrapped.retrieve(f"{QUERY} ({number})")) == ["a"]
+        assert not client.is_closed()
+
+
+def test_a_closed_middleware_that_is_reloaded_leaves_nothing_open(services: TwoServices) -> None:
+    qm = qtm.QueryMiddleware(config(services.a))
+    qm.close()
+    qm.reload(config(services.b))
+    assert not qm.model.inner._clients._of_process._by_process  # type: ignore[attr-defined]
+    assert not qm.ready()
+
+
+# --- the own store ----------------------------------------------------------------------------------------------------
+
+
+def letters(texts: Sequence[str]) -> list[list[float]]:
+    return [[1.0 + text.count("a"), 1.0 + text.count("e"), 1.0 + len(text)] for text in texts]
+
+
+def ingested(folder: Path, text: str) -> dict[str, Any]:
+    (folder / "docs").mkdir(parents=True)
+    (folder / "docs" / "one.txt").write_text(text)
+    settings = {"indexPath": str(folder / "index.sqlite"), "store": {"kind": "sqlite"}}
+    qtm.ingest(folder / "docs", config=settings, embedder=letters)
+    return settings
+
+
+def test_another_store_is_opened_by_the_next_question_and_the_one_before_closed_when_nobody_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = ingested(tmp_path / "one", "Jaco is a dog.")
+    two = ingested(tmp_path / "two", "Refunds are paid within 14 days.")
+    closed: list[str] = []
+    close = SQLiteStore.close
+    monkeypatch.setattr(SQLiteStore, "close", lambda store: (closed.append(repr(store)), close(store))[1])
+
+    def texts(search: Any) -> list[str | None]:
+        return [it.text for it in search.retrieve("What is it?").matches]
+
+    with qtm.QueryMiddleware(one, embedder=letters) as qm:
+        held = qm.retriever
+        assert texts(held) == ["Jaco is a dog."]
+        qm.reload({**one, "topK": 9})
+        assert qm.retriever is not held
+        assert (texts(held), texts(qm.retriever), closed) == (["Jaco is a dog."], ["Jaco is a dog."], [])
+        qm.reload({**two, "topK": 9})
+        assert texts(qm.retriever) == ["Refunds are paid within 14 days."]
+        # Who holds a search over the store before goes on with it.
+        assert (texts(held), closed) == (["Jaco is a dog."], [])
+        del held
+        gc.collect()
+        assert len(closed) == 1
+    assert len(closed) == 2
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+def open_clients() -> int:
+    gc.collect()
+    # By their real types: the vendor's module has objects that are made when they are looked at.
+    return sum(not it.is_closed() for it in gc.get_objects() if type(it) in (openai.OpenAI, openai.AsyncOpenAI))
+
+
+def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -> None:
+    configs = {
+        name: config(
+            address,
+            transformationModel=f"model-{name}",
+            keywordEvidence={"candidates": width},
+            limits={**PATIENT, "maxThreads": 200 + width},
+        )
+        for name, address, width in (("a", services.a, 11), ("b", services.b, 22))
+    }
+    open_before, threads_before = open_clients(), threading.active_count()
+    qm = qtm.QueryMiddleware(configs["a"])
+    stop, wrong, seen = Event(), [], []
+
+    def recorded(query: str, top_k: int = 3) -> Any:
+        widths.setdefault(query, set()).add(top_k)
+        return search(query, top_k)
+
+    async def arecorded(query: str, top_k: int = 3) -> Any:
+        return recorded(query, top_k)
+
+    widths: dict[str, set[int]] = {}
+    wrapped, awaited = qm.wrap(recorded), qm.wrap(arecorded)
+
+    def check(query: str, retrieval: qtm.Retrieval) -> None:
+        (name,) = rewrites(retrieval) or ("?",)
+        seen.append(name)
+        if retrieval.status != "full" or widths.pop(query) != {{"a": 11, "b": 22}.get(name)}:
+            wrong.append((name, retrieval.degradations))
+
+    def ask(place: int) -> None:
+        number = 0
+        while not stop.is_set():
+            query = f"{QUERY[:-1]} in year {place}-{number}?"
+            check(query, wrapped.retrieve(query))
+            number += 1
+            sleep(0.01)
+
+    async def aask(place: int) -> None:
+        number = 0
+        while not stop.is_set():
+            query = f"{QUERY[:-1]} in year {place}-{number}?"
+            check(query, await awaited.aretrieve(query))
+            number += 1
+            await asyncio.sleep(0.01)
+
+    def flip() -> None:
+        for number in range(200):
+            qm.reload(configs["ba"[number % 2]])
+
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    asking = [Thread(target=guarded, args=(lambda place=place: ask(place),)) for place in range(6)]
+    asking += [Thread(target=guarded, args=(lambda place=place: asyncio.run(aask(place)),)) for place in range(6, 8)]
+    for thread in asking:
+        thread.start()
+    flip()
+    stop.set()
+    for thread in asking:
+        thread.join()
+    assert (errors, wrong) == ([], [])
+    assert {"a", "b"} == set(seen) == set(services.asked)
+    assert qm.health().threads.in_use == 0
+    # The sync client of the last configuration.
+    assert open_clients() - open_before <= 1
+    qm.close()
+    assert open_clients() == open_before
+    assert threading.active_count() - threads_before < 40
+
+
+def test_many_reload_at_once() -> None:
+    qm = qtm.QueryMiddleware()
+    wrapped = qm.wrap(search)
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(qm.reload, {"topK": 1 + number % 9}) for number in range(200)]:
+            done.result()
+    assert 1 <= qm.settings.top_k <= 9
+    assert wrapped.retrieve(QUERY).status == "full"

@@ -1,0 +1,194 @@
+"""Searches that fail, find nothing, or find what cannot be weighed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from tests.support.fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
+
+SUBS = ["What did the vet say about Jaco?", "Which medical conditions do dogs have?", "When is the fee due?"]
+
+
+class Unlucky(Exception):
+    """What a search raises that fails."""
+
+
+class Busy(Exception):
+    """What a vendor raises whose service is down."""
+
+    status_code = 503
+
+
+@pytest.fixture
+def service(service: ChatService) -> ChatService:
+    service.answer = {"sub_queries": SUBS}
+    return service
+
+
+def failing(*texts: str, error: type[BaseException] = Unlucky) -> Callable[[str, int], Any]:
+    def respond(query: str, top_k: int) -> Any:
+        if query in texts:
+            raise error
+        return search(query, top_k)
+
+    return respond
+
+
+def test_where_one_search_fails_the_others_are_merged(caller: Caller, service: ChatService) -> None:
+    day = caller.ask(transforming("decompose"), respond=failing(SUBS[0]))
+    assert day.reasons == [("search.sub_query", "failed")]
+    assert day.retrieval.degradations[0].detail == "Unlucky"
+    assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, *SUBS[1:]]
+    found = {key[1] for ranking in day.retrieval.rankings for key in ranking.keys}
+    assert {match.id for match in day.retrieval.matches} <= found
+    assert sorted(text for text, _ in day.calls) == sorted([QUERY, *SUBS])
+
+
+@pytest.mark.parametrize("broken", [SUBS, SUBS[:2]], ids=["all", "all but one"])
+def test_below_min_successes_the_original_stands_alone(broken: list[str], caller: Caller, service: ChatService) -> None:
+    day = caller.ask(transforming("decompose"), respond=failing(*broken))
+    assert day.response == caller.rules_alone().response
+    assert day.reasons == [*[("search.sub_query", "failed")] * len(broken), ("search", "too_few_successes")]
+    assert day.retrieval.degradations[-1].detail == f"{3 - len(broken)} of 3 variants"
+
+
+def test_min_successes_of_one_merges_a_single_success(caller: Caller, service: ChatService) -> None:
+    config = transforming("decompose", fusion={"minSuccesses": 1})
+    day = caller.ask(config, respond=failing(*SUBS[:2]))
+    assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[2]]
+    assert day.reasons == [("search.sub_query", "failed")] * 2
+
+
+@pytest.mark.parametrize("error", [Unlucky("no index"), Busy(), OSError("gone"), KeyError("namespace")], ids=repr)
+def test_the_error_of_the_original_search_is_raised_as_it_is(
+    error: Exception, caller: Caller, service: ChatService
+) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        raise error
+
+    day = caller.ask(transforming("decompose"), respond=respond)
+    assert day.error is error
+    assert {text for text, _ in day.calls} == {QUERY}
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_of_the_original_search_is_never_swallowed(
+    kind: type[BaseException], caller: Caller, service: ChatService
+) -> None:
+    day = caller.ask(transforming("decompose"), respond=failing(QUERY, error=kind))
+    assert type(day.error) is kind
+    assert day.calls == [(QUERY, WIDE)]
+
+
+def test_an_outage_is_not_asked_a_second_time(caller: Caller) -> None:
+    day = caller.ask({}, respond=failing(QUERY, error=Busy))
+    assert type(day.error) is Busy
+    assert day.calls == [(QUERY, WIDE)]
+
+
+def test_a_function_that_refuses_many_candidates_is_asked_as_the_caller_asked(
+    caller: Caller, service: ChatService
+) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        if top_k > 3:
+            raise ValueError(f"top_k must be at most 3, not {top_k}")
+        return search(query, top_k)
+
+    day = caller.ask(transforming("decompose"), respond=respond)
+    assert day.calls[:2] == [(QUERY, WIDE), (QUERY, 3)]
+    assert sorted(day.calls[2:]) == sorted((text, 3) for text in SUBS)
+    assert day.retrieval.status == "full"
+    assert ("keyword_evidence", f"the function refuses {WIDE} candidates") in day.retrieval.trace.notes
+
+
+def rows(*scores: Any) -> list[dict[str, Any]]:
+    return [{"id": f"p{i}", "score": score, "metadata": {"text": f"passage {i}"}} for i, score in enumerate(scores)]
+
+
+RESPONSES: dict[str, Any] = {
+    "nothing": [],
+    "one": rows(0.5),
+    "no scores": [{"id": "a", "metadata": {"text": "health of Jaco"}}, {"id": "b", "metadata": {"text": "food"}}],
+    "scores None": rows(None, None, None),
+    "scores NaN": rows(float("nan"), 0.5, float("nan")),
+    "scores infinite": rows(float("inf"), 0.5, float("-inf")),
+    "scores text": rows("high", "low"),
+    "all equal": rows(0.5, 0.5, 0.5),
+    "unsorted": rows(0.1, 0.9, 0.5),
+    "rising": rows(0.1, 0.5, 0.9),
+    "huge": rows(1e308, 1e308, -1e308),
+    "no text": [{"id": "a", "score": 0.9}, {"id": "b", "score": 0.5}],
+    "no ids": [{"text": "Jaco eats", "score": 0.9}, {"text": "Jaco sleeps", "score": 0.5}],
+    "strings": ["Jaco has no health concerns", "Jaco eats dry food"],
+    "pairs": [("a", 0.9), ("b", 0.5)],
+    "None": None,
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+@pytest.mark.parametrize("kind", ["none", "decompose"])
+def test_any_list_comes_back_in_its_own_shape(name: str, kind: str, caller: Caller, service: ChatService) -> None:
+    given = RESPONSES[name]
+    before = copy.deepcopy(given)
+    day = caller.ask(transforming(kind), respond=lambda query, top_k: given)
+    assert day.error is None
+    assert day.retrieval.status == "full"
+    assert type(day.response) is type(given)
+    assert sorted(map(repr, day.response or [])) == sorted(map(repr, given or []))
+    assert len(day.retrieval.matches) == len(given or [])
+    assert repr(given) == repr(before)
+
+
+def test_lists_without_scores_are_fused_by_their_ranks(caller: Caller, service: ChatService) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        return [{"id": row["id"], "metadata": row["metadata"]} for row in search(query, top_k)]
+
+    day = caller.ask(transforming("decompose"), respond=respond)
+    assert (
+        "fusion",
+        "scores are missing or do not follow the order; weighted_rrf instead",
+    ) in day.retrieval.trace.notes
+    assert {match.score for match in day.retrieval.matches} == {None}
+
+
+def test_a_passage_found_twice_comes_back_once(caller: Caller, service: ChatService) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        return [row for row in search(query, top_k) for _ in range(2)]
+
+    for kind in ("none", "decompose"):
+        day = caller.ask(transforming(kind), respond=respond)
+        found = [match.id for match in day.retrieval.matches]
+        assert len(found) == len(set(found)) == 3
+
+
+def test_where_the_original_finds_nothing_the_variants_answer(caller: Caller, service: ChatService) -> None:
+    day = caller.ask(transforming("decompose"), respond=lambda q, k: [] if q == QUERY else search(q, k))
+    assert len(day.retrieval.matches) == 3
+    assert {kind for match in day.retrieval.matches for kind in match.found_by} == {"sub_query"}
+    assert day.retrieval.status == "full"
+
+
+def test_a_response_that_cannot_be_read_comes_back_as_it_is(
+    caller: Caller, service: ChatService, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Page:
+        """No list of matches anywhere."""
+
+    page = Page()
+    day = caller.ask(transforming("decompose"), respond=lambda query, top_k: page)
+    assert day.response is page
+    assert day.reasons == [("response", "unreadable")]
+    assert day.calls == [(QUERY, WIDE), (QUERY, 3)]
+    assert "pass read=" in caplog.text
+    assert "Jaco" not in caplog.text
+
+
+def test_a_variant_whose_response_cannot_be_read_has_failed(caller: Caller, service: ChatService) -> None:
+    day = caller.ask(transforming("decompose"), respond=lambda q, k: 42 if q == SUBS[0] else search(q, k))
+    assert day.reasons == [("search.sub_query", "failed")]
+    assert day.retrieval.degradations[0].detail == qtm.ResponseShapeError.__name__

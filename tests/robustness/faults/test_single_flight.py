@@ -1,0 +1,416 @@
+"""Equal questions at the same time cost one call of the model, and each of them gets its own result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from werkzeug import Response
+
+import qtmiddleware as qtm
+from tests.support.fault_world import (
+    HASTY,
+    PATIENT,
+    QUERY,
+    SECRET,
+    ChatService,
+    completion,
+    failure,
+    search,
+    transforming,
+)
+
+GOOD = {"rewrite": "Which illness does Jaco have?"}
+MANY = 100
+
+
+def slowly(service: ChatService, answer: Any, until: Callable[[], bool] = lambda: False) -> Callable[[], Any]:
+    """*answer*, said when *until* holds or after a while: all who ask at once are there by then."""
+    waits = threading.Event()
+
+    def respond() -> Response:
+        for _ in range(100):
+            if until() or waits.wait(0.01):
+                break
+        if isinstance(answer, Response):
+            return answer
+        body = answer if "choices" in answer else completion(json.dumps(answer))
+        return Response(json.dumps(body), content_type="application/json")
+
+    return respond
+
+
+def middleware(service: ChatService, kind: str = "rewrite", **more: Any) -> qtm.QueryMiddleware:
+    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
+    return qtm.QueryMiddleware(transforming(kind, **more), client=client)
+
+
+async def gathered(service: ChatService, number: int, config: Any = None, query: str = QUERY) -> list[qtm.Retrieval]:
+    async def asearch(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        wrapped = qtm.QueryMiddleware(config or transforming("rewrite"), client=client).wrap(asearch)
+        return list(await asyncio.gather(*(wrapped.aretrieve(query) for _ in range(number))))
+
+
+def test_a_hundred_equal_threads_ask_once(service: ChatService) -> None:
+    searched: list[str] = []
+
+    def respond(query: str, top_k: int = 3) -> Any:
+        searched.append(query)
+        return search(query, top_k)
+
+    service.answer = slowly(service, GOOD, lambda: searched.count(QUERY) == MANY)
+    wrapped = middleware(service).wrap(respond)
+    with ThreadPoolExecutor(MANY) as pool:
+        seen = list(pool.map(lambda _: wrapped.retrieve(QUERY), range(MANY)))
+    assert len(service.bodies) == 1
+    assert {it.status for it in seen} == {"full"}
+    assert {tuple(variant.text for variant in it.variants) for it in seen} == {(QUERY, GOOD["rewrite"])}
+    assert sum(it.trace.llm_calls for it in seen) == 1
+    assert sum(it.trace.cache_hits for it in seen) == MANY - 1
+    # Each searched for itself: results are never shared.
+    assert (searched.count(QUERY), searched.count(GOOD["rewrite"])) == (MANY, MANY)
+
+
+async def test_a_hundred_equal_tasks_ask_once(service: ChatService) -> None:
+    service.answer = slowly(service, GOOD)
+    seen = await gathered(service, MANY)
+    assert len(service.bodies) == 1
+    assert {tuple(variant.text for variant in it.variants) for it in seen} == {(QUERY, GOOD["rewrite"])}
+    assert {it.trace.decision.reason for it in seen if not it.trace.llm_calls} == {"shared"}
+
+
+def test_threads_and_loops_share_one_call(service: ChatService) -> None:
+    service.answer = slowly(service, GOOD)
+    with openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(search)
+        with ThreadPoolExecutor(12) as pool:
+            blocking = [pool.submit(wrapped.retrieve, QUERY) for _ in range(6)]
+            awaiting = [pool.submit(lambda: asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(6)]
+            seen = [it.result(20) for it in (*blocking, *awaiting)]
+    assert len(service.bodies) == 1
+    assert {it.status for it in seen} == {"full"}
+
+
+async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(service: ChatService) -> None:
+    service.answer = slowly(service, failure(500))
+    config = transforming("rewrite", breaker={"enabled": False})
+    seen = await gathered(service, 20, config)
+    assert len(service.bodies) == 1
+    assert {(it.stage, it.reason) for one in seen for it in one.degradations} == {("transform.rewrite", "unavailable")}
+    assert {it.status for it in seen} == {"degraded"}
+    await gathered(service, 1, config)
+    assert len(service.bodies) == 2
+
+
+@pytest.mark.parametrize("answer", [failure(500), completion(""), completion('{"rewrite": "Does Ja', finish="length")])
+def test_no_failure_is_kept_as_a_success(answer: Any, service: ChatService) -> None:
+    wrapped = middleware(service, breaker={"enabled": False}).wrap(search)
+    service.answer = answer
+    assert wrapped.retrieve(QUERY).status == "degraded"
+    service.answer = GOOD
+    assert wrapped.retrieve(QUERY).status == "full"
+
+
+def test_what_is_half_a_success_is_asked_again(service: ChatService) -> None:
+    wrapped = middleware(service, "all", breaker={"enabled": False}).wrap(search)
+    replies = iter([GOOD, {"step_back": "What illnesses do dogs have?"}, {}])
+    lock = threading.Lock()
+
+    def answer() -> Any:
+        with lock:
+            said = next(replies, {"sub_queries": ["What did the vet say about Jaco?", "What does Jaco eat?"]})
+        return Response(json.dumps(completion(json.dumps(said))), content_type="application/json")
+
+    service.answer = answer
+    assert wrapped.retrieve(QUERY).status == "degraded"
+    before = len(service.bodies)
+    wrapped.retrieve(QUERY)
+    assert len(service.bodies) > before
+
+
+async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ChatService) -> None:
+    service.answer = service.slow
+
+    async def asearch(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(asearch)
+        leader = asyncio.create_task(wrapped.aretrieve(QUERY))
+        while not service.bodies:
+            await asyncio.sleep(0.01)
+        others = [asyncio.create_task(wrapped.aretrieve(QUERY)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        service.answer = GOOD
+        leader.cancel()
+        seen = await asyncio.gather(*others)
+        with pytest.raises(asyncio.CancelledError):
+            await leader
+    assert {it.status for it in seen} == {"full"}
+    assert len(service.bodies) == 2
+
+
+def test_when_the_one_who_asks_is_out_of_time_another_asks(service: ChatService) -> None:
+    first = threading.Event()
+
+    def answer() -> Any:
+        if len(service.bodies) == 1:
+            first.set()
+            return service.slow()
+        return slowly(service, GOOD, lambda: True)()
+
+    service.answer = answer
+    wrapped = middleware(service, breaker={"enabled": False}).wrap(search)
+    with ThreadPoolExecutor(2) as pool:
+        hasty = pool.submit(wrapped.retrieve, QUERY, config={"limits": HASTY})
+        assert first.wait(10)
+        patient = pool.submit(wrapped.retrieve, QUERY)
+        assert [it.reason for it in hasty.result(20).degradations] == ["timeout"]
+        assert patient.result(20).status == "full"
+
+
+def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: ChatService) -> None:
+    asked = threading.Event()
+
+    def answer() -> Any:
+        asked.set()
+        return service.slow()
+
+    service.answer = answer
+    wrapped = middleware(service, limits={"llmTimeoutMs": 1_500, "deadlineMs": 5_000}).wrap(search)
+    with ThreadPoolExecutor(1) as pool:
+        leader = pool.submit(wrapped.retrieve, QUERY)
+        assert asked.wait(10)
+        hasty = wrapped.retrieve(QUERY, config={"limits": HASTY})
+        assert [(it.stage, it.reason) for it in hasty.degradations] == [("transform", "timeout")]
+        assert not leader.done()
+        assert hasty.response == qtm.QueryMiddleware().wrap(search)(QUERY)
+    assert len(service.bodies) == 1
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "tenant": {"cache": {"tenant": "other"}},
+    "model": {"transformationModel": "other"},
+    "mode": {"transformationType": "hyde"},
+    "prompt": {"llm": {"prompts": {"rewrite": "Say it better."}}},
+    "language": {"preprocess": {"language": "en"}},
+    "rules": {"preprocess": {"enabled": False}},
+    "temperature": {"llm": {"temperature": 0.5}},
+    "guard": {"llm": {"guard": False}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_may_change_a_reply_keeps_questions_apart(change: str, service: ChatService) -> None:
+    service.answer = {**GOOD, "hyde": "Jaco is in good health, says the vet who saw him."}
+    wrapped = middleware(service).wrap(search)
+    wrapped.retrieve(QUERY)
+    wrapped.retrieve(QUERY)
+    assert len(service.bodies) == 1
+    wrapped.retrieve(QUERY, config=CHANGES[change])
+    assert len(service.bodies) == 2
+
+
+def test_conversations_keep_questions_apart(service: ChatService) -> None:
+    service.answer = {"standalone": QUERY, **GOOD}
+    wrapped = middleware(service).wrap(search)
+    for turns in ([], [("user", "Who is Jaco?")], [("user", "Who is Jaco?"), ("assistant", "A dog.")]):
+        for _ in range(2):
+            wrapped.retrieve(QUERY, history=turns)
+    assert len(service.bodies) == 3
+
+
+def test_a_list_with_equal_questions_is_transformed_once_each(service: ChatService) -> None:
+    service.answer = GOOD
+    made = middleware(service, limits=PATIENT).transform([QUERY] * 30 + ["What does Jaco eat?"] + [QUERY])
+    assert [it.rewrite for it in made[:30]] == [GOOD["rewrite"]] * 30
+    assert len(made) == 32
+    assert len(service.bodies) == 2
+
+
+def test_a_forked_child_asks_for_itself(service: ChatService) -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("this system does not fork")
+    service.answer = slowly(service, GOOD)
+    released = threading.Event()
+
+    def model(_: Any) -> str:
+        released.wait(10)
+        return '{"rewrite": "Which illness does Jaco have?"}'
+
+    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(search)
+    leader = threading.Thread(target=wrapped.retrieve, args=(QUERY,))
+    leader.start()
+    while not len(wrapped._runtime.memory.cache.flights):
+        pass
+    child = os.fork()
+    if not child:
+        released.set()
+        os._exit(0 if wrapped.retrieve(QUERY).status == "full" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    released.set()
+    leader.join(10)
+
+
+def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(service: ChatService) -> None:
+    service.answer = GOOD
+    qm = middleware(service)
+    inner = qm.wrap(search)
+    outer = qm.wrap(lambda query, top_k=3: inner(query, top_k))
+    seen = outer.retrieve(QUERY)
+    assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])
+
+
+async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itself(service: ChatService) -> None:
+    service.answer = GOOD
+
+    async def asearch(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
+        inner = qm.wrap(asearch)
+
+        async def around(query: str, top_k: int = 3) -> Any:
+            return await asyncio.create_task(inner(query, top_k))
+
+        seen = await asyncio.wait_for(qm.wrap(around).aretrieve(QUERY), 20)
+    assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])
+
+
+async def test_the_account_says_who_asked_when_one_asks_for_another(service: ChatService) -> None:
+    service.answer = service.slow
+
+    async def asearch(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(asearch)
+        leader = asyncio.create_task(wrapped.aretrieve(QUERY))
+        while not service.bodies:
+            await asyncio.sleep(0.01)
+        other = asyncio.create_task(wrapped.aretrieve(QUERY))
+        await asyncio.sleep(0.05)
+        service.answer = GOOD
+        leader.cancel()
+        trace = (await other).trace
+    assert (trace.decision.call, trace.decision.reason) == (True, "always")
+    assert (trace.llm_calls, trace.cache_hits) == (1, 0)
+
+
+async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service: ChatService) -> None:
+    service.answer = service.slow
+
+    async def asearch(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        config = transforming("rewrite", {"llmTimeoutMs": 50_000, "deadlineMs": 55_000})
+        wrapped = qtm.QueryMiddleware(config, client=client).wrap(asearch)
+        tasks = [asyncio.create_task(wrapped.aretrieve(QUERY)) for _ in range(MANY)]
+        while not service.bodies:
+            await asyncio.sleep(0.01)
+        for asked, task in enumerate(tasks[:3], 1):
+            assert len(service.bodies) == asked
+            task.cancel()
+            while len(service.bodies) == asked:
+                await asyncio.sleep(0.01)
+        service.answer = GOOD
+        for task in tasks[3:-1]:
+            task.cancel()
+        seen = await tasks[-1]
+    assert seen.status == "full"
+    assert len(wrapped._runtime.memory.cache.flights) == 0
+    # Three that were cancelled while they asked, and at most the one and who led in between.
+    assert 4 <= len(service.bodies) <= 6
+
+
+def test_a_second_round_is_neither_asked_nor_counted_where_the_first_took_all_the_time(service: ChatService) -> None:
+    service.answer = service.slow
+    wrapped = middleware(service, "all", limits=HASTY).wrap(search)
+    seen = wrapped.retrieve(QUERY, history=[("user", "Who is Jaco?")])
+    assert [(it.stage, it.reason) for it in seen.degradations] == [("transform.standalone", "timeout")]
+    assert (seen.trace.llm_calls, len(service.bodies)) == (1, 1)
+
+
+def test_a_circuit_that_opens_between_two_rounds_is_told_and_nothing_is_remembered(service: ChatService) -> None:
+    service.answer = failure(500)
+    wrapped = middleware(service, "all", breaker={"failures": 1}).wrap(search)
+    seen = wrapped.retrieve(QUERY, history=[("user", "Who is Jaco?")])
+    assert [it.reason for it in seen.degradations] == ["unavailable", *["circuit_open"] * 3]
+    assert (seen.trace.llm_calls, len(service.bodies), seen.trace.decision.call) == (1, 1, True)
+    again = wrapped.retrieve(QUERY, history=[("user", "Who is Jaco?")])
+    assert [(it.stage, it.reason) for it in again.degradations] == [("transform", "circuit_open")]
+
+
+def test_what_was_learned_while_a_first_result_was_searched_is_not_asked_again(service: ChatService) -> None:
+    service.answer = GOOD
+    qm = middleware(service, escalation={"mode": "auto", "targetCallRate": 1.0})
+    inner = qm.wrap(search)
+
+    def around(query: str, top_k: int = 3) -> Any:
+        if query != QUERY:
+            return search(query, top_k)
+        return inner.retrieve(query, top_k, config={"escalation": {"mode": "always"}}).response
+
+    seen = qm.wrap(around).retrieve(QUERY)
+    assert (seen.trace.decision.call, seen.trace.decision.reason) == (False, "cached")
+    assert (seen.trace.cache_hits, len(service.bodies)) == (1, 1)
+
+
+async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ChatService) -> None:
+    said = {"standalone": QUERY, **GOOD, "step_back": "What is known of the health of dogs?"}
+    service.answer = said | {"sub_queries": ["What did the vet say about Jaco?", "What illness does Jaco have?"]}
+    released = asyncio.Event()
+
+    async def slowly_searched(query: str, top_k: int = 3) -> Any:
+        await released.wait()
+        return search(query, top_k)
+
+    async def asearch(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        qm = qtm.QueryMiddleware(transforming("all"), client=client)
+        turns = [("user", "Who is Jaco?")]
+        leader = asyncio.create_task(qm.wrap(slowly_searched).aretrieve(QUERY, history=turns))
+        while not service.bodies:
+            await asyncio.sleep(0.01)
+        others = [asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY, history=turns)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        assert not any(it.done() for it in others)
+        released.set()
+        seen = await asyncio.gather(leader, *others)
+    assert [it.degradations for it in seen] == [()] * 3
+    assert {it.transformation for it in seen} == {seen[0].transformation}
+    assert seen[0].transformation.sub_queries
+    assert len(service.bodies) == 4
+
+
+async def test_one_who_waits_and_is_cancelled_leaves_nothing_behind(service: ChatService) -> None:
+    service.answer = service.slow
+
+    async def asearch(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        qm = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=client)
+        tasks = [asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY)) for _ in range(2)]
+        flights = qm._memory.cache.flights
+        while not flights or not next(iter(flights._by_key.values())).result._done_callbacks:
+            await asyncio.sleep(0.01)
+        for task in reversed(tasks):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert not flights

@@ -1,0 +1,42 @@
+"""The rules keep their laws on questions that nobody would type."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qtmiddleware.preprocessing import LANGUAGES, detect_language, prepare, protected_spans
+from tests.support.hostile_corpus import LONG, SHORT
+
+# Separators that Python takes for white space, beside what the short ways through the rules look at.
+ODD = st.text(st.sampled_from("as' \x1c\x1d\x1e\x1f\t\n\x0b\x0c\r\x85\u2028.,?()-'A0s"), max_size=14)
+
+
+def check(text: str) -> None:
+    made = prepare(text)
+    assert bool(made.keywords) == bool(text)
+    assert prepare(made.keywords).keywords == made.keywords
+    assert made.language in ("", *LANGUAGES)
+    assert detect_language(text) in ("", *LANGUAGES)
+    spans = protected_spans(text)
+    assert all(text[it.start : it.end] == it.text for it in spans)
+    assert all(one.end <= other.start for one, other in pairwise(spans))
+
+
+def test_every_text_of_the_corpus_keeps_the_laws() -> None:
+    for hostile in (*SHORT, *LONG[::12]):
+        check(hostile.text)
+
+
+@settings(deadline=None)
+@given(ODD)
+def test_a_question_with_odd_white_space_keeps_the_laws(text: str) -> None:
+    check(text)
+
+
+def test_an_apostrophe_before_any_white_space_goes_as_before_a_space() -> None:
+    for space in " \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f":
+        assert prepare(f"the dogs'{space}bones").keywords == "dogs bones"
+        assert prepare(f"as'{space}").keywords == "as"

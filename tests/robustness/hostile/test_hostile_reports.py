@@ -1,0 +1,95 @@
+"""A report of hostile texts is a page that does nothing and Markdown whose tables hold."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from qtmiddleware.evaluation import Comparison
+from qtmiddleware.evaluation.reporting import markdown, page, rows
+from qtmiddleware.types import Message
+from tests.support.hostile_corpus import LONG, SHORT
+from tests.support.report_world import Open, comparison, data, run, score
+
+
+def told(texts: list[str]) -> Comparison:
+    """A comparison in which everything that others write is one of *texts*; each is a question that was hurt."""
+    runs = {text: run(text, text=text, ids=(text, "p1"), variants=[("hyde", text, 0.5)]) for text in texts}
+    gains = {text: -0.2 - at / 100 for at, text in enumerate(texts)}
+    stages = {text[:100]: (1.0, 2.0) for text in texts[:1]}
+    return comparison(score(f"{texts[0]}!", gains, runs=runs, stages=stages), notes=texts[:2], name=texts[-1])
+
+
+BATCH = 10
+BATCHES = [[it.text for it in SHORT[at : at + BATCH]] for at in range(0, len(SHORT) - BATCH, BATCH)]
+
+
+class Tags(HTMLParser):
+    """The tags and the names of attributes of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, tuple[str, ...]]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, tuple(name for name, _ in attrs)))
+
+
+def written(texts: list[str]) -> str:
+    found = told(texts)
+    return page(found, data(found, words=texts[0], history=[Message("user", texts[-1])]))
+
+
+def test_a_page_of_hostile_texts_has_the_tags_of_one_of_plain_texts_and_no_other() -> None:
+    plain = [f"plain words {number}" for number in range(BATCH)]
+    wanted = Tags(written(plain)).found
+    for texts in BATCHES:
+        html = written(texts)
+        html.encode()
+        assert sorted(set(Tags(html).found)) == sorted(set(wanted))
+        assert "\x1b" not in html
+        assert "\u202e" not in html
+
+
+def test_markdown_of_hostile_texts_has_the_lines_of_one_of_plain_texts() -> None:
+    plain = markdown(told([f"plain words {number}" for number in range(BATCH)]))
+    bars = [line.replace("\\|", "").count("|") for line in plain.splitlines() if line.startswith("|")]
+    for texts in BATCHES:
+        found = told(texts)
+        text = markdown(found, data(found, words=texts[0]))
+        text.encode()
+        lines = text.splitlines()
+        assert [line.replace("\\\\", "").replace("\\|", "").count("|") for line in lines if line[:1] == "|"] == bars
+        assert len(lines) == len(plain.splitlines())
+        assert "<" not in text.replace("&lt;", "")
+        assert all("\n" not in cell for row in rows(found) for cell in row)
+
+
+def test_a_report_of_long_texts_is_no_longer_than_it_has_to_be() -> None:
+    for hostile in LONG[::7]:
+        found = told([hostile.text, hostile.text + "b"])
+        assert len(page(found, data(found, words=hostile.text))) < 250_000
+        assert len(markdown(found, data(found, words=hostile.text))) < 60_000
+
+
+ACTING = (
+    "</script><script>hacked = 1</script><img src=x onerror='hacked = 2'>\"><svg onload=alert(3)>"
+    "<a href='javascript:hacked = 4'>\u202ex</a></title></style><iframe src='http://localhost:9/'></iframe>{{ 7 * 7 }}"
+)
+
+
+def test_nothing_of_them_runs_or_loads_in_a_real_browser(opened: Open) -> None:
+    picked = [ACTING, *(it.text for it in SHORT if it.category in ("html", "template", "xml"))]
+    for texts in (picked[:10], picked[12:22]):
+        shown = opened(told(texts), words="".join(texts)[:400])
+        for label in shown.locator("details summary").all():
+            label.click()
+        if texts[0] is ACTING:
+            header = shown.locator("header").inner_text()
+            assert "<img src=x onerror='hacked = 2'>" in header
+            assert "{{ 7 * 7 }}" in header
+        assert shown.evaluate("typeof hacked") == "undefined"
+        assert shown.evaluate("document.querySelectorAll('img, iframe, a, base, object, embed, script').length") == 0
+        assert shown.evaluate("[...document.querySelectorAll('*')].some(it => it.onload || it.onerror)") is False
+        shown.close()

@@ -1,0 +1,141 @@
+"""Whatever the user, the model or a passage says: the search is asked what the caller asked, for whom he asked it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import qtmiddleware as qtm
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.protocols import Passage, Prompt
+from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.testing import ScriptedModel
+from tests.support.hostile_corpus import CORPUS, LONG, SHORT
+from tests.support.hostile_world import replies, smuggling
+
+WIDE = Settings().keyword_evidence.candidates
+FILTER = {"source": {"$eq": "vet.pdf"}, "$or": [{"page": 1}, {"page": {"$gt": 3}}]}
+NAMESPACE = "tenant-7"
+KINDS = ("rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined")
+PLAIN = [
+    {"id": f"p{number}", "score": 1.0 - number / 10, "metadata": {"text": f"passage {number}"}} for number in range(6)
+]
+
+
+class Backend:
+    """A search that takes what Pinecone's does, and remembers every call."""
+
+    def __init__(self, rows: list[dict[str, Any]] | None = None) -> None:
+        self.rows = PLAIN if rows is None else rows
+        self.calls: list[dict[str, Any]] = []
+
+    def query(self, text: str, *, top_k: int, namespace: str, filter: Any, include_metadata: bool = True) -> Any:  # noqa: A002
+        self.calls.append({"text": text, "top_k": top_k, "namespace": namespace, "filter": filter})
+        return {"matches": self.rows[:top_k], "namespace": namespace}
+
+
+def config(kind: str, **more: Any) -> Mapping[str, Any]:
+    limits = {"llmTimeoutMs": 20_000, "deadlineMs": 25_000, "maxQueryChars": 200_000}
+    return {"transformationType": kind, "limits": limits, **more}
+
+
+def check(backend: Backend, query: str, response: Any) -> None:
+    condition = json.dumps(FILTER)
+    assert query in [call["text"] for call in backend.calls]
+    assert backend.calls[0]["text"].encode("utf-8", "surrogatepass") == query.encode("utf-8", "surrogatepass")
+    assert len(backend.calls) <= 2 + 20
+    for call in backend.calls:
+        assert call["top_k"] in (3, WIDE)
+        assert call["namespace"] == NAMESPACE
+        assert call["filter"] is FILTER
+        assert len(call["text"]) <= max(len(query), 4_000)
+    assert json.dumps(FILTER) == condition
+    assert response["namespace"] == NAMESPACE
+    assert len(response["matches"]) == min(3, len(backend.rows))
+    assert all(any(match is row for row in backend.rows) for match in response["matches"])
+
+
+def ask(backend: Backend, kind: str, reply: str, query: str, **options: Any) -> Any:
+    middleware = qtm.QueryMiddleware(config(kind), client=ScriptedModel(reply))
+    with middleware:
+        wrapped = middleware.wrap(backend.query)
+        return wrapped.retrieve(query, top_k=3, namespace=NAMESPACE, filter=FILTER, **options).response
+
+
+def test_whatever_the_user_asks_and_said_before_the_search_is_asked_that_and_no_more() -> None:
+    for number, hostile in enumerate((*SHORT[::2], *LONG[::8])):
+        query = hostile.text
+        backend = Backend()
+        said = [{"role": "user", "content": query}, {"role": "assistant", "content": query}]
+        response = ask(backend, KINDS[number % len(KINDS)], smuggling("vet"), query, history=said)
+        check(backend, query, response)
+
+
+def test_whatever_the_model_says_only_the_texts_of_variants_change() -> None:
+    query = "Where is the vet of the dog?"
+    for number, hostile in enumerate((*SHORT, *LONG[::8])):
+        kinds = replies(hostile.text)
+        backend = Backend()
+        check(backend, query, ask(backend, KINDS[number % len(KINDS)], kinds[number // 3 % len(kinds)], query))
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = [
+        {"id": text, "score": 0.9, "metadata": {"text": text, "title": text, "source": text, text: text}},
+        {"id": f"{text}!", "score": 0.8, "metadata": {"text": f"{text} vet", "page": text}},
+        {"id": "p2", "score": 0.7, "metadata": {"text": "the vet", "url": text, "context": text}},
+        {"id": "p3", "score": 0.6, "metadata": {}},
+    ]
+    return made
+
+
+def told(prompt: Prompt, *, said: str, otherwise: str) -> str:
+    return said if prompt.mode == "answer" else otherwise
+
+
+def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_record_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    count = 0
+    prompts = []
+    for number, hostile in enumerate((*SHORT[::3], *LONG[::16])):
+        text = hostile.text
+        backend = Backend(rows(text))
+        model = ScriptedModel(
+            lambda prompt, text=text: f"{text} [1][2]" if prompt.mode == "answer" else smuggling(text[:500])
+        )
+        given = config(KINDS[number % len(KINDS)], log={"path": str(log)})
+        with qtm.QueryMiddleware(given, client=model) as middleware:
+            wrapped = middleware.wrap(backend.query)
+            given_whole = wrapped.answer("Where is the vet?", top_k=3, namespace=NAMESPACE, filter=FILTER)
+            with wrapped.stream_answer("Where is the vet?", top_k=3, namespace=NAMESPACE, filter=FILTER) as stream:
+                said = "".join(stream)
+        assert said == given_whole.text == stream.answer.text
+        assert all(said[it.start : it.end] == f"[{it.number}]" for it in given_whole.citations)
+        check(backend, "Where is the vet?", given_whole.retrieval.response)
+        prompts += [prompt for prompt in model.prompts if prompt.mode == "answer"]
+        count += 2
+    assert len({prompt.system for prompt in prompts}) == 1
+    lines = log.read_bytes().split(b"\n")
+    assert lines[-1] == b""
+    assert len([json.loads(line) for line in lines[:-1]]) == count
+
+
+def test_a_function_that_is_left_as_it_is_returns_the_very_same_for_any_query() -> None:
+    off = {"preprocess": {"enabled": False}, "keywordEvidence": {"enabled": False}, "transformationType": "none"}
+    with qtm.QueryMiddleware({**off, "limits": {"maxQueryChars": 200_000}}) as middleware:
+        wrapped = middleware.wrap(lambda query, top_k=3: [query, top_k])
+        for hostile in CORPUS:
+            assert wrapped(hostile.text) == [hostile.text, 3]
+
+
+def test_an_own_store_keeps_and_finds_any_text_by_any_words(tmp_path: Path) -> None:
+    texts = [hostile.text for hostile in (*SHORT, *LONG[::8])]
+    passages = [
+        Passage(f"p{number}", text, {"title": text[:1_000]}) for number, text in enumerate(texts) if text.strip()
+    ]
+    with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=2) as store:
+        store.upsert(passages, [[1.0, 0.5]] * len(passages))
+        kept = {record["id"] for text in texts for record in store.keyword_search(text[:8_000], 5)}
+    assert kept <= {passage.id for passage in passages}

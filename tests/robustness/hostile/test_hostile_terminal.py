@@ -1,0 +1,185 @@
+"""Nothing that others wrote is obeyed by a terminal, whichever command shows it and wherever it goes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.table import Table
+
+from qtmiddleware.cli.bench import write_report
+from qtmiddleware.cli.console import PlainConsole
+from qtmiddleware.cli.terminal import escape_json, escape_line, strip_control_characters
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.stores import SQLiteStore
+from tests.support.answering_service import AnsweringService
+from tests.support.command_line import Ended
+from tests.support.conversing import INDEX, environ
+from tests.support.hostile_corpus import LONG, SHORT
+from tests.support.hostile_world import ACTS
+from tests.support.terminal import Terminal
+
+Run = Callable[..., Ended]
+# One line each, as they come in a pipe; what UTF-8 cannot hold does not come.
+LINES = [
+    text
+    for hostile in SHORT
+    if len((text := hostile.text.encode("utf-8", "replace").decode()).splitlines()) == 1 and not text.isspace()
+]
+WORST = "".join(hostile.text for hostile in SHORT if hostile.category in ("terminal", "control", "bidi", "invisible"))
+WORST = WORST.encode("utf-8", "replace").decode().replace("\x00", "")
+# What our own console writes: colours, and moves of the cursor around its spinner and its table.
+OURS = re.compile(r"\x1b\[[0-9;]*[mAK]|\x1b\[\?25[hl]|\r")
+
+
+def nothing_acts(ended: Ended) -> None:
+    assert not ACTS.search(ended.out), ascii(ACTS.search(ended.out))
+    assert not ACTS.search(ended.err), ascii(ended.err)
+    assert "Traceback" not in ended.err
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec=None)) | st.text(st.characters(max_codepoint=0xA0)))
+def test_no_text_holds_anything_a_terminal_obeys_and_json_says_the_same(text: str) -> None:
+    assert not ACTS.search(strip_control_characters(text))
+    written = json.dumps([text, {text: text}], ensure_ascii=False)
+    assert json.loads(escape_json(written)) == json.loads(written)
+    assert not ACTS.search(escape_json(written))
+
+
+def test_a_console_shows_any_text_as_it_is_but_for_what_a_terminal_obeys() -> None:
+    for hostile in (*SHORT, LONG[-5]):
+        text = hostile.text.encode("utf-8", "replace").decode()
+        file = io.StringIO()
+        console = PlainConsole(file=file, soft_wrap=True)
+        console.print(text)
+        assert not ACTS.search(file.getvalue())
+        if not ACTS.search(text) and not {"\t", "\r"} & set(text):
+            assert file.getvalue().rstrip("\n") == text.rstrip("\n")
+        # Names in a table may be anybody's too: neither markup nor a reason to fail.
+        table = Table(title=text[:50], caption=text[:50])
+        table.add_column(text[:20])
+        table.add_row(text[:50])
+        console.print(table)
+        assert not ACTS.search(file.getvalue())
+
+
+def test_keywords_of_hostile_questions_are_one_harmless_line_each(qtm: Run) -> None:
+    ended = qtm("preprocess", text="\n".join(LINES).encode())
+    assert ended.code == 0, ended.err
+    nothing_acts(ended)
+    assert len(ended.out.split("\n")) - 1 == len(LINES)
+    ended = qtm("preprocess", "--json", text="\n".join(LINES).encode())
+    nothing_acts(ended)
+    assert [row["query"] for row in json.loads(ended.out)] == [line.rstrip("\r") for line in LINES]
+
+
+def test_what_a_model_writes_into_variants_is_shown_harmlessly(qtm: Run, service: AnsweringService) -> None:
+    from tests.support import answering_service
+
+    before = dict(answering_service.TRANSFORMED)
+    answering_service.TRANSFORMED.update({"rewrite": f"dog {WORST}", "keywords": LINES[:30], "hyde": f"dog {WORST}"})
+    try:
+        ended = qtm("transform", "Where is the dog?", "--type", "combined", QTM_LLM_BASE_URL=service.url)
+    finally:
+        answering_service.TRANSFORMED.update(before)
+    assert ended.code == 0, ended.err
+    assert "rewrite: dog" in ended.out
+    nothing_acts(ended)
+
+
+@pytest.fixture
+def hostile_folder(folder: Path) -> Path:
+    with SQLiteStore(folder / INDEX, embedding_model="all-MiniLM-L6-v2", dimension=384) as store:
+        made = [
+            Passage(f"p{at}{text}"[:200], f"vet {text}", {"source": f"{text}.pdf", "title": text})
+            for at, text in enumerate((WORST, "[/red] :warning: [bold]x", "a\x1b]0;title\x07b"))
+        ]
+        store.upsert(made, [[1.0] + [0.01 * at] * 383 for at in range(len(made))])
+    return folder
+
+
+def test_answers_passages_and_the_account_of_them_are_shown_harmlessly(
+    qtm: Run, hostile_folder: Path, service: AnsweringService
+) -> None:
+    service.text = f"{WORST} [1]"
+    for more in ((), ("--json",)):
+        asked = ("ask", "Where is the vet?", "--type", "rewrite", "--explain", "--top-k", "9", "-H", "a\x1b[2J", *more)
+        ended = qtm(*asked, folder=hostile_folder, QTM_LLM_BASE_URL=service.url)
+        assert ended.code == 0, ended.err
+        assert "[1]" in ended.out
+        nothing_acts(ended)
+
+
+def test_a_streamed_answer_at_a_terminal_holds_no_sequence_but_our_own(
+    hostile_folder: Path, service: AnsweringService
+) -> None:
+    service.text = f"so it is: {WORST} [1]"
+    at = environ(hostile_folder, QTM_LLM_BASE_URL=service.url)
+    with Terminal("ask", "Where is the vet?", "--type", "rewrite", folder=hostile_folder, environ=at) as terminal:
+        terminal.wait_for("so it is", "Sources:")
+        assert terminal.ended() == 0
+        shown = OURS.sub("", terminal.raw.decode("utf-8", "replace"))
+    assert not ACTS.search(shown), ascii(shown)
+
+
+def test_a_config_and_what_is_wrong_with_it_are_shown_harmlessly(qtm: Run, tmp_path: Path) -> None:
+    given = {"llm": {"prompts": {"rewrite": f"Rewrite. {WORST}"}}, "preprocess": {"extraWords": LINES[:40]}}
+    (tmp_path / "c.json").write_text(json.dumps(given), encoding="utf-8")
+    ended = qtm("config", "show", "c.json")
+    assert ended.code == 0, ended.err
+    nothing_acts(ended)
+    (tmp_path / "c.json").write_text(json.dumps({"preprocess": {"language": WORST}, WORST: 1}), encoding="utf-8")
+    ended = qtm("config", "check", "c.json")
+    assert ended.code == 2
+    nothing_acts(ended)
+    nothing_acts(qtm("ask", "--config", "no\x1b]0;x\x07.json", "--type", "\x1b]0;x\x07\u202e", "Where?"))
+
+
+FORGED = "2 documents in 2 chunks: 2 added"
+BREAKS = ["\n", "\r", "\r\n", "\t", "\v", "\x1b[2K\x1b[1G", "\x85", "\u2028", "\u2029"]
+
+
+def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    names = [name for made in BREAKS for name in (f"a{made}{FORGED}{made}.txt", f"b{made}{FORGED}.pdf")]
+    for name in names:
+        (tmp_path / "docs" / name).write_bytes(b"")
+    for arguments in (("ingest", "docs"), ("bench", "--generate", "3", "--docs", "docs", "--data", "set")):
+        ended = qtm(*arguments, OPENAI_API_KEY="none")
+        nothing_acts(ended)
+        lines = (ended.out + "\n" + ended.err).splitlines()
+        assert not [line for line in lines if line.strip().startswith(FORGED)]
+    skipped = [line for line in qtm("ingest", "docs").err.splitlines() if "skipped: " in line]
+    assert len(skipped) == len(names)
+
+
+@given(st.text())
+def test_a_line_stays_one_line_whatever_stands_in_it(text: str) -> None:
+    assert len(escape_line(text).splitlines()) <= 1
+
+
+def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: Path) -> None:
+    documents = tmp_path / "docs"
+    documents.mkdir()
+    names = [line.replace("/", "_")[:60] for line in LINES if "\x00" not in line]
+    for number, name in enumerate(names[::9]):
+        (documents / f"{number}{name}.txt").write_bytes(b"A vet is a doctor of dogs. " * 3 if number % 5 else b"")
+    (documents / "x\x1b]0;title\x07\u202e.pdf").write_bytes(b"no PDF")
+    ended = qtm("ingest", str(documents))
+    nothing_acts(ended)
+    assert ended.code == 0, ended.err
+
+
+def test_the_json_of_a_report_says_the_same_without_what_acts_on_a_terminal(tmp_path: Path) -> None:
+    said = {"name": "a\x9b31m\u202egnp.exe\x1b]0;title\x07 \ud800"}
+    write_report(tmp_path, {"report.json": json.dumps(said, ensure_ascii=False)})
+    written = (tmp_path / "report.json").read_text(encoding="utf-8")
+    assert not ACTS.search(written)
+    assert json.loads(written) == said

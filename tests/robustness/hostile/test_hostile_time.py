@@ -1,0 +1,36 @@
+"""No text makes the time to read it grow faster than its length: no pattern, and no function that uses some."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.robustness.fuzz.functions import FUNCTIONS, PUMPS
+from tests.robustness.fuzz.patterns import long
+
+LENGTH = 1 << 20
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_megabyte_is_read_to_its_end(name: str) -> None:
+    # What took the square of its length would not be done before the test is stopped.
+    place = list(FUNCTIONS).index(name)
+    for attack in PUMPS[place * 3 :: 331]:
+        FUNCTIONS[name](long(*attack, LENGTH))
+
+
+KNOWN = {
+    "a label and spaces": ("a", " ", "b:", "parse, rewrite"),
+    "a string and line ends": ('{"rewrite": "a"', "\n", "b", "find_json"),
+    "a text and line ends": ('{"rewrite": "a', "\\n", 'b"}', "parse, rewrite"),
+    "thoughts": ("", "<think></think>", "", "strip_thoughts"),
+    "thoughts before an answer": ("", "<think></think>", "", "an answer with citations"),
+    "a word without end": ("A", "a", "", "find_repeats"),
+    "white space before a citation that is none": ("a", " ", "\n[9]", "an answer with citations"),
+    "many citations": ("", "words before it [1]", "", "an answer with citations"),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_once_took_the_square_of_its_length_is_read_to_its_end(name: str) -> None:
+    *attack, function = KNOWN[name]
+    FUNCTIONS[function](long(*attack, LENGTH))  # type: ignore[arg-type]

@@ -1,0 +1,390 @@
+"""A damaged file is named with what to do, and left as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.evaluation.bench.caches import CacheFile
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
+from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
+from qtmiddleware.rag.ingestion.ledger import open_ledger
+from qtmiddleware.testing import ScriptedModel
+from tests.support.emitted import PASSAGE, QUERY, listening
+
+X: Final = [1.0, 0.0, 0.5]
+PAGE: Final = 4096
+
+Damage = Callable[[Path], Any]
+
+
+def garbage_in_front(path: Path) -> None:
+    path.write_bytes(b"\xde\xad\xbe\xef" * 25 + path.read_bytes()[100:])
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 7])
+
+
+def first_page_flipped(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + bytes(byte ^ 0xFF for byte in content[100:PAGE]) + content[PAGE:])
+
+
+def of_another_version(path: Path) -> None:
+    with sqlite3.connect(path) as run:
+        run.execute("PRAGMA user_version = 99")
+    run.close()
+
+
+def of_another_program(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as run:
+        run.execute("CREATE TABLE theirs (x)")
+    run.close()
+
+
+def a_text(path: Path) -> None:
+    path.write_text("Dear diary, this is no database at all, but it is long enough to be taken for one. " * 9)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "letter.txt").write_text("dear")
+
+
+DAMAGES: Final = (
+    garbage_in_front,
+    cut_off,
+    first_page_flipped,
+    of_another_version,
+    of_another_program,
+    a_text,
+    a_folder,
+)
+each_damage: Final = pytest.mark.parametrize("damage", DAMAGES, ids=lambda it: it.__name__)
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(it.relative_to(folder)): it.read_bytes() for it in sorted(folder.rglob("*")) if it.is_file()}
+
+
+def vectors(texts: list[str]) -> list[list[float]]:
+    return [[len(text) / 100, 1.0, 0.5] for text in texts]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    """The config of an index of a few documents, made with its ledger."""
+    (tmp_path / "docs").mkdir()
+    for number in range(4):
+        (tmp_path / "docs" / f"{number}.txt").write_text(f"{PASSAGE}, document {number}. " * 40)
+    made = {"indexPath": str(tmp_path / "at" / "index.sqlite")}
+    qtm.ingest(tmp_path / "docs", config=made, embedder=vectors)
+    return made
+
+
+@each_damage
+def test_a_damaged_index_is_named_and_left_as_it_is(tmp_path: Path, config: dict[str, Any], damage: Damage) -> None:
+    damage(tmp_path / "at" / "index.sqlite")
+    before = content_of(tmp_path / "at")
+    with listening() as emitted, qtm.QueryMiddleware(config, embedder=vectors) as middleware:
+        for use in (
+            lambda: middleware.retriever,
+            lambda: qtm.ingest(tmp_path / "docs", config=config, embedder=vectors),
+        ):
+            with pytest.raises(StoreError, match=r"index\.sqlite.*(move it away|name another path)") as caught:
+                use()
+            emitted.raised(caught.value)
+    assert content_of(tmp_path / "at") == before
+
+
+@each_damage
+def test_a_damaged_ledger_is_named_and_left_as_it_is(tmp_path: Path, config: dict[str, Any], damage: Damage) -> None:
+    damage(tmp_path / "at" / "index.sqlite.ingest")
+    before = content_of(tmp_path / "at")
+    with listening() as emitted:
+        with pytest.raises(StoreError, match=r"index\.sqlite\.ingest.*move it away") as caught:
+            qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
+        emitted.raised(caught.value)
+    assert content_of(tmp_path / "at") == before
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE chunks SET metadata = '{'",
+        "UPDATE chunks SET metadata = '[1]'",
+        "UPDATE vectors SET vector = x'ff'",
+        "UPDATE chunks SET text = CAST(CAST(text AS BLOB) || x'ff' AS TEXT)",
+    ],
+)
+def test_a_ledger_that_holds_what_it_cannot_hold_is_named_without_its_texts(
+    tmp_path: Path, config: dict[str, Any], harm: str
+) -> None:
+    with sqlite3.connect(tmp_path / "at" / "index.sqlite.ingest") as run:
+        run.execute(harm)
+    run.close()
+    # All of it is written again, out of the ledger.
+    (tmp_path / "at" / "index.sqlite").unlink()
+    with listening() as emitted:
+        with pytest.raises(StoreError, match=r"index\.sqlite\.ingest.*is damaged.*move it away") as caught:
+            qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
+        emitted.raised(caught.value)
+        assert caught.value.__cause__ is None
+
+
+def test_an_empty_index_or_ledger_is_made_anew(tmp_path: Path, config: dict[str, Any]) -> None:
+    for name in ("index.sqlite", "index.sqlite.ingest"):
+        (tmp_path / "at" / name).write_bytes(b"")
+        report = qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
+        assert report.chunks == report.written > 0
+
+
+def test_no_flipped_or_lost_byte_of_an_index_brings_anything_but_a_store_error(tmp_path: Path) -> None:
+    whole, bad = tmp_path / "whole.sqlite", tmp_path / "bad.sqlite"
+    texts = [Passage(f"id{n}", f"{PASSAGE} {n} " * 12, {"source": f"s{n}", "context": "ctx"}) for n in range(40)]
+    with SQLiteStore(whole, embedding_model="m", dimension=3) as store:
+        store.upsert(texts, [[1.0, float(n), 0.5] for n in range(40)])
+        store.delete(["id3"])
+    content, chance, told = whole.read_bytes(), random.Random(7), 0
+    with listening() as emitted:
+        for _ in range(100):
+            for path in tmp_path.glob("bad.*"):
+                path.unlink()
+            bad.write_bytes(_damaged(content, chance))
+            for use in USES:
+                try:
+                    with SQLiteStore(bad, embedding_model="m", dimension=3) as store:
+                        use(store)
+                except StoreError as error:
+                    emitted.raised(error)
+                    told += str(bad) in str(error) and "move it away" in str(error)
+    assert told > 100
+
+
+USES: Final[tuple[Callable[[SQLiteStore], Any], ...]] = (
+    lambda store: store.search(X, 50),
+    lambda store: store.search(X, 5, filter={"source": "s4"}),
+    lambda store: store.keyword_search("vet document", 50, filter={"source": "s4"}),
+    lambda store: store.write([(Passage("id5", "new", {}), X), (Passage("x", "new", {}), X)], delete=["id7"]),
+)
+
+
+def _damaged(content: bytes, chance: random.Random) -> bytes:
+    made = bytearray(content)
+    at = chance.randrange(len(made))
+    match chance.randrange(3):
+        case 0:
+            return bytes(made[:at])
+        case 1:
+            made[at : at + PAGE] = bytes(byte ^ 0xFF for byte in made[at : at + PAGE])
+        case _:
+            for _ in range(20):
+                made[chance.randrange(len(made))] = chance.randrange(256)
+    return bytes(made)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "cache"])
+def test_a_ledger_or_cache_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file.sqlite"
+
+    def use() -> None:
+        (open_ledger(str(path)) if kind == "ledger" else CacheFile(path)).close()
+
+    use()
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END")
+        theirs.commit()
+    with pytest.raises(StoreError, match=r"its tables are not those .* left as it (is|was)"):
+        use()
+
+
+@pytest.mark.parametrize("part", ["*.manifest", "data/*.lance", "_indices/*/*"])
+def test_a_damaged_folder_of_lancedb_is_named(tmp_path: Path, part: str) -> None:
+    path = tmp_path / "index"
+    with LanceDBStore(path, embedding_model="m", dimension=3) as store:
+        store.upsert([Passage(f"id{n}", f"{PASSAGE} {n}") for n in range(20)], [X] * 20)
+    for file in path.rglob(part):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 3])
+    before = content_of(path)
+    with listening() as emitted:
+        with (
+            pytest.raises(StoreError, match=r"index.*move it away") as caught,
+            LanceDBStore(path, embedding_model="m", dimension=3) as store,
+        ):
+            _ = store.search(X, 5), store.keyword_search("vet", 5)
+        emitted.raised(caught.value)
+        assert ".cargo" not in str(caught.value)
+    assert content_of(path) == before
+
+
+# --- the bench's cache --------------------------------------------------------------------------------------------
+
+
+def kept_in(path: Path) -> int:
+    cache = CacheFile(path)
+    try:
+        with cache.connection() as run:
+            run.execute("INSERT INTO replies VALUES (?, ?)", (os.urandom(8), PASSAGE))
+            return int(run.execute("SELECT count(*) FROM replies").fetchone()[0])
+    finally:
+        cache.close()
+
+
+CACHE_DAMAGES = [
+    garbage_in_front,
+    cut_off,
+    first_page_flipped,
+    a_text,
+    of_another_version,
+    of_another_program,
+    a_folder,
+]
+
+
+@pytest.mark.parametrize("damage", CACHE_DAMAGES, ids=lambda it: it.__name__)
+def test_a_cache_that_is_damaged_or_something_else_is_named_and_left_as_it_is(tmp_path: Path, damage: Damage) -> None:
+    path = tmp_path / "cache.sqlite"
+    kept_in(path)
+    damage(path)
+    before = content_of(tmp_path)
+    with listening() as emitted:
+        with pytest.raises(StoreError, match=r"cache\.sqlite") as caught:
+            kept_in(path)
+        emitted.raised(caught.value)
+    assert content_of(tmp_path) == before
+
+
+# --- recordings and logs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line", ['{"_id": "b", "rew', "[1]", "null", "5", '{"_id": "b", "history": 5, "rewrite": "x"}', "\0", "1" * 5_000]
+)
+def test_a_recording_with_a_damaged_line_names_file_and_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(f'{{"_id": "a", "query": "{QUERY}", "rewrite": "{PASSAGE}"}}\n{line}\n')
+    before = path.read_bytes()
+    with listening() as emitted:
+        with pytest.raises(ConfigError, match=r"recording\.jsonl, line 2 .*mend that line or take it out") as caught:
+            RecordedModel.from_file(path)
+        emitted.raised(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_a_recording_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "recording.jsonl").write_bytes(PASSAGE.encode("utf-16"))
+    with pytest.raises(ConfigError, match=r"recording\.jsonl cannot be read: it is not UTF-8"):
+        RecordedModel.from_file(tmp_path / "recording.jsonl")
+
+
+def test_what_is_recorded_after_a_line_that_was_cut_off_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    recording = RecordingModel(ScriptedModel({"rewrite": "Which illness does the dog have?"}), path)
+    middleware = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=recording)
+    middleware.transform("Is Jaco ill?")
+    with path.open("ab") as file:
+        file.write(b'{"_id": "hal')
+    middleware.transform("How old is Jaco?")
+    first, half, second = path.read_bytes().splitlines()
+    assert half == b'{"_id": "hal'
+    assert [json.loads(line)["query"] for line in (first, second)] == ["Is Jaco ill?", "How old is Jaco?"]
+
+
+# --- configs ------------------------------------------------------------------------------------------------------
+
+CONFIGS: Final = {
+    "broken": (b'{"topK": 4', "is not JSON.*line 1"),
+    "empty": (b"", "is not JSON"),
+    "UTF-16": ('{"topK": 4}'.encode("utf-16"), "is not UTF-8"),
+    "bytes": (bytes(range(256)), "is not UTF-8"),
+    "repeated": (b'{"topK": 4, "topK": 5}', "more than once"),
+    "repeated in a group": (b'{"llm": {"temperature": 0, "temperature": 1}}', r"llm\.temperature.*more than once"),
+    "not a number": (b'{"fusion": {"rrfK": NaN}}', "not a finite number"),
+    "infinite": (b'{"keywordEvidence": {"weight": 1e999}}', "not a finite number"),
+    "endless number": (b'{"topK": 1' + b"0" * 6_000 + b"}", "number that is too long"),
+    "deep": (b"[" * 100_000, "nested too deeply"),
+    "huge": (b" " * 10_000_001, "larger than 10,000,000 bytes"),
+    "a list": (b"[]", "no JSON object"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_damaged_config_is_named_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    content, said = CONFIGS[name]
+    path = tmp_path / "c.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"(?s)c\.json.*{said}|{said}.*c\.json"):
+        qtm.Config.from_file(path)
+    assert path.read_bytes() == content
+
+
+def test_a_config_that_has_no_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="larger than"):
+        qtm.Config.from_file("/dev/zero")
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+
+RUNS: Final = (
+    ("ask", QUERY, "-c", "c.json"),
+    ("ingest", "docs", "-c", "c.json"),
+    ("ingest", "docs", "-c", "ledger.json"),
+    ("config", "check", "broken.json"),
+    ("bench", "--data", "set", "--recordings", "recording.jsonl", "--cache", "bench"),
+)
+SCRIPT: Final = """
+import json, sys
+from qtmiddleware.cli import main
+
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["qtm", *arguments]
+    try:
+        main()
+        code = 0
+    except SystemExit as left:
+        code = left.code
+    print("ended", code, file=sys.__stderr__, flush=True)
+"""
+
+
+def test_no_damaged_file_brings_a_traceback_to_the_command_line(tmp_path: Path, config: dict[str, Any]) -> None:
+    at = tmp_path / "at"
+    (at / "other.sqlite.ingest").write_bytes((at / "index.sqlite.ingest").read_bytes())
+    cut_off(at / "index.sqlite")
+    a_text(at / "other.sqlite.ingest")
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    (tmp_path / "ledger.json").write_text(json.dumps({"indexPath": str(at / "other.sqlite")}))
+    (tmp_path / "broken.json").write_text('{"topK": ')
+    (tmp_path / "set" / "qrels").mkdir(parents=True)
+    (tmp_path / "set" / "corpus.jsonl").write_text('{"_id": "a", "text": "apple"}\n')
+    (tmp_path / "set" / "queries.jsonl").write_text('{"_id": "q", "text": "apple?"}\n')
+    (tmp_path / "set" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    (tmp_path / "recording.jsonl").write_text('{"_id": "q", "rew')
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(RUNS)],
+        capture_output=True, text=True, cwd=tmp_path, timeout=50, check=False,
+    )  # fmt: skip
+    *told, left = ended.stderr.split("ended ")
+    assert "Traceback" not in ended.stderr
+    assert [int(it.split()[0]) for it in (*told[1:], left)] == [1, 1, 1, 2, 2]
+    for said, name in zip(
+        told, ("index.sqlite", "index.sqlite", "other.sqlite.ingest", "broken.json", "recording.jsonl"), strict=True
+    ):
+        assert name in said

@@ -1,0 +1,481 @@
+"""No key, and no text of a user, a document or a model, is in anything that is emitted; on every road, on bad days."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import openai
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.config.settings import Settings, StoreSettings, TransformationType
+from qtmiddleware.evaluation import Question
+from qtmiddleware.evaluation.bench import CachedModel
+from qtmiddleware.evaluation.judging import judge
+from qtmiddleware.evaluation.testsets import generate
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.embedders import OpenAIEmbedder
+from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.recorded import RecordingModel
+from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
+from qtmiddleware.providers.stores.pinecone import PineconeStore, PineconeTextStore
+from tests.support.echoing import FAULTS, EchoingService
+from tests.support.emitted import (
+    ANSWER,
+    HISTORY,
+    METADATA,
+    OPENAI_KEY,
+    PASSAGE,
+    PINECONE_KEY,
+    QUERY,
+    Emitted,
+    listening,
+)
+from tests.support.pinecone_world import pinecone_world, without_pauses
+
+KINDS: Final = tuple(kind for kind in get_args(TransformationType) if kind != "none")
+LIMITS: Final = {"llmTimeoutMs": 60, "deadlineMs": 50_000}
+PATIENT: Final = {"llmTimeoutMs": 20_000, "deadlineMs": 50_000}
+
+Config = dict[str, Any]
+
+
+def rows() -> list[dict[str, Any]]:
+    texts = [PASSAGE, f"{PASSAGE} too", "Fees are due"]
+    return [
+        {"id": f"p{at}", "score": 0.9 - at / 10, "metadata": {"text": text, "author": METADATA}}
+        for at, text in enumerate(texts)
+    ]
+
+
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return rows()[:top_k]
+
+
+async def asearch(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return rows()[:top_k]
+
+
+class Roads:
+    """Every way from a question to a result, each with what it gives or raises noted."""
+
+    def __init__(self, emitted: Emitted, config: Config, client: Any, **given: Any) -> None:
+        self.emitted = emitted
+        self.middleware = qtm.QueryMiddleware(config, client=client, **given)
+        emitted.show(self.middleware, self.middleware.config, self.middleware.settings, self.middleware.model)
+        emitted.pickle(self.middleware.config)
+        emitted.pickle(self.middleware.settings)
+
+    def tried(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except qtm.QtMiddlewareError as error:
+            self.emitted.raised(error)
+            if (found := getattr(error, "retrieval", None)) is not None:
+                self.emitted.retrieval(found)
+        return None
+
+    def retrieved(self, fn: Any = search, **options: Any) -> Any:
+        wrapped = self.middleware.wrap(fn)
+        self.emitted.show(wrapped)
+        found = self.tried(lambda: wrapped.retrieve(QUERY, history=HISTORY, **options))
+        if found is not None:
+            self.emitted.retrieval(found)
+        return found
+
+    def answered(self, fn: Any = search) -> None:
+        wrapped = self.middleware.wrap(fn)
+        if (answer := self.tried(lambda: wrapped.answer(QUERY, history=HISTORY))) is not None:
+            self.emitted.show(answer, *answer.citations, *answer.matches, *answer.sub_answers)
+            self.emitted.retrieval(answer.retrieval)
+
+        def streamed() -> None:
+            with wrapped.stream_answer(QUERY) as stream:
+                self.emitted.show(stream)
+                list(stream)
+                self.emitted.show(stream, stream.answer)
+
+        self.tried(streamed)
+
+    def transformed(self) -> None:
+        made = self.tried(lambda: self.middleware.transform([QUERY], history=HISTORY))
+        self.emitted.show(*(made or ()))
+
+    async def later(self) -> None:
+        wrapped = self.middleware.wrap(asearch)
+        self.emitted.show(wrapped)
+        for call in (wrapped.aretrieve, wrapped.aanswer):
+            try:
+                made = await call(QUERY, history=HISTORY)
+            except qtm.QtMiddlewareError as error:
+                self.emitted.raised(error)
+                continue
+            self.emitted.show(made)
+            self.emitted.retrieval(getattr(made, "retrieval", made))
+        try:
+            async with wrapped.astream_answer(QUERY) as stream:
+                self.emitted.show([piece async for piece in stream] and stream)
+        except qtm.QtMiddlewareError as error:
+            self.emitted.raised(error)
+        self.emitted.show(await self.middleware.atransform(QUERY))
+
+
+def config_for(fault: str, kind: str, **more: Any) -> Config:
+    return {"transformationType": kind, "limits": LIMITS if fault == "hang" else PATIENT, **more}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_model_that_repeats_what_it_was_sent_brings_nothing_out(service: EchoingService, fault: str) -> None:
+    account: dict[str, Any] = {"base_url": service.url, "api_key": OPENAI_KEY, "max_retries": 0}
+    service.fault = fault
+    # What is told of a failure is the same for every kind; what is made of a reply is not.
+    kinds = KINDS if fault in ("none", "400", "echo") else KINDS[:3]
+    answer = {"timeoutMs": 100 if fault == "hang" else 20_000}
+    with listening() as emitted, openai.OpenAI(**account) as client:
+        for kind in kinds:
+            before = service.requests
+            roads = Roads(emitted, config_for(fault, kind, answer=answer), client)
+            found = roads.retrieved()
+            assert found.original_query == QUERY
+            assert service.requests > before, "the model was not asked"
+            roads.transformed()
+        Roads(emitted, config_for(fault, "rewrite", answer=answer), client).answered()
+        Roads(emitted, config_for(fault, "decompose", answer={**answer, "mode": "synthesis"}), client).answered()
+
+        async def later() -> None:
+            async with openai.AsyncOpenAI(**account) as aclient:
+                for kind in ("combined", "decompose"):
+                    await Roads(emitted, config_for(fault, kind, answer=answer), aclient).later()
+
+        asyncio.run(later())
+    assert len(emitted.open) > 100
+
+
+def raising(query: str, top_k: int = 3) -> Any:
+    """A search that fails for every text but the user's own, and says which."""
+    if query != QUERY:
+        raise RuntimeError(f"no luck with {query}: {PASSAGE} {OPENAI_KEY}")
+    return search(query, top_k)
+
+
+class Strange:
+    """A response of no known shape, which prints what it holds."""
+
+    def __repr__(self) -> str:
+        return f"Strange({PASSAGE!r})"
+
+
+def model(messages: list[dict[str, str]]) -> str:
+    return '{"rewrite": "Which illness does rmarktibbles have?", "sub_queries": ["Is rmarktibbles ill?", "Is he fit?"]}'
+
+
+def failing_model(messages: list[dict[str, str]]) -> str:
+    raise RuntimeError(f"no luck with {messages} and {OPENAI_KEY}")
+
+
+def failing_reranker(query: str, texts: list[str]) -> list[float]:
+    raise ValueError(f"no luck with {query} and {texts}")
+
+
+def talking_reranker(query: str, texts: list[str]) -> Any:
+    return [query, *texts]
+
+
+STRANGE: Final[Mapping[str, Any]] = {
+    "object": Strange(),
+    "text": PASSAGE,
+    "texts": [PASSAGE, QUERY],
+    "mapping": {PASSAGE: METADATA},
+    "matches": {"matches": [{"id": 1, "score": PASSAGE, "metadata": PASSAGE}]},
+    "tuple": (PASSAGE, 1),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("kind", ["rewrite", "decompose"])
+def test_a_search_that_fails_for_a_variant_and_quotes_it_brings_nothing_out(kind: str) -> None:
+    with listening() as emitted:
+        found = Roads(emitted, {"transformationType": kind, "limits": PATIENT}, model).retrieved(raising)
+        assert found.status == "degraded"
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_a_response_of_no_known_shape_brings_nothing_out(strange: str) -> None:
+    with listening() as emitted:
+        roads = Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model)
+        roads.retrieved(lambda query, top_k=3: STRANGE[strange])
+        roads.answered(lambda query, top_k=3: STRANGE[strange])
+
+
+def test_the_functions_own_error_passes_as_it_is_and_is_told_nowhere() -> None:
+    own = RuntimeError(f"{QUERY} {PASSAGE}")
+
+    def failing(query: str, top_k: int = 3) -> Any:
+        raise own
+
+    with listening() as emitted, pytest.raises(RuntimeError) as caught:
+        Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model).retrieved(failing)
+    assert caught.value is own
+    assert own.args == (f"{QUERY} {PASSAGE}",)
+    assert not hasattr(own, "__notes__")
+
+
+@pytest.mark.parametrize("fails", [failing_reranker, talking_reranker])
+def test_a_reranker_that_fails_and_quotes_brings_nothing_out(fails: Any) -> None:
+    with listening() as emitted:
+        found = Roads(emitted, {"rerank": {"enabled": True}}, model, reranker=fails).retrieved()
+        assert [it.stage for it in found.degradations] == ["rerank"]
+
+
+def test_a_model_function_that_fails_and_quotes_brings_nothing_out() -> None:
+    with listening() as emitted:
+        roads = Roads(emitted, {"transformationType": "combined", "limits": PATIENT}, failing_model)
+        assert roads.retrieved().status == "degraded"
+        roads.answered()
+        roads.transformed()
+
+
+def test_a_log_that_cannot_be_written_brings_nothing_out(tmp_path: Path) -> None:
+    with listening() as emitted:
+        found = Roads(emitted, {"log": {"path": str(tmp_path)}}, model).retrieved()
+        assert [it.stage for it in found.degradations] == ["log"]
+
+
+@pytest.mark.parametrize("search_of", [search, raising])
+@pytest.mark.parametrize("client", [model, failing_model])
+def test_a_query_log_without_texts_holds_none(tmp_path: Path, search_of: Any, client: Any) -> None:
+    path = tmp_path / "log.jsonl"
+    config = {"transformationType": "decompose", "limits": PATIENT, "log": {"path": str(path), "queryText": False}}
+    with listening() as emitted:
+        roads = Roads(emitted, config, client)
+        roads.retrieved(search_of)
+        roads.answered(search_of)
+        emitted.say("log", path.read_text())
+    assert path.read_text().count("sha256:") > 2
+
+
+def failing_redact(text: str) -> str:
+    raise ValueError(f"no luck with {text}")
+
+
+@pytest.mark.parametrize(("redact", "status"), [(lambda text: "[gone]", "full"), (failing_redact, "degraded")])
+def test_what_is_redacted_is_neither_in_the_log_nor_in_a_debug_record(tmp_path: Path, redact: Any, status: str) -> None:
+    path = tmp_path / "log.jsonl"
+    config = {"transformationType": "decompose", "limits": PATIENT, "log": {"path": str(path)}}
+    with listening() as emitted:
+        found = Roads(emitted, config, model, redact=redact).retrieved()
+        assert found.status == status
+        emitted.say("log", path.read_text())
+        told = [it for it in emitted.guarded if it[0].startswith("DEBUG")]
+        emitted.open += told
+        assert told
+    assert len(path.read_text().splitlines()) == 1
+
+
+def echoing_embedder(texts: list[str]) -> Any:
+    return [[text] * 3 for text in texts]
+
+
+def failing_embedder(texts: list[str]) -> Any:
+    raise RuntimeError(f"no luck with {texts}")
+
+
+@pytest.mark.parametrize("embed", [echoing_embedder, lambda texts: [["nan"]], lambda texts: [PASSAGE]])
+def test_an_embedder_that_gives_texts_for_numbers_brings_nothing_out(tmp_path: Path, embed: Any) -> None:
+    (tmp_path / "doc.txt").write_text(PASSAGE)
+    index = str(tmp_path / "index.sqlite")
+    with listening() as emitted:
+        with pytest.raises(qtm.EmbeddingError) as caught:
+            qtm.ingest(tmp_path / "doc.txt", config={"indexPath": index}, embedder=embed)
+        emitted.raised(caught.value)
+        own = {"transformationType": "rewrite", "store": {"kind": "memory"}}
+        roads = Roads(emitted, own, model, embedder=embed)
+        with pytest.raises(qtm.EmbeddingError) as asked:
+            roads.middleware.retriever.retrieve(QUERY)
+        emitted.raised(asked.value)
+
+
+@pytest.fixture
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.md").write_text(f"# {METADATA}\n\n{PASSAGE}. It is document {number}.")
+    return folder
+
+
+@pytest.fixture
+def environment(service: EchoingService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", OPENAI_KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", service.url)
+
+
+OWN: Final = {
+    "indexPath": "index",
+    "embeddingModel": "text-embedding-3-small",
+    "embeddingDimensions": 3,
+    "hybrid": True,
+    "transformationType": "combined",
+    "limits": PATIENT,
+}
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [*(("sqlite", fault) for fault in ("none", "400", "shape", "echo")), ("lancedb", "400")],
+)
+def test_the_own_store_brings_nothing_out(service: EchoingService, documents: Path, kind: str, fault: str) -> None:
+    config = {**OWN, "store": kind}
+    contextual = {**config, "contextualChunks": True}
+    with listening() as emitted:
+        emitted.show(qtm.ingest(documents, config=config))
+        service.fault = fault
+        roads = Roads(emitted, config, None)
+        with roads.middleware:
+            retriever = roads.tried(lambda: roads.middleware.retriever)
+            emitted.show(retriever)
+            if (found := roads.tried(lambda: retriever.retrieve(QUERY, history=HISTORY))) is not None:
+                emitted.retrieval(found)
+            emitted.show(roads.tried(lambda: roads.middleware.answer(QUERY)))
+        (documents / "new.md").write_text(f"New: {PASSAGE}")
+        emitted.show(roads.tried(lambda: qtm.ingest(documents, config=contextual)))
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+def test_a_store_that_is_damaged_brings_nothing_out(documents: Path, kind: str) -> None:
+    with listening() as emitted:
+        config = {**OWN, "store": kind, "transformationType": "none"}
+        qtm.ingest(documents, config=config)
+        if kind == "sqlite":
+            with sqlite3.connect("index") as run:
+                run.execute("DROP TRIGGER words_update")
+                # Python quotes such a text whole.
+                run.execute("UPDATE passages SET text = CAST(CAST(text AS BLOB) || x'ff' AS TEXT)")
+            run.close()
+        else:
+            for file in Path("index").rglob("data/*.lance"):
+                file.write_bytes(file.read_bytes().replace(b"o", b"\xff"))
+        roads = Roads(emitted, config, None)
+        with roads.middleware, pytest.raises(qtm.StoreError) as caught:
+            roads.middleware.retriever.retrieve(QUERY)
+        emitted.raised(caught.value)
+        assert caught.value.__cause__ is None or kind == "lancedb"
+
+
+X: Final = [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("fault", [400, 401, 500, 200])
+def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int) -> None:
+    with pinecone_world() as world, listening() as emitted:
+        without_pauses(monkeypatch)
+        world.api_key = world.app.api_key = PINECONE_KEY
+        world.add_index("passages", dimension=3)
+        world.add_index("texts", dimension=4, model="llama-text-embed-v2")
+        for name, value in world.environment.items():
+            monkeypatch.setenv(name, value)
+        dense = PineconeStore(world.index("passages"), embedding_model="m", dimension=3)
+        texts = PineconeTextStore(world.index("texts"), namespace="n")
+        reranker = PineconeReranker("bge-reranker-v2-m3", client=world.client())
+        dense.upsert([Passage("a", PASSAGE, {"author": METADATA})], [X])
+        emitted.show(dense, texts, reranker, StoreSettings(index="passages"))
+        echo = json.dumps(
+            {"error": {"code": QUERY, "message": f"{PINECONE_KEY} {QUERY} {PASSAGE}"}, "matches": PASSAGE}
+        )
+        world.answers("", fault, echo, content_type="application/json")
+        calls: list[Callable[[], Any]] = [
+            lambda: dense.search(X, 3, filter={"author": METADATA}),
+            lambda: dense.upsert([Passage("b", PASSAGE, {"author": METADATA})], [X]),
+            dense.count,
+            lambda: texts.search(QUERY, 3),
+            lambda: texts.upsert([Passage("b", PASSAGE)], [[]]),
+        ]
+        failed = 0
+        for call in calls:
+            try:
+                emitted.show(call())
+            except qtm.StoreError as error:
+                emitted.raised(error)
+                failed += 1
+        # What answers 200 to everything is believed to have taken what was written.
+        assert failed >= (3 if fault == 200 else len(calls))
+        wrapped = {"rerank": {"enabled": True, "timeoutMs": 20_000}, "limits": PATIENT}
+        found = Roads(emitted, wrapped, model, reranker=reranker).retrieved()
+        assert found.status == "degraded"
+
+
+@pytest.mark.parametrize("fails", [failing_model, lambda messages: f"no: {messages} {OPENAI_KEY}"])
+def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) -> None:
+    asked = as_language_model(fails, Settings())
+    passages = [Passage(f"{n}#0", f"{PASSAGE} and every other spring, {n}. " * 6, {"a": METADATA}) for n in range(12)]
+    questions = [Question("q", QUERY, metadata={"answer": PASSAGE})]
+    with listening() as emitted:
+        emitted.show(asked, *passages, *questions)
+        kept = CachedModel(RecordingModel(asked, tmp_path / "r.jsonl"), tmp_path / "cache.sqlite")
+        emitted.show(kept)
+        for call in (
+            lambda: generate(passages, kept, count=3, name="set"),
+            lambda: judge(
+                lambda it: PASSAGE, lambda it: ANSWER, questions, kept, baseline_name="a", challenger_name="b"
+            ),
+        ):
+            try:
+                emitted.show(call())
+            except qtm.QtMiddlewareError as error:
+                emitted.raised(error)
+        kept.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "environ"),
+    [
+        ({"apiKey": OPENAI_KEY}, {}),
+        ({"llm": {"apiKey": OPENAI_KEY}}, {}),
+        ({"store": {"kind": "pinecone", "index": "i", "pineconeKey": PINECONE_KEY}}, {}),
+        ({"llm": {"baseUrl": f"https://me:{OPENAI_KEY}@example.org/v1"}}, {}),
+        ({"llm": {"baseUrl": f"https://example.org/v1?key={OPENAI_KEY}"}}, {}),
+        ({"llm": {"baseUrl": OPENAI_KEY}}, {}),
+        ({"topK": OPENAI_KEY}, {}),
+        ({"cache": {"redisUrl": f"redis://:{OPENAI_KEY}@localhost"}}, {}),
+        ({"cache": {"redisUrl": f"redis://localhost?password={OPENAI_KEY}"}}, {}),
+        ({"store": {"kind": "pinecone", "host": f"https://localhost?api-key={PINECONE_KEY}"}}, {}),
+        ({OPENAI_KEY: 1}, {}),
+        ({"transformationModel": OPENAI_KEY}, {}),
+        ({"log": {"path": f"/var/log/{OPENAI_KEY}"}}, {}),
+        ({"llm": {"baseUrl": f"https://example.org/{OPENAI_KEY}/v1"}}, {}),
+        ({}, {f"QTM_{OPENAI_KEY}": "1"}),
+        ({"transformationType": PINECONE_KEY}, {}),
+        ({}, {"QTM_OPENAI_API_KEY": OPENAI_KEY}),
+        ({}, {"QTM_TOP_K": OPENAI_KEY}),
+        ({}, {"QTM_LLM_BASE_URL": f"https://me:{OPENAI_KEY}@example.org/v1"}),
+        ({}, {"QTM_LLM_BASE_URL": f"https://example.org/v1?key={OPENAI_KEY}"}),
+    ],
+)
+def test_a_key_that_strayed_into_the_config_is_refused_and_not_repeated(
+    values: dict[str, Any], environ: dict[str, str]
+) -> None:
+    with listening() as emitted:
+        with pytest.raises(qtm.ConfigError) as caught:
+            qtm.Config.load(values, environ=environ)
+        emitted.raised(caught.value)
+
+
+def test_keys_of_the_environment_are_never_copied_into_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", OPENAI_KEY)
+    monkeypatch.setenv("PINECONE_API_KEY", PINECONE_KEY)
+    with listening() as emitted:
+        config = qtm.Config.load({"transformationType": "rewrite"})
+        emitted.show(config, config.settings, config.to_dict(), list(config.rows()))
+        emitted.pickle(config)
+        with qtm.QueryMiddleware(config) as middleware:
+            emitted.show(middleware, middleware.model, OpenAIModel("m"), OpenAIEmbedder("m"))
+            emitted.say("attributes", repr([vars(it) for it in (middleware, middleware.model, OpenAIModel("m"))]))

@@ -1,0 +1,255 @@
+"""What is written holds texts, so it is its owner's alone; what is made to be shared is as readable as other files."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.cli.bench import check_places, write_report
+from qtmiddleware.cli.session import make_history_file
+from qtmiddleware.cli.tune import write_config
+from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.evaluation.bench.caches import CachedModel, CacheFile
+from qtmiddleware.evaluation.bench.opening import _require_writable
+from qtmiddleware.evaluation.testsets.writing import write
+from qtmiddleware.providers.llms.recorded import RecordingModel
+from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
+from qtmiddleware.testing import ScriptedModel
+from tests.support.bench_world import bridges_data
+from tests.support.emitted import PASSAGE, QUERY, listening
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel({"rewrite": "Which illness does the dog have?", "context": "It is about a dog."})
+
+
+def embedder(texts: list[str]) -> list[list[float]]:
+    return [[len(text) / 100, 1.0, 0.5] for text in texts]
+
+
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return [{"id": "a", "score": 1.0, "metadata": {"text": PASSAGE}}]
+
+
+@pytest.fixture(params=[0o000, 0o022], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, umask: int) -> Path:
+    """An open folder, as it was there before."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    return tmp_path / "open"
+
+
+def in_reach_of_others(folder: Path) -> list[str]:
+    """What is below *folder* that others than the owner can read, write or look into."""
+    found = []
+    for path in folder.iterdir():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            found.append(f"{path} {mode:o}")
+            found += in_reach_of_others(path) if path.is_dir() else []
+    return found
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+def test_an_index_and_its_ledger_are_their_owners_alone(tmp_path: Path, folder: Path, kind: str) -> None:
+    (tmp_path / "doc.txt").write_text(PASSAGE)
+    seen: list[str] = []
+    for index in (folder / "index", folder / "made" / "here" / "index"):
+        config = {"indexPath": str(index), "store": kind, "contextualChunks": True}
+        for _ in range(2):
+            qtm.ingest(
+                tmp_path / "doc.txt",
+                config=config,
+                embedder=embedder,
+                client=model(),
+                progress=lambda step: seen.extend(in_reach_of_others(folder)),
+            )
+        with qtm.QueryMiddleware(config, embedder=embedder) as middleware:
+            middleware.retriever.retrieve(QUERY)
+            # While it is open, there are the files that SQLite keeps beside it.
+            assert in_reach_of_others(folder) == seen == []
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o777
+
+
+def open_store(kind: str, place: Path) -> None:
+    (SQLiteStore if kind == "sqlite" else LanceDBStore)(place, embedding_model="m", dimension=3).close()
+
+
+def write_log(place: Path) -> None:
+    with listening():
+        assert qtm.QueryMiddleware({"log": str(place)}).wrap(search)(QUERY)
+
+
+def ingest(place: Path) -> None:
+    (place.parent / "doc.txt").write_text(PASSAGE)
+    config = {"indexPath": str(place.with_suffix(""))}
+    qtm.ingest(place.parent / "doc.txt", config=config, embedder=embedder)
+
+
+def record_reply(place: Path) -> None:
+    with (
+        listening(),
+        qtm.QueryMiddleware({"transformationType": "rewrite"}, client=RecordingModel(model(), place)) as it,
+    ):
+        assert it.wrap(search)(QUERY)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "sqlite": lambda place: open_store("sqlite", place),
+    "lancedb": lambda place: open_store("lancedb", place),
+    "ledger": ingest,
+    "bench cache": CacheFile,
+    "query log": write_log,
+    "recording": record_reply,
+    "recording of a bench": _require_writable,
+    "history of questions": lambda place: make_history_file(),
+    "report": lambda place: write_report(place.parent, {place.name: "text"}),
+    "report, before anything is asked": lambda place: check_places(place.parent, (place.name,), "--report"),
+    "tuned config": lambda place: write_config(place, {"topK": 4}),
+    "test set": lambda place: write(bridges_data(), place),
+}
+
+
+@pytest.mark.parametrize("leads_to", ["nothing", "an empty file", "a file"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_planted_link_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, leads_to: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "qtmiddleware").mkdir()
+    place, victim = tmp_path / "qtmiddleware" / "history.ingest", tmp_path / "victim"
+    if writer == "history of questions":
+        place = place.with_suffix("")
+    place.symlink_to(victim)
+    content = {"nothing": None, "an empty file": b"", "a file": b"precious"}[leads_to]
+    if content is not None:
+        victim.write_bytes(content)
+    with suppress(ConfigError, StoreError):
+        WRITERS[writer](place)
+    assert (victim.read_bytes() if victim.exists() else None) == content
+    assert place.is_symlink() or writer == "bench cache"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+@pytest.mark.parametrize("leads_to", ["nothing", "an empty file"])
+@pytest.mark.parametrize("writer", ["sqlite", "ledger", "bench cache"])
+def test_a_link_that_is_planted_while_a_database_is_opened_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, leads_to: str
+) -> None:
+    place, victim = tmp_path / "index.ingest", tmp_path / "victim"
+    if leads_to == "an empty file":
+        victim.touch()
+    connect = sqlite3.connect
+
+    def swap_and_connect(database: Any, *args: Any, **options: Any) -> Any:
+        if place.name in str(database) and not place.is_symlink():
+            place.unlink()
+            place.symlink_to(victim)
+        return connect(database, *args, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", swap_and_connect)
+    with pytest.raises(StoreError):
+        WRITERS[writer](place)
+    assert place.is_symlink()
+    assert (victim.read_bytes() if victim.exists() else None) == (b"" if leads_to == "an empty file" else None)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("writer", ["sqlite", "ledger", "bench cache"])
+def test_an_empty_file_of_another_account_is_not_made_a_database(tmp_path: Path, writer: str) -> None:
+    (tmp_path / "index.ingest").touch()
+    (tmp_path / "index.ingest").chmod(0o666)
+    os.chown(tmp_path / "index.ingest", 65534, 65534)
+    with pytest.raises(StoreError, match="belongs to another account"):
+        WRITERS[writer](tmp_path / "index.ingest")
+    assert (tmp_path / "index.ingest").read_bytes() == b""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+def test_an_index_that_was_moved_to_another_disk_is_used_through_its_link(tmp_path: Path, kind: str) -> None:
+    open_store(kind, tmp_path / "elsewhere")
+    (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
+    open_store(kind, tmp_path / "index")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+def test_an_index_whose_link_leads_to_nothing_is_refused_and_what_it_names_is_told(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match=rf"{tmp_path / 'index'} cannot be opened.* name {tmp_path / 'elsewhere'}"):
+        open_store(kind, tmp_path / "index")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give links away")
+def test_an_index_behind_a_link_of_another_account_is_refused(tmp_path: Path) -> None:
+    open_store("sqlite", tmp_path / "elsewhere")
+    (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
+    os.chown(tmp_path / "index", 65534, 65534, follow_symlinks=False)
+    with pytest.raises(StoreError, match="it is a link"):
+        open_store("sqlite", tmp_path / "index")
+
+
+def test_a_folder_for_lancedb_that_was_there_keeps_its_permissions_and_lets_nobody_at_the_table(folder: Path) -> None:
+    index = folder / "index"
+    index.mkdir()
+    index.chmod(0o755)
+    with LanceDBStore(index, embedding_model="m", dimension=3):
+        assert stat.S_IMODE(index.stat().st_mode) == 0o755
+        assert in_reach_of_others(index) == []
+
+
+def test_logs_recordings_and_caches_are_their_owners_alone(folder: Path) -> None:
+    recorded = RecordingModel(model(), folder / "made" / "recording.jsonl")
+    kept = CachedModel(recorded, folder / "bench" / "cache.sqlite")
+    config = {"transformationType": "rewrite", "log": {"path": str(folder / "log.jsonl")}}
+    with qtm.QueryMiddleware(config, client=kept) as middleware:
+        assert middleware.wrap(search).retrieve(QUERY).status == "full"
+    assert in_reach_of_others(folder) == []
+    kept.close()
+    assert len([it for it in folder.rglob("*") if it.is_file()]) == 3
+
+
+def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
+    for place in ("set", "made/here/set", "ä" * 120):
+        write(bridges_data(), folder / place)
+    assert in_reach_of_others(folder) == []
+
+
+def test_a_report_and_a_tuned_config_are_as_readable_as_other_files(folder: Path, umask: int) -> None:
+    check_places(folder / "new", ("report.md",), "--report")
+    write_report(folder / "new", {"report.md": "text"})
+    write_config(folder / "new" / "tuned.json", {"topK": 4})
+    modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder / "new").iterdir()}
+    assert modes == {"report.md": 0o666 & ~umask, "tuned.json": 0o666 & ~umask}
+
+
+def test_a_link_planted_where_a_config_is_drafted_is_not_written_through(folder: Path) -> None:
+    victim, target = folder / "victim", folder / "tuned.json"
+    victim.write_text("precious")
+    target.write_text("old")
+    (folder / f".tuned.json.{os.getpid()}").symlink_to(victim)
+    write_config(target, {"topK": 4})
+    assert victim.read_text() == "precious"
+    assert qtm.Config.from_file(target).settings.top_k == 4
+
+
+def test_a_report_that_cannot_be_written_is_told_with_the_option_that_names_another_place(folder: Path) -> None:
+    (folder / "report.md").mkdir()
+    for place, named in ((folder, "report.md"), (folder / "report.md" / "file", "")):
+        (folder / "report.md" / "file").write_text("mine")
+        with pytest.raises(ConfigError, match=rf"{named}.*--report"):
+            check_places(place, ("report.md",), "--report")

@@ -1,0 +1,18 @@
+"""The short form of the soak."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_hundreds_of_questions_at_once_do_not_cross_or_leave_anything_behind(tmp_path: Path) -> None:
+    result = tmp_path / "soak.md"
+    options = ["--seconds", "1", "--breaker", "on", "--result", str(result)]
+    command = [sys.executable, "-m", "tests.robustness.soak", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "| laws broken | 0 |" in result.read_text(encoding="utf-8")

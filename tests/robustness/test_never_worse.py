@@ -1,0 +1,199 @@
+"""The one law: whatever call the plain function answers, the wrapped one answers with as many passages, and helps."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from tests.support.retrieval_world import HISTORY, QUERY, scripted, transforming
+from tests.support.shapes_world import SHAPES, ResultShape, Row
+
+ANSWER: Final = "Jaco: health concerns of a dog"
+PLANTED: Final = 6
+"""Where the answer stands among what is found, counted from 0."""
+
+
+def judge(query: str, texts: Sequence[str]) -> list[float]:
+    """A reranker of one's own; it likes short texts."""
+    return [-float(len(text)) for text in texts]
+
+
+EVIDENCE_OFF: Final = {"keywordEvidence": {"enabled": False}}
+CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "rules": {},
+    "few candidates": {"keywordEvidence": {"candidates": 8}},
+    "many candidates": {"keywordEvidence": {"candidates": 200}},
+    "fused scores": {"scores": "fused"},
+    "stripped text": {"preprocess": {"applyTo": "both"}},
+    "off, fused scores": {**EVIDENCE_OFF, "scores": "fused"},
+    "rerank": {"rerank": {"enabled": True, "rerankTopK": 12, "timeoutMs": 50_000}},
+    "rerank alone": {**EVIDENCE_OFF, "rerank": {"enabled": True, "timeoutMs": 50_000}},
+    "combined": transforming("combined"),
+    "combined, fused scores": transforming("combined", scores="fused"),
+    "combined, auto": transforming("combined", escalation={"mode": "auto"}),
+    "combined, reranked": transforming("combined", rerank={"enabled": True, "timeoutMs": 50_000}),
+    "all": transforming("all"),
+    "hyde": transforming("hyde"),
+    "keywords": transforming("keywords"),
+    "decompose, two a sub-query": transforming("decompose", fusion={"subQueryTopK": 2}),
+    "rrf": transforming("combined", fusion={"method": "rrf"}),
+    "weighted rrf": transforming("combined", fusion={"method": "weighted_rrf"}),
+    "max": transforming("combined", fusion={"method": "max"}),
+    "concat": transforming("combined", fusion={"method": "concat"}),
+    "variants alone": transforming("combined", fusion={"includeOriginal": False}),
+    "variants alone, max": transforming("decompose", fusion={"includeOriginal": False, "method": "max"}),
+    "variants alone, concat": transforming("decompose", fusion={"includeOriginal": False, "method": "concat"}),
+    "variants alone, two a sub-query": transforming(
+        "decompose", fusion={"includeOriginal": False, "subQueryTopK": 2, "minSuccesses": 1}
+    ),
+    "a silent original": transforming("combined", fusion={"weights": {"original": 0.0}}),
+}
+# Where nothing but the rules speaks, the answer that holds the keywords must rise.
+RULES: Final = ("rules", "few candidates", "many candidates", "fused scores")
+
+
+class Index:
+    """A corpus in which each text finds a list of its own, best first: a longer one begins with a shorter one."""
+
+    def __init__(self, size: int, seed: int, repeats: float, found: float, *, rising: bool) -> None:
+        self._size, self._seed, self._repeats, self._found, self._rising = size, seed, repeats, found, rising
+        self._lists: dict[str, list[Row]] = {}
+
+    def rows(self, text: str) -> list[Row]:
+        if text not in self._lists:
+            self._lists[text] = self._search(text)
+        return self._lists[text]
+
+    def _search(self, text: str) -> list[Row]:
+        is_question = text in (QUERY, qtm.preprocess(QUERY))  # which a config may have searched in its place
+        chance = random.Random(f"{self._seed} {'' if is_question else text}")
+        order = list(range(self._size))
+        chance.shuffle(order)
+        order = order[: round(self._size * (1.0 if is_question else self._found))]
+        rows = []
+        for place, number in enumerate(order):
+            if rows and chance.random() < self._repeats:
+                number = int(rows[-1].id)
+            score = place / len(order) if self._rising else 1.0 - place / len(order)
+            rows.append(Row(str(number), f"Passage {number} of a report on cats", score))
+        if is_question and len(rows) > PLANTED and not self._repeats:
+            rows[PLANTED] = rows[PLANTED]._replace(text=ANSWER)
+        return rows
+
+
+def make_function(index: Index, shape: ResultShape, *, takes_top_k: bool, is_async: bool) -> Callable[..., Any]:
+    def search(query: str, top_k: int = 4) -> Any:
+        return shape.build(index.rows(query)[:top_k])
+
+    def search_all(query: str) -> Any:
+        return shape.build(index.rows(query))
+
+    async def asearch(query: str, top_k: int = 4) -> Any:
+        return search(query, top_k)
+
+    async def asearch_all(query: str) -> Any:
+        return search_all(query)
+
+    if is_async:
+        return asearch if takes_top_k else asearch_all
+    return search if takes_top_k else search_all
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("name", SHAPES)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    config=st.sampled_from(sorted(CONFIGS)),
+    k=st.one_of(st.integers(1, 12), st.integers(1, 500), st.sampled_from([4, 49, 50, 51, 97, 100])),
+    takes_top_k=st.sampled_from([True, True, False]),
+    size=st.one_of(st.integers(0, 12), st.integers(0, 520), st.just(97)),
+    seed=st.integers(0, 5),
+    repeats=st.sampled_from([0.0, 0.0, 0.3]),
+    found=st.sampled_from([0.0, 0.2, 1.0]),
+    rising=st.booleans(),
+    in_conversation=st.sampled_from([False, False, True]),
+)
+def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
+    name: str,
+    is_async: bool,
+    config: str,
+    k: int,
+    takes_top_k: bool,
+    size: int,
+    seed: int,
+    repeats: float,
+    found: float,
+    rising: bool,
+    in_conversation: bool,
+) -> None:
+    shape = SHAPES[name]
+    index = Index(size, seed, repeats, found, rising=rising)
+    search = make_function(index, shape, takes_top_k=takes_top_k, is_async=is_async)
+    given_k = {"top_k": k} if takes_top_k else {}
+    history = HISTORY if in_conversation else None
+    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
+    wrapped = qm.wrap(search)
+    plain = shape.keys(shape.build(index.rows(QUERY)[: k if takes_top_k else None]))
+    if is_async:
+        retrieval = asyncio.run(wrapped.aretrieve(QUERY, history=history, **given_k))
+        response = retrieval.response if in_conversation else asyncio.run(wrapped(QUERY, **given_k))
+    else:
+        retrieval = wrapped.retrieve(QUERY, history=history, **given_k)
+        response = retrieval.response if in_conversation else wrapped(QUERY, **given_k)
+
+    got = shape.keys(retrieval.response)
+    assert retrieval.status == "full"
+    if not config.startswith("combined, auto"):
+        assert shape.keys(response) == got
+    assert type(retrieval.response) is type(shape.build(index.rows(QUERY)))
+    assert len(got) >= min(k, len(plain)) if takes_top_k else len(got) >= len(plain)
+    searched = {QUERY, *(variant.text for variant in retrieval.variants)}
+    assert set(got) <= {shape.row_key(row) for text in searched for row in index.rows(text)}
+    if "concat" not in config:
+        # Concatenated lists stand as they are.
+        assert not takes_top_k or len(got) <= k
+        doubled = Counter(got) - Counter(set(got))
+        assert all(Counter(plain)[key] > count for key, count in doubled.items())
+    if not takes_top_k or len(plain) < k:
+        assert set(plain) <= set(got)
+    assert [match.fused_score is not None for match in retrieval.matches] == [True] * len(got)
+    assert len(retrieval.matches) == len(got)
+
+    answer = shape.row_key(index.rows(QUERY)[PLANTED]) if size > PLANTED and not repeats else None
+    if config in RULES and shape.has_text and answer in plain and not in_conversation:
+        assert got.index(answer) < PLANTED
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    config=st.sampled_from(["rules", "combined", "combined, reranked", "rerank", "fused scores"]),
+    k=st.one_of(st.integers(1, 12), st.integers(1, 500)),
+    sizes=st.tuples(st.integers(0, 300), st.integers(0, 300)),
+    seed=st.integers(0, 5),
+)
+def test_nothing_is_lost_around_a_hybrid_search(config: str, k: int, sizes: tuple[int, int], seed: int) -> None:
+    vectors, words = (Index(size, seed + place, 0.0, 1.0, rising=False) for place, size in enumerate(sizes))
+    dicts = SHAPES["dicts"]
+
+    def by_words(query: str, top_k: int) -> Any:
+        # Of the keywords of a question that is what the question finds.
+        return dicts.build(words.rows(query)[:top_k])
+
+    hybrid = qtm.Hybrid(lambda query, top_k: dicts.build(vectors.rows(query)[:top_k]), by_words)
+    plain = dicts.keys(hybrid(QUERY, k))
+    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
+    retrieval = qm.wrap(hybrid).retrieve(QUERY, top_k=k)
+    got = dicts.keys(retrieval.response)
+    assert min(k, len(plain)) <= len(got) <= k
+    assert len(set(got)) == len(got)
+    if len(plain) < k:
+        assert set(plain) <= set(got)

@@ -1,0 +1,64 @@
+"""A real browser, and pages opened in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from qtmiddleware.evaluation import Comparison
+from qtmiddleware.evaluation.reporting import page as written
+from tests.support.report_world import Open, data, several
+
+FLAGS = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's own Chromium; it is not of the project, so that its absence is told and no failure."""
+    names = [os.environ.get("TEST_BROWSER") or "", "chromium", "chromium-browser", "google-chrome"]
+    path = next((found for found in map(shutil.which, filter(None, names)) if found), None)
+    if path is None:
+        (pytest.fail if os.environ.get("NEEDS_BROWSER") else pytest.skip)(
+            "no Chromium was found; install one (scripts/browser) or set TEST_BROWSER to its path"
+        )
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=FLAGS, chromium_sandbox=False)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Opens the page of a comparison from a file, and fails where it complains, asks or wants anything."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_(
+        found: Comparison | None = None, *, with_data: bool = True, words: str = "words of", **options: Any
+    ) -> Page:
+        found = found or several()
+        file = tmp_path / "report.html"
+        file.write_text(written(found, data(found, words=words) if with_data else None), encoding="utf-8")
+        options.setdefault("viewport", {"width": 1200, "height": 900})
+        contexts.append(browser.new_context(**options))
+        shown = contexts[-1].new_page()
+        shown.on("console", lambda message: complaints.append(message.text))
+        shown.on("pageerror", lambda error: complaints.append(str(error)))
+        shown.on("dialog", lambda dialog: complaints.append(dialog.message))
+        shown.on(
+            "request", lambda it: None if it.url.startswith(("data:", file.as_uri())) else complaints.append(it.url)
+        )
+        shown.goto(file.as_uri())
+        return shown
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []

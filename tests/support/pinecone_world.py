@@ -1,0 +1,156 @@
+"""A Pinecone of our own on this machine for the real client: all it is sent is held against the official description.
+
+    with pinecone_world() as world:
+        world.add_index("passages", dimension=384)
+        store = open_pinecone(StoreSettings(kind="pinecone", index="passages"), ...)   # with world.environment set
+
+It leaves with an `AssertionError` where a request or an answer was not as Pinecone describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Event, Thread
+from typing import Any
+
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.support.pinecone_server import described
+from tests.support.pinecone_server.app import App, Canned, Exchange
+from tests.support.pinecone_server.state import Index, Kind, Stored
+
+API_KEY = "pcsk_secret_0123456789"
+
+
+class Handler(WSGIRequestHandler):
+    # Small writes, each sent by itself, would wait for the other side's delayed acknowledgement.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002
+        """Silent."""
+
+
+class PineconeWorld:
+    """*url* serves the hosted models and the control; an index is at `host`. *environment* is what a user would set."""
+
+    def __init__(self) -> None:
+        self.api_key = API_KEY
+        self.app = App(API_KEY, watch=self._watch)
+        self.exchanges: list[Exchange] = []
+        self.violations: list[str] = []
+        self._checked = described.available()
+        self._released = Event()
+        self._opened = ExitStack()
+        self._client: Any = None
+
+    @property
+    def url(self) -> str:
+        return self.app.base_url
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """``PINECONE_CONTROLLER_HOST`` is the client's own variable for the control and the hosted models."""
+        return {"PINECONE_API_KEY": self.api_key, "PINECONE_CONTROLLER_HOST": self.url}
+
+    def add_index(
+        self,
+        name: str,
+        *,
+        dimension: int = 0,
+        kind: Kind = "dense",
+        metric: str = "",
+        model: str = "",
+        text_field: str = "text",
+    ) -> Index:
+        """A new, empty index; with a *model* it embeds texts by itself."""
+        metric = metric or ("cosine" if kind == "dense" else "dotproduct")
+        made = Index(name, dimension, kind, metric, model, text_field)
+        self.app.indexes[name] = made
+        return made
+
+    def host(self, name: str) -> str:
+        return f"{self.url}/i/{name}"
+
+    def stored(self, name: str, namespace: str = "") -> dict[str, Stored]:
+        """What the index *name* holds in *namespace*, by id."""
+        return dict(self.app.indexes[name].namespaces.get(namespace or "__default__", {}))
+
+    def client(self) -> Any:
+        """A real client, the same at every call and closed with this world."""
+        from pinecone import Pinecone
+
+        if self._client is None:
+            # Nothing is encrypted here, and reading the machine's certificates would take most of a test.
+            made = Pinecone(api_key=self.api_key, host=self.url, ssl_verify=False)
+            self._client = self._opened.enter_context(made)
+        return self._client
+
+    def index(self, name: str) -> Any:
+        """A real index, closed with this world."""
+        return self._opened.enter_context(self.client().Index(host=self.host(name)))
+
+    def answers(
+        self,
+        path: str,
+        status: int = 500,
+        body: str = "",
+        *,
+        content_type: str = "text/plain",
+        headers: dict[str, str] | None = None,
+        times: int = 1_000,
+    ) -> None:
+        """The next *times* requests whose path ends in *path* are answered so."""
+        self.app.canned.append(Canned(path, status, body, headers or {}, content_type, times, None))
+
+    def hangs(self, path: str, times: int = 1_000) -> None:
+        """Requests whose path ends in *path* are not answered before this world ends."""
+        self.app.canned.append(Canned(path, 503, "", {}, "text/plain", times, self._released))
+
+    def recovers(self) -> None:
+        """No more of `answers` and `hangs`."""
+        self.app.canned.clear()
+
+    def sent(self, path: str) -> list[Any]:
+        """The bodies of the requests whose path ends in *path*, in order."""
+        return [one.json for one in self.exchanges if one.request.path.endswith(path)]
+
+    def _watch(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        complaint = exchange.broken or (described.complaint(exchange) if self._checked else "")
+        if complaint:
+            self.violations.append(f"{exchange.request.method} {exchange.request.path}: {complaint}")
+
+    def close(self) -> None:
+        self._released.set()
+        self._opened.close()
+
+
+def without_pauses(patch: Any) -> None:
+    """The client tries as often as it does, without a pause in between; *patch* is pytest's monkeypatch."""
+    from pinecone._internal import http_client
+
+    patch.setattr(http_client, "_retry_sleep", lambda seconds: None)
+    # Failures of earlier tests would count against the tries of this one.
+    http_client.get_budget_registry()._reset()
+
+
+@contextmanager
+def pinecone_world() -> Iterator[PineconeWorld]:
+    """A `PineconeWorld` without indexes, at the end of which nothing may have been sent that Pinecone does not take."""
+    world = PineconeWorld()
+    server = make_server("127.0.0.1", 0, world.app, threaded=True, request_handler=Handler)
+    world.app.base_url = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield world
+    finally:
+        with suppress(Exception):
+            world.close()
+        server.shutdown()
+        thread.join(10)
+        server.server_close()
+    if world.violations:
+        raise AssertionError("Pinecone would not take this:\n" + "\n".join(world.violations))

@@ -1,0 +1,176 @@
+"""Search results in every shape the middleware reads, made of rows and read back by other means than its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import pandas as pd
+from pinecone import QueryResponse, ScoredVector
+from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
+from pydantic import BaseModel, ConfigDict
+
+
+class LangChainDocument(BaseModel):
+    """Has the fields of LangChain's Document, and its private way with unknown ones."""
+
+    model_config = ConfigDict(extra="ignore")
+    page_content: str
+    metadata: dict[str, Any] = {}
+    id: str | None = None
+    type: str = "Document"
+
+
+class TextNode(BaseModel):
+    id_: str
+    text: str
+    metadata: dict[str, Any] = {}
+
+    @property
+    def node_id(self) -> str:
+        return self.id_
+
+
+class NodeWithScore(BaseModel):
+    node: TextNode
+    score: float | None = None
+
+    @property
+    def text(self) -> str:
+        return self.node.text
+
+
+class QdrantPoint(BaseModel):
+    id: int | str | UUID
+    score: float
+    payload: dict[str, Any] | None = None
+
+
+class Row(NamedTuple):
+    """One passage as a search found it."""
+
+    id: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class ResultShape:
+    """How rows become a response and how that is read: *key* of a response's passages, *score* of them.
+
+    *key* is what tells passages apart there, and *row_key* the same of a row. Where there is *text*, keywords can be
+    evidence; *score* is ``None`` where the shape holds none.
+    """
+
+    build: Callable[[Sequence[Row]], Any]
+    keys: Callable[[Any], list[str]]
+    scores: Callable[[Any], list[float]] | None
+    has_text: bool = True
+    row_key: Callable[[Row], str] = lambda row: row.id
+
+
+def search_response(rows: Sequence[Row]) -> Any:
+    hits = [Hit(id_=row.id, score_=row.score, fields={"chunk_text": row.text}) for row in rows]
+    return SearchRecordsResponse(result=SearchResult(hits=hits), usage=SearchUsage(read_units=5))
+
+
+def query_response(rows: Sequence[Row]) -> Any:
+    matches = [ScoredVector(id=row.id, score=row.score, metadata={"text": row.text}) for row in rows]
+    return QueryResponse(matches=matches, namespace="ns")
+
+
+def by_text(row: Row) -> str:
+    return row.text
+
+
+def dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [{"id": row.id, "score": row.score, "text": row.text} for row in rows]
+
+
+def document(row: Row) -> LangChainDocument:
+    return LangChainDocument(page_content=row.text, metadata={"page": 1}, id=row.id)
+
+
+def frame(rows: Sequence[Row]) -> Any:
+    columns = {"id": [row.id for row in rows], "text": [row.text for row in rows], "score": [row.score for row in rows]}
+    return pd.DataFrame(
+        {name: pd.Series(cells, dtype="float" if name == "score" else "object") for name, cells in columns.items()}
+    )
+
+
+def chroma(rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "ids": [[row.id for row in rows]],
+        "documents": [[row.text for row in rows]],
+        "metadatas": [[{"page": 1} for _ in rows]],
+        "distances": [[row.score for row in rows]],
+        "embeddings": None,
+        "included": ["documents", "metadatas", "distances"],
+    }
+
+
+SHAPES: Final[dict[str, ResultShape]] = {
+    "dicts": ResultShape(dicts, lambda r: [it["id"] for it in r], lambda r: [it["score"] for it in r]),
+    "tuple of dicts": ResultShape(
+        lambda rows: tuple(dicts(rows)), lambda r: [it["id"] for it in r], lambda r: [it["score"] for it in r]
+    ),
+    "dicts without an id": ResultShape(
+        lambda rows: [{"score": row.score, "text": row.text} for row in rows],
+        lambda r: [it["text"] for it in r],
+        lambda r: [it["score"] for it in r],
+        row_key=by_text,
+    ),
+    "matches": ResultShape(
+        lambda rows: {"matches": dicts(rows), "took": 3},
+        lambda r: [it["id"] for it in r["matches"]],
+        lambda r: [it["score"] for it in r["matches"]],
+    ),
+    "Pinecone's query response": ResultShape(
+        query_response, lambda r: [it.id for it in r.matches], lambda r: [it.score for it in r.matches]
+    ),
+    "Pinecone's search response": ResultShape(
+        search_response, lambda r: [it.id for it in r.result.hits], lambda r: [it.score for it in r.result.hits]
+    ),
+    "(id, score)": ResultShape(
+        lambda rows: [(row.id, row.score) for row in rows],
+        lambda r: [it[0] for it in r],
+        lambda r: [it[1] for it in r],
+        has_text=False,
+    ),
+    "documents": ResultShape(lambda rows: [document(row) for row in rows], lambda r: [it.id for it in r], None),
+    "(document, score)": ResultShape(
+        lambda rows: [(document(row), row.score) for row in rows],
+        lambda r: [it[0].id for it in r],
+        lambda r: [it[1] for it in r],
+    ),
+    "nodes": ResultShape(
+        lambda rows: [NodeWithScore(node=TextNode(id_=row.id, text=row.text), score=row.score) for row in rows],
+        lambda r: [it.node.id_ for it in r],
+        lambda r: [it.score for it in r],
+    ),
+    "points": ResultShape(
+        lambda rows: {"points": [QdrantPoint(id=row.id, score=row.score, payload={"text": row.text}) for row in rows]},
+        lambda r: [it.id for it in r["points"]],
+        lambda r: [it.score for it in r["points"]],
+    ),
+    "texts": ResultShape(lambda rows: [row.text for row in rows], list, None, row_key=by_text),
+    "(text, score)": ResultShape(
+        lambda rows: [(row.text, row.score) for row in rows],
+        lambda r: [it[0] for it in r],
+        lambda r: [it[1] for it in r],
+        row_key=by_text,
+    ),
+    "an array of texts": ResultShape(
+        lambda rows: np.array([row.text for row in rows], dtype=object), list, None, row_key=by_text
+    ),
+    "(documents, scores)": ResultShape(
+        lambda rows: ([document(row) for row in rows], [row.score for row in rows]),
+        lambda r: [it.id for it in r[0]],
+        lambda r: list(r[1]),
+    ),
+    "Chroma's columns": ResultShape(chroma, lambda r: list(r["ids"][0]), lambda r: list(r["distances"][0])),
+    "data frame": ResultShape(frame, lambda r: list(r["id"]), lambda r: list(r["score"])),
+}

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qtmiddleware.evaluation.reporting.charts import (
+    MARK,
+    Box,
+    Point,
+    Size,
+    count_outcomes,
+    draw_bars,
+    draw_costs,
+    draw_gains,
+    find_frontier,
+    make_axis,
+    mark_points,
+)
+from tests.support.report_world import comparison, run, score, several
+
+NUMBERS = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=8)
+SHARES = st.floats(-0.5, 0.5)
+AREA = Box(48.0, 20.0, 366.0, 286.0)
+
+
+def numbered(number: int, x: float, y: float) -> Point:
+    return Point(number, f"system {number}", "same", "", x, y)
+
+
+@settings(deadline=None, max_examples=50)
+@given(NUMBERS, st.booleans(), st.integers(2, 10))
+def test_an_axis_holds_its_numbers_between_round_ones(numbers: list[float], zero: bool, count: int) -> None:
+    found = make_axis(numbers, 10.0, 500.0, count=count, zero=zero)
+    assert 2 <= len(found.ticks) <= count + 3
+    assert all(one < other for one, other in pairwise(found.ticks))
+    assert len({found.label(tick) for tick in found.ticks}) == len(found.ticks)
+    places = [found.place(number) for number in (*found.ticks, *filter(math.isfinite, numbers))]
+    assert all(10.0 <= place <= 500.0 for place in places)
+
+
+def test_an_axis_is_marked_where_a_reader_would() -> None:
+    assert make_axis([0.61, 0.84], 0.0, 100.0, zero=False).ticks == (0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
+    assert make_axis([1987.0], 0.0, 100.0).ticks == (0.0, 500.0, 1000.0, 1500.0, 2000.0)
+    assert make_axis([0.07], 0.0, 100.0).label(0.02) == "0.02"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.floats(60, 354), st.floats(32, 274)), max_size=40))
+def test_every_point_has_its_number_in_a_mark_that_lies_on_no_other(places: list[tuple[float, float]]) -> None:
+    marks = mark_points([numbered(number, x, y) for number, (x, y) in enumerate(places, 1)], AREA)
+    assert sorted(point.number for mark in marks for point in mark.points) == list(range(1, len(places) + 1))
+    for mark in marks:
+        assert AREA.left <= mark.x - mark.width / 2 + 0.1
+        assert mark.x + mark.width / 2 <= AREA.right + 0.1
+    assert not any(one.covers(other) for one, other in combinations(marks, 2))
+
+
+def test_points_upon_each_other_share_one_mark() -> None:
+    points = [numbered(1, 300.0, 50.0), numbered(2, 100.0, 90.0), numbered(3, 104.0, 93.0), numbered(5, 102.0, 93.0)]
+    alone, shared = mark_points([*points[:3], replace(points[3], kind="better")], AREA)
+    assert (alone.text, alone.kind, alone.width) == ("1", "same", MARK)
+    assert (shared.text, shared.kind, shared.x, shared.y) == ("2, 3, 5", "mixed", 102.0, 92.0)
+    (many,) = mark_points([numbered(number, 350.0, 90.0) for number in range(2, 30)], AREA)
+    assert many.text == "2–29"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), max_size=12))
+def test_the_frontier_is_what_nothing_as_cheap_beats(points: list[tuple[float, float]]) -> None:
+    found = find_frontier([price for price, _ in points], [quality for _, quality in points])
+    best = {
+        (price, quality)
+        for price, quality in points
+        if not any(p <= price and q >= quality and (p, q) != (price, quality) for p, q in points)
+    }
+    assert {points[place] for place in found} == best
+    assert len(found) == len(best)
+
+
+def test_bars_are_ordered_and_coloured_by_what_is_more_than_chance() -> None:
+    found = draw_bars(several(), Size.WIDE)
+    assert [bar.value for bar in found.bars] == sorted((bar.value for bar in found.bars), reverse=True)
+    kinds = {bar.name: bar.kind for bar in found.bars}
+    assert (kinds["raw"], kinds["system 0"], kinds["system 1"], kinds["system 2"]) == (
+        "base",
+        "same",
+        "worse",
+        "better",
+    )
+    base = next(bar for bar in found.bars if bar.kind == "base")
+    assert found.line.startswith(f"M{found.left + base.width:g} ")
+    for bar in found.bars:
+        if bar.low is not None and bar.high is not None:
+            assert bar.low <= found.left + bar.width <= bar.high
+
+
+def test_systems_are_numbered_by_quality_and_those_without_a_price_are_named() -> None:
+    gained = {"q1": 0.1, "q2": 0.2}
+    unknown = score("no price", gained, runs={question: run(question, calls=1, cost=None) for question in gained})
+    paid = score("paid", {"q1": 0.3, "q2": 0.2}, runs={question: run(question, cost=0.1) for question in gained})
+    price, time = draw_costs(comparison(score("ours", gained), unknown, paid))
+    assert [(point.number, point.name) for point in price.points] == [(1, "paid"), (2, "ours"), (4, "raw")]
+    assert price.unknown == ("no price",)
+    assert [point.number for point in time.points] == [1, 2, 3, 4]
+    assert price.points[0].title == "paid: $100.00, nDCG@10 0.750"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(SHARES, min_size=1, max_size=400), st.sampled_from(Size))
+def test_strokes_stand_for_all_questions_that_changed(gained: list[float], size: Size) -> None:
+    system = score("ours", {str(place): gain for place, gain in enumerate(gained)})
+    found = draw_gains(system, (min(gained), max(gained)), size)
+    helped, same, hurt = count_outcomes(system)
+    assert (helped + same + hurt, found.shared >= 1) == (len(gained), True)
+    if found.shared == 1:
+        assert (found.helped.count("M"), found.hurt.count("M")) == (helped, hurt)
+    places = [float(place) for place in re.findall(r"[-\d.]+", found.helped + found.hurt)]
+    assert all(0.0 <= place <= size.width for place in places)
+
+
+def test_strokes_too_thin_to_see_are_shared() -> None:
+    many = score("ours", {str(place): (place - 750) / 1500 for place in range(1500)})
+    found = draw_gains(many, (-0.5, 0.5), Size.WIDE)
+    assert found.shared == 6
+    assert found.helped.count("M") + found.hurt.count("M") == pytest.approx(250, abs=1)

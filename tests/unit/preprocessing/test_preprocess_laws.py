@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.errors import ConfigError, InvalidQuery
+from qtmiddleware.preprocessing import LANGUAGES, detect_language, dominant_script, prepare, preprocess, protected_spans
+from tests.support.shared_data import SHARED
+
+ROOT = Path(__file__).resolve().parents[3]
+LEXICONS = ROOT / "qtmiddleware" / "preprocessing" / "lexicons"
+QUERIES = sorted((SHARED / "data").glob("**/queries.jsonl"))
+
+KEPT_AS_WRITTEN = ("quote", "identifier", "number", "url")
+
+
+def lexicon_words() -> list[str]:
+    """Every word and phrase part of every list, plain and with a capital, with codes and marks between them."""
+    words: set[str] = set()
+    for file in LEXICONS.glob("??.json"):
+        data = json.loads(file.read_text(encoding="utf-8"))
+        groups = [*data["stop_words"].values(), *data["hints"].values(), data["negations"], data["elisions"]]
+        words |= {word for group in groups for word in group}
+        for pattern in data["lead_ins"] + data["kept_phrases"]:
+            words |= set(re.split(r"[\s|\[\]]+", pattern))
+    odd = [
+        "?",
+        ".",
+        ",",
+        "'",
+        '"',
+        "“",
+        "”",
+        "«",
+        "»",
+        "¿",
+        "Jaco",
+        "C++",
+        ".NET",
+        "v1.2",
+        "2023",
+        "May",
+        "Will",
+        "Smith",
+    ]
+    odd += [
+        "WHO",
+        "IT",
+        "U.S.",
+        "l'",
+        "it's",
+        "dogs'",
+        "-",
+        "...",
+        "(",
+        ")",
+        "10%",
+        "a.b",
+        "@x",
+        "#y",
+        "iPhone",
+        "ß",
+        "İ",
+    ]
+    return sorted(word for word in words if word) + odd * 12
+
+
+WORDS = lexicon_words()
+QUESTIONS = st.lists(
+    st.sampled_from(WORDS).flatmap(lambda word: st.sampled_from([word, word, word.capitalize(), word.upper()])),
+    min_size=1,
+    max_size=9,
+).flatmap(lambda words: st.sampled_from([" ".join(words), " ".join(words) + "?", "".join(words), "  ".join(words)]))
+TEXTS = st.one_of(st.text(), QUESTIONS, st.text(alphabet="aA1 .'\"“”’-_/:@#?()<>$%+é\u0301\u200b中я"))
+
+
+def folded(text: str) -> str:
+    """*text* without case, composition and the form of its apostrophes."""
+    composed = unicodedata.normalize("NFKC", text).casefold().replace("’", "'").replace("ʼ", "'").replace("‛", "'")
+    return unicodedata.normalize("NFC", composed.replace("＇", "'"))
+
+
+@given(TEXTS)
+def test_preparing_keywords_again_changes_nothing(text: str) -> None:
+    once = preprocess(text)
+    assert preprocess(once) == once
+
+
+@given(TEXTS, st.sampled_from(LANGUAGES))
+def test_preparing_again_in_a_set_language_changes_nothing(text: str, language: str) -> None:
+    once = preprocess(text, language=language)
+    assert preprocess(once, language=language) == once
+
+
+@given(TEXTS, st.sampled_from(["auto", *LANGUAGES]))
+def test_a_query_never_becomes_empty(text: str, language: str) -> None:
+    result = preprocess(text, language=language)
+    assert result.strip() if text.strip() else result == text
+
+
+@given(TEXTS)
+def test_no_word_is_added(text: str) -> None:
+    source = folded(text)
+    at = 0
+    for word in preprocess(text).split():
+        # Every keyword stands in the query, behind the one before it.
+        at = source.find(folded(word), at)
+        assert at >= 0, word
+        at += len(folded(word))
+
+
+@given(TEXTS)
+def test_protected_spans_are_where_they_say_and_never_overlap(text: str) -> None:
+    end = 0
+    for span in protected_spans(text):
+        assert span.start >= end
+        assert span.text == text[span.start : span.end]
+        assert span.text.strip()
+        end = span.end
+
+
+@given(TEXTS)
+def test_protected_spans_survive(text: str) -> None:
+    result = preprocess(text)
+    for span in protected_spans(text):
+        if span.kind in KEPT_AS_WRITTEN:
+            assert span.text in result
+        elif span.kind == "negation":
+            assert folded(span.text) in folded(result)
+
+
+@given(TEXTS)
+def test_any_string_has_a_language_or_none_and_a_script(text: str) -> None:
+    assert detect_language(text) in ("", *LANGUAGES)
+    assert dominant_script(text) == dominant_script(text).lower()
+    assert prepare(text).language in ("", *LANGUAGES)
+
+
+@given(QUESTIONS, st.lists(st.sampled_from(WORDS), max_size=3), st.lists(st.sampled_from(WORDS), max_size=3))
+def test_own_words_break_no_law(text: str, keep: list[str], extra: list[str]) -> None:
+    once = preprocess(text, keep_words=keep, extra_words=extra)
+    assert once.strip() or not text.strip()
+    assert preprocess(once, keep_words=keep, extra_words=extra) == once
+
+
+@pytest.mark.parametrize("file", QUERIES, ids=lambda path: str(path.parent.relative_to(path.parents[2])))
+def test_real_questions_keep_the_laws(file: Path) -> None:
+    for line in file.read_text(encoding="utf-8").splitlines():
+        question = json.loads(line)["text"]
+        result = preprocess(question)
+        assert result.strip()
+        assert preprocess(result) == result
+        for span in protected_spans(question):
+            assert span.kind not in KEPT_AS_WRITTEN or span.text in result
+
+
+def test_the_languages_are_those_that_have_a_file() -> None:
+    assert tuple(sorted(file.stem for file in LEXICONS.glob("??.json"))) == LANGUAGES
+
+
+@pytest.mark.parametrize("language", ["en-US", "en_GB", "EN", "en"])
+def test_a_region_is_of_no_matter(language: str) -> None:
+    assert prepare("the dog", language=language).language == "en"
+
+
+@pytest.mark.parametrize("language", ["xx", "", "english", "e"])
+def test_an_unknown_language_is_refused_with_the_known_ones(language: str) -> None:
+    with pytest.raises(ConfigError, match="de, en, es, fr, it, nl, pt") as caught:
+        preprocess("the dog", language=language)
+    assert caught.value.path == "preprocess.language"
+
+
+@pytest.mark.parametrize("value", [None, 3, b"text", ["text"]])
+def test_what_is_no_string_is_refused(value: object) -> None:
+    for function in (preprocess, prepare, protected_spans, detect_language):
+        with pytest.raises(InvalidQuery, match=type(value).__name__):
+            function(value)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("words", ["not", [1], [None]])
+def test_word_lists_that_are_none_are_refused(words: object) -> None:
+    with pytest.raises(ConfigError, match="keepWords"):
+        preprocess("a query", keep_words=words)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="extraWords"):
+        preprocess("a query", extra_words=words)  # type: ignore[arg-type]
+
+
+def test_own_words_are_kept_and_removed() -> None:
+    assert preprocess("what is the dog doing", keep_words=["the"]) == "the dog doing"
+    assert preprocess("what is the dog doing", extra_words=["doing"]) == "dog"
+    assert preprocess("what is the dog doing", keep_words=("what is the",)) == "what is the dog doing"
+    assert preprocess("tell us about it", extra_words={"it", "us"}, language="en") == "tell us about it"
+    assert preprocess("what does it mean for us", extra_words={"it", "us"}) == "mean for"
+    assert preprocess("What does IT mean in the US?", extra_words={"it", "us"}) == "IT mean in US"
+    assert preprocess("что такое граф", extra_words=["что", "такое"]) == "граф"
+    assert preprocess("what is what", keep_words=["what"], extra_words=["what"]) == "what what"
+
+
+def test_a_phrase_is_no_extra_word() -> None:
+    with pytest.raises(ConfigError, match="single words"):
+        preprocess("a query", extra_words=["you know"])
+
+
+NASTY = ["'", "a-", "(", ")", "a.b.", '"', "“", "http://", "a'", "1.", "@", "/", "\\", "a=", "--", "<a", "É", "a@", "`"]
+NASTY += ["can you tell me ", "the who ", "A ", "Will ", "?.", "\u0301", "c'", "l'qu'", "1-", "x::", "😀", "' a", "'a "]
+
+
+@pytest.mark.parametrize("pattern", NASTY)
+def test_long_and_nasty_input_is_read_to_its_end(pattern: str) -> None:
+    text = pattern * (60_000 // len(pattern))
+    assert preprocess(text)
+    assert preprocess(text, language="fr")
+    protected_spans(text)
+
+
+def test_the_careful_library_waits_for_a_query_that_needs_it() -> None:
+    code = (
+        "import sys, qtmiddleware.preprocessing as p\n"
+        "p.preprocess('What is the \"big\" idea of v1.2?')\n"
+        "assert 'regex' not in sys.modules, 'plain ASCII'\n"
+        "p.preprocess('¿Qué es esto?')\n"
+        "assert 'regex' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,570 @@
+"""Every shape a retrieval function may return: read, cut and written back."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import OrderedDict, UserDict, deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from multiprocessing.pool import ThreadPool
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pinecone import Document as PineconeDocument
+from pinecone import QueryResponse, ScoredVector
+from pinecone.models.documents.responses import SearchDocumentsResponse
+from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
+from pydantic import BaseModel, ConfigDict
+
+from qtmiddleware.errors import ResponseShapeError
+from qtmiddleware.retrieval.responses import (
+    CustomShape,
+    Shape,
+    build_keys,
+    find_reader,
+    find_shape,
+    read_text,
+    wait_for_response,
+)
+from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
+from tests.support.shapes_world import LangChainDocument, NodeWithScore, QdrantPoint, TextNode
+
+
+@dataclass
+class HaystackDocument:
+    id: str
+    content: str | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    id: int
+    body: str
+    score: float
+    source: str = "s"
+
+
+class Row(NamedTuple):
+    id: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class FrozenResponse:
+    matches: tuple[Any, ...]
+    took: float = 0.5
+    namespace: str | None = "ns"
+
+
+@dataclass
+class InitlessResponse:
+    matches: list[Any]
+    count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = 99
+
+
+class NamedResponse(NamedTuple):
+    documents: list[Any]
+    total: int
+
+
+class PydanticResponse(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    results: list[QdrantPoint]
+    time: float = 0.25
+
+
+class PlainResponse:
+    def __init__(self, points: list[Any]) -> None:
+        self.points = points
+        self.note = {"kept": True}
+
+
+def vectors() -> list[ScoredVector]:
+    return [
+        ScoredVector(id="a", score=0.75, metadata={"text": "first"}),
+        ScoredVector(id="b", score=0.5, metadata={"text": "second"}),
+        ScoredVector(id="c", score=0.25, metadata={"text": "third"}),
+    ]
+
+
+TEXTS = ["first", "second", "third"]
+IDS: list[str | None] = ["a", "b", "c"]
+SCORES: list[float | None] = [0.75, 0.5, 0.25]
+NONE: list[Any] = [None, None, None]
+ROWS = list(zip("abc", SCORES, TEXTS, strict=True))
+
+HITS = [Hit(id_=i, score_=s, fields={"chunk_text": t}) for i, s, t in ROWS]
+DICTS = [{"id": i, "score": s, "metadata": {"text": t}} for i, s, t in ROWS]
+DOCUMENTS = [LangChainDocument(page_content=t, metadata={"n": 1}, id=i) for i, _, t in ROWS]
+NODES = [NodeWithScore(node=TextNode(id_=i, text=t), score=s) for i, s, t in ROWS]
+PACKED = [{"id": i, "score": s, "metadata": {"_node_content": json.dumps({"text": t})}} for i, s, t in ROWS]
+RAW_HITS = [{"_id": i, "_score": s, "fields": {"body": t}} for i, s, t in ROWS]
+ELASTIC = [{"_id": i, "_score": s, "_source": {"passage": t}} for i, s, t in ROWS]
+POINTS = [QdrantPoint(id=i, score=s, payload={"content": t}) for i, s, t in ROWS]
+
+SHAPES: list[Any] = [
+    (QueryResponse(matches=vectors(), namespace="ns"), "query response", "ns", IDS, SCORES, TEXTS),
+    (
+        SearchRecordsResponse(result=SearchResult(hits=HITS), usage=SearchUsage(read_units=6)),
+        "search response",
+        DEFAULT,
+        IDS,
+        SCORES,
+        TEXTS,
+    ),
+    (
+        SearchDocumentsResponse(
+            matches=[PineconeDocument({"_id": i, "_score": s, "text": t}) for i, s, t in ROWS], namespace="ns"
+        ),
+        "query response",
+        "ns",
+        IDS,
+        SCORES,
+        TEXTS,
+    ),
+    (
+        {"matches": DICTS, "namespace": "", "usage": {"readUnits": 6}},
+        "query response",
+        DEFAULT,
+        IDS,
+        SCORES,
+        TEXTS,
+    ),
+    ({"matches": vectors(), "namespace": "ns"}, "query response", "ns", IDS, SCORES, TEXTS),
+    ({"result": {"hits": RAW_HITS, "more": 1}, "usage": {}}, "search response", DEFAULT, IDS, SCORES, TEXTS),
+    ({"hits": {"hits": ELASTIC, "total": 3}, "took": 1}, "search hits", DEFAULT, IDS, SCORES, TEXTS),
+    ({"documents": DOCUMENTS, "other": 1}, "documents", DEFAULT, IDS, NONE, TEXTS),
+    ({"documents": TEXTS}, "documents", DEFAULT, NONE, NONE, TEXTS),
+    ({"results": tuple(DICTS)}, "results", DEFAULT, IDS, SCORES, TEXTS),
+    (OrderedDict(matches=DICTS, namespace="ns"), "query response", "ns", IDS, SCORES, TEXTS),
+    (UserDict(matches=DICTS, namespace="ns"), "query response", "ns", IDS, SCORES, TEXTS),
+    (FrozenResponse(matches=tuple(vectors())), "query response", "ns", IDS, SCORES, TEXTS),
+    (InitlessResponse(matches=vectors()), "query response", DEFAULT, IDS, SCORES, TEXTS),
+    (NamedResponse(documents=DOCUMENTS, total=3), "documents", DEFAULT, IDS, NONE, TEXTS),
+    (PydanticResponse(results=POINTS), "results", DEFAULT, IDS, SCORES, TEXTS),
+    (PlainResponse(POINTS), "points", DEFAULT, IDS, SCORES, TEXTS),
+    (SimpleNamespace(matches=DICTS, namespace=None), "query response", DEFAULT, IDS, SCORES, TEXTS),
+    (vectors(), "list of objects", DEFAULT, IDS, SCORES, TEXTS),
+    (tuple(vectors()), "list of objects", DEFAULT, IDS, SCORES, TEXTS),
+    (HITS, "list of objects", DEFAULT, IDS, SCORES, TEXTS),
+    (DICTS, "list of dicts", DEFAULT, IDS, SCORES, TEXTS),
+    (PACKED, "list of dicts", DEFAULT, IDS, SCORES, TEXTS),
+    (
+        [{"id_": i, "score_": s, "content": t} for i, s, t in ROWS],
+        "list of dicts",
+        DEFAULT,
+        IDS,
+        SCORES,
+        TEXTS,
+    ),
+    (
+        [{"document_id": i, "similarity": s, "chunk": t} for i, s, t in ROWS],
+        "list of dicts",
+        DEFAULT,
+        IDS,
+        SCORES,
+        TEXTS,
+    ),
+    ([(i, s) for i, s, _ in ROWS], "list of pairs", DEFAULT, IDS, SCORES, NONE),
+    ([[i, s] for i, s, _ in ROWS], "list of pairs", DEFAULT, IDS, SCORES, NONE),
+    ([(i, s, {"text": t}) for i, s, t in ROWS], "list of pairs", DEFAULT, IDS, SCORES, TEXTS),
+    (list(zip(DOCUMENTS, SCORES, strict=True)), "list of pairs", DEFAULT, IDS, SCORES, TEXTS),
+    (DOCUMENTS, "list of documents", DEFAULT, IDS, NONE, TEXTS),
+    ([LangChainDocument(page_content=t) for t in TEXTS], "list of documents", DEFAULT, NONE, NONE, TEXTS),
+    (NODES, "list of objects", DEFAULT, IDS, SCORES, TEXTS),
+    ([HaystackDocument(i, t, {}, s) for i, s, t in ROWS], "list of objects", DEFAULT, IDS, SCORES, TEXTS),
+    (
+        [Passage(n, t, 0.5) for n, t in enumerate(TEXTS)],
+        "list of objects",
+        DEFAULT,
+        [*"012"],
+        [0.5] * 3,
+        TEXTS,
+    ),
+    ([Row(i, t, s) for i, s, t in ROWS], "list of objects", DEFAULT, IDS, SCORES, TEXTS),
+    ([(f"the {t}", s) for _, s, t in ROWS], "list of pairs", DEFAULT, NONE, SCORES, [f"the {t}" for t in TEXTS]),
+    ({"objects": DICTS, "took": 1}, "objects", DEFAULT, IDS, SCORES, TEXTS),
+    (TEXTS, "list of strings", DEFAULT, NONE, NONE, TEXTS),
+    (deque(TEXTS), "list of strings", DEFAULT, NONE, NONE, TEXTS),
+    (
+        [DICTS[0], *vectors()[1:2], (*ROWS[2][:2], {"text": "third"})],
+        "list of dicts",
+        DEFAULT,
+        IDS,
+        SCORES,
+        TEXTS,
+    ),
+]
+
+
+@pytest.mark.parametrize(("response", "name", "namespace", "ids", "scores", "texts"), SHAPES)
+def test_every_known_shape_is_read(
+    response: Any, name: str, namespace: str, ids: list[Any], scores: list[Any], texts: list[Any]
+) -> None:
+    shape = find_shape(response)
+    items = shape.items(response)
+    assert shape.name == name
+    assert shape.namespace(response) == namespace
+    assert [find_reader(item).id(item) for item in items] == ids
+    assert [find_reader(item).score(item) for item in items] == scores
+    assert [read_text(item, None) for item in items] == texts
+
+
+@pytest.mark.parametrize("response", [row[0] for row in SHAPES])
+def test_every_known_shape_is_rebuilt_in_its_own_type_and_left_untouched(response: Any) -> None:
+    before = copy.deepcopy(response)
+    shape = find_shape(response)
+    items = list(shape.items(response))
+    rebuilt = shape.rebuild(response, items[:2][::-1])
+    assert type(rebuilt) is (list if isinstance(response, deque) else type(response))
+    assert [id(item) for item in shape.items(rebuilt)] == [id(items[1]), id(items[0])]
+    assert type(shape.items(rebuilt)) is (tuple if type(shape.items(response)) is tuple else list)
+    assert as_data(response) == as_data(before)
+    whole = shape.rebuild(response, items)
+    assert as_data(whole) == as_data(list(response) if isinstance(response, deque) else response)
+    assert whole is not response
+
+
+def as_data(value: Any) -> Any:
+    """*value* in a form that compares by what it holds."""
+    return vars(value) if isinstance(value, (PlainResponse, SimpleNamespace)) else value
+
+
+def test_all_else_in_a_response_is_kept() -> None:
+    usage = SearchUsage(read_units=6, embed_total_tokens=4)
+    search = SearchRecordsResponse(result=SearchResult(hits=HITS), usage=usage)
+    assert find_shape(search).rebuild(search, HITS[:1]).usage is usage
+    raw = {"result": {"hits": RAW_HITS, "more": 1}, "usage": {"read_units": 6}}
+    assert find_shape(raw).rebuild(raw, []) == {"result": {"hits": [], "more": 1}, "usage": {"read_units": 6}}
+    plain = PlainResponse(list(POINTS))
+    assert find_shape(plain).rebuild(plain, []).note is plain.note
+    counted = InitlessResponse(matches=vectors())
+    counted.count = 7
+    assert find_shape(counted).rebuild(counted, []).count == 7
+
+
+def test_a_read_only_mapping_comes_back_as_a_dict() -> None:
+    response = MappingProxyType({"matches": DICTS, "namespace": "ns"})
+    assert find_shape(response).rebuild(response, DICTS[:1]) == {"matches": DICTS[:1], "namespace": "ns"}
+
+
+@pytest.mark.parametrize(
+    "response", [[], (), {"matches": []}, {"matches": None}, {"documents": []}, QueryResponse(matches=[])]
+)
+def test_an_empty_response_is_no_error_and_stays_what_it_was(response: Any) -> None:
+    shape = find_shape(response)
+    assert len(shape.items(response)) == 0
+    assert build_keys(shape, response, shape.items(response)) == []
+    assert type(shape.rebuild(response, [])) is type(response)
+
+
+def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
+    shape = find_shape(None)
+    assert shape.items(None) == ()
+    assert shape.namespace(None) == DEFAULT
+    assert shape.rebuild(None, ()) is None
+    assert shape.rebuild(None, DICTS) == DICTS
+
+
+@pytest.mark.parametrize(
+    ("response", "named"),
+    [
+        (5, "int"),
+        ("text", "str"),
+        (b"text", "bytes"),
+        ({}, "dict"),
+        ({"matches": "text"}, "dict"),
+        (object(), "object"),
+        (iter(DICTS), "list_iterator"),
+        ([1, 2, 3], "int"),
+        ([0.5], "float"),
+        ([None], "NoneType"),
+        ([object()], "object"),
+        ([[0.1, 0.2]], "float"),
+        ([[0.1, 0.2, 0.3]], "list"),
+        ([[0.1, 0.2], [0.3, 0.4]], "float"),
+        (([0.5, 0.25], [1, 2]), "float"),
+        ([("id", "text", 0.5)], "tuple"),
+        (([DOCUMENTS[0]], 7), "list"),
+        ({"matches": [1]}, "int"),
+    ],
+)
+def test_an_unknown_response_is_refused_by_its_type_with_the_way_out(response: Any, named: str) -> None:
+    with pytest.raises(ResponseShapeError) as caught:
+        find_shape(response)
+    assert caught.value.shape.rpartition(".")[2] == named
+    assert "read=" in str(caught.value)
+    assert "write=" in str(caught.value)
+
+
+def test_an_error_never_holds_what_was_found() -> None:
+    with pytest.raises(ResponseShapeError) as caught:
+        find_shape({"secret passage": "x"})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_response_that_cannot_be_copied_is_refused_and_not_changed() -> None:
+    class Single:
+        def __init__(self) -> None:
+            self.matches = vectors()
+
+        def __copy__(self) -> Single:
+            return self
+
+    response = Single()
+    with pytest.raises(ResponseShapeError):
+        find_shape(response).rebuild(response, [])
+    assert len(response.matches) == 3
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        (0.5, 0.5),
+        (0, 0.0),
+        (-3, -3.0),
+        (None, None),
+        (float("nan"), None),
+        (float("inf"), None),
+        (10**400, None),
+        (True, None),
+        ("0.5", None),
+        ([0.5], None),
+    ],
+)
+def test_a_score_is_a_finite_number_or_none(score: Any, expected: float | None) -> None:
+    item = {"id": "a", "score": score}
+    assert find_reader(item).score(item) == expected
+
+
+def test_the_first_number_there_is_is_the_score() -> None:
+    for item in ({"id": "a", "score": None, "distance": 0.5}, SimpleNamespace(id="a", score=None, distance=0.5)):
+        assert find_reader(item).score(item) == 0.5
+
+
+def test_a_number_of_another_library_is_a_score() -> None:
+    numpy = pytest.importorskip("numpy")
+    item = {"id": "a", "score": numpy.float32(0.5)}
+    assert find_reader(item).score(item) == 0.5
+    assert find_reader(("a", 0.5)).score(("a", numpy.float32(0.5))) == 0.5
+
+
+@pytest.mark.parametrize(("namespace", "expected"), [("", DEFAULT), (None, DEFAULT), ("n", "n")])
+def test_the_default_namespace_has_one_name(namespace: Any, expected: str) -> None:
+    response = {"matches": [{"id": "a", "score": 1.0}], "namespace": namespace}
+    assert build_keys(find_shape(response), response, response["matches"]) == [(expected, "a")]
+    own = [{"id": "a", "namespace": namespace}]
+    assert build_keys(find_shape(own), own, own) == [(expected, "a")]
+
+
+def test_an_items_own_namespace_goes_before_the_responses() -> None:
+    response = {
+        "matches": [{"id": "a", "namespace": "x"}, {"id": "a", "namespace": "y"}, {"id": "a"}],
+        "namespace": "z",
+    }
+    assert build_keys(find_shape(response), response, response["matches"]) == [("x", "a"), ("y", "a"), ("z", "a")]
+
+
+def test_the_same_text_under_two_ids_is_two_passages() -> None:
+    response = [{"id": "a", "text": "same"}, {"id": "b", "text": "same"}]
+    assert build_keys(find_shape(response), response, response) == [(DEFAULT, "a"), (DEFAULT, "b")]
+
+
+def test_the_text_stands_in_only_where_there_is_no_id() -> None:
+    response = [LangChainDocument(page_content="t"), LangChainDocument(page_content="t", id="a"), "t"]
+    assert build_keys(find_shape(response), response, response) == [
+        (DEFAULT, "\0t"),
+        (DEFAULT, "a"),
+        (DEFAULT, "\0t"),
+    ]
+
+
+def test_items_without_id_and_text_are_one_passage_only_where_they_are_equal() -> None:
+    response = [{"title": "x"}, {"title": "y"}, {"title": "x"}, {"id": "", "title": "x"}]
+    first, second, third, fourth = build_keys(find_shape(response), response, response)
+    assert first == third
+    assert len({first, second, fourth}) == 3
+
+
+def test_a_passage_without_id_and_text_is_the_same_whatever_its_score() -> None:
+    response = [{"title": "x", "score": 0.5}, {"title": "x", "score": 0.25}, {"title": "y", "score": 0.5}]
+    first, second, third = build_keys(find_shape(response), response, response)
+    assert first == second != third
+
+
+@pytest.mark.parametrize("make", [dict, SimpleNamespace])
+def test_chunks_that_share_their_documents_id_stay_apart(make: Any) -> None:
+    response = [make(document_id="d", text="one"), make(document_id="d", text="two"), make(document_id="e", text="one")]
+    shape = find_shape(response)
+    assert find_reader(response[0]).id(response[0]) == "d"
+    assert [key for _, key in build_keys(shape, response, response)] == ["d\0one", "d\0two", "e\0one"]
+
+
+def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_own() -> None:
+    response = [
+        SimpleNamespace(_id="a", _score=0.5, fields={"text": "one"}),
+        SimpleNamespace(id="b", score=0.25, text="two"),
+        SimpleNamespace(page_content="three", metadata={"n": 1}),
+    ]
+    assert [find_reader(item).id(item) for item in response] == ["a", "b", None]
+    assert [find_reader(item).score(item) for item in response] == [0.5, 0.25, None]
+    assert [read_text(item, None) for item in response] == ["one", "two", "three"]
+
+
+def test_an_id_that_is_a_number_is_an_id() -> None:
+    response = [{"id": 0}, {"id": 7}, (7, 0.5)]
+    assert [key for _, key in build_keys(find_shape(response), response, response)] == ["0", "7", "7"]
+
+
+def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
+    metadata = {"score": "x", "query": "y", "id": 3, "namespace": "z", "metadata": {"deep": [1]}}
+    for item in (ScoredVector(id="a", score=0.5, metadata=metadata), {"id": "a", "score": 0.5, "metadata": metadata}):
+        shape = find_shape([item])
+        assert find_reader(item).metadata(item) is metadata
+        assert (find_reader(item).id(item), find_reader(item).score(item)) == ("a", 0.5)
+        assert build_keys(shape, [item], [item]) == [(DEFAULT, "a")]
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"id": "a", "score": 0.5, "text": "t", "year": 1999}, {"text": "t", "year": 1999}),
+        ({"id": "a", "metadata": None, "year": 1999}, {}),
+        (ScoredVector(id="a", score=0.5), {}),
+        (PineconeDocument({"_id": "a", "_score": 0.5, "title": "t"}), {"title": "t"}),
+        (Passage(1, "b", 0.5, "web"), {"body": "b", "source": "web"}),
+        (Row("a", "t", 0.5), {"text": "t"}),
+        (("a", 0.5), {}),
+        ("t", {}),
+        (SimpleNamespace(id="a", metadata="no mapping"), {}),
+    ],
+)
+def test_metadata_is_what_the_item_keeps_or_its_own_other_fields(item: Any, expected: dict[str, Any]) -> None:
+    assert dict(find_reader(item).metadata(item)) == expected
+
+
+@pytest.mark.parametrize(
+    ("item", "text_field", "expected"),
+    [
+        ({"id": "a", "metadata": {"text": "t", "body": "b"}}, "body", "b"),
+        ({"id": "a", "metadata": {"doc": {"parts": {"main": "m"}}}}, "doc.parts.main", "m"),
+        ({"id": "a", "metadata": {"doc.main": "dotted"}}, "doc.main", "dotted"),
+        ({"id": "a", "metadata": {"doc": {"main": "m"}}}, "metadata.doc.main", "m"),
+        ({"id": "a", "body": "outside", "metadata": {}}, "body", "outside"),
+        ({"id": "a", "metadata": {"text": "t"}}, "absent", None),
+        ({"id": "a", "metadata": {"text": "t"}}, "text.deeper", None),
+        ({"id": "a", "metadata": {"body": "  "}}, "body", None),
+        ({"id": "a", "metadata": {"body": 5}}, "body", None),
+        (DOCUMENTS[0], "page_content", "first"),
+        ((DOCUMENTS[0], 0.5), "page_content", "first"),
+        (NODES[0], "text", "first"),
+        (ScoredVector(id="a", score=1.0, metadata={"body": "b"}), "body", "b"),
+        (HITS[0], "chunk_text", "first"),
+        ({"id": "a", "text": " ", "metadata": {"content": "c"}}, None, "c"),
+        ({"id": "a", "metadata": {"_node_content": "{broken"}}, None, None),
+        ({"id": "a", "metadata": {"_node_content": "[1]"}}, None, None),
+        ({"id": "a", "metadata": {"description": "d", "text": "t"}}, None, "t"),
+        ({"id": "a", "metadata": {"raw_text": "t"}}, None, "t"),
+        ({"id": "a", "metadata": {"answer": "a", "contents": "t"}}, None, "t"),
+        (("two words", 0.5), None, "two words"),
+        (("没有健康问题。", 0.5), None, "没有健康问题。"),
+        (("an-id", 0.5), None, None),
+        ({"id": "a"}, None, None),
+        ("   ", None, None),
+    ],
+)
+def test_the_text_is_found_under_the_named_field_or_the_usual_names(item: Any, text_field: Any, expected: Any) -> None:
+    assert read_text(item, text_field) == expected
+
+
+def test_a_custom_shape_needs_two_small_functions() -> None:
+    shape: Shape = CustomShape(lambda r: r["deep"]["found"], lambda r, items: {**r, "deep": {"found": list(items)}})
+    response = {"deep": {"found": [("a", 0.5), ("b", 0.25)]}, "namespace": "ns", "kept": 1}
+    items = shape.items(response)
+    assert build_keys(shape, response, items) == [("ns", "a"), ("ns", "b")]
+    assert [find_reader(item).score(item) for item in items] == [0.5, 0.25]
+    assert shape.rebuild(response, items[1:]) == {"deep": {"found": [("b", 0.25)]}, "namespace": "ns", "kept": 1}
+
+
+def test_a_custom_read_that_gives_no_list_is_named() -> None:
+    with pytest.raises(ResponseShapeError, match="read= must return a list"):
+        CustomShape(lambda r: iter(r), lambda r, items: items).items([])
+
+
+def test_what_a_thread_pool_or_a_future_holds_is_waited_for() -> None:
+    response = QueryResponse(matches=vectors())
+    future: Future[Any] = Future()
+    future.set_result(response)
+    assert wait_for_response(future) is response
+    with ThreadPool(1) as pool:
+        assert wait_for_response(pool.apply_async(lambda: response)) is response
+
+
+def test_an_exception_in_a_future_is_raised_as_it_is() -> None:
+    future: Future[Any] = Future()
+    error = KeyError("theirs")
+    future.set_exception(error)
+    with pytest.raises(KeyError) as caught:
+        wait_for_response(future)
+    assert caught.value is error
+
+
+async def test_an_awaitable_is_left_to_those_who_can_await_it() -> None:
+    async def later() -> int:
+        return 1
+
+    coroutine = later()
+    assert wait_for_response(coroutine) is coroutine
+    assert await coroutine == 1
+
+
+@pytest.mark.parametrize("response", [None, DICTS, QueryResponse(matches=[]), SHAPES[1][0], {"result": {"hits": []}}])
+def test_a_response_is_settled_already(response: Any) -> None:
+    assert wait_for_response(response) is response
+
+
+ids = st.text(min_size=1) | st.integers() | st.none()
+items = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": ids,
+        "_id": ids,
+        "score": st.floats(allow_nan=False) | st.none() | st.text(),
+        "text": st.text(),
+        "namespace": st.text() | st.none(),
+        "metadata": st.none() | st.dictionaries(st.text(), st.text() | st.integers()),
+        "_node_content": st.text(),
+    },
+)
+
+
+@given(st.lists(items), st.sampled_from(["list", "tuple", "matches", "hits"]))
+def test_any_list_of_dicts_is_read_without_error_and_rebuilt_as_it_was(found: list[Any], form: str) -> None:
+    forms: dict[str, Any] = {
+        "list": found,
+        "tuple": tuple(found),
+        "matches": {"matches": found, "namespace": "ns"},
+        "hits": {"result": {"hits": found}},
+    }
+    response = forms[form]
+    before = copy.deepcopy(response)
+    shape = find_shape(response)
+    read = shape.items(response)
+    keys = build_keys(shape, response, read)
+    assert len(keys) == len(found)
+    assert all(isinstance(part, str) and part for key in keys for part in key)
+    for item in read:
+        find_reader(item).score(item)
+        read_text(item, None)
+        read_text(item, "metadata.text")
+    assert shape.rebuild(response, read) == before == response

@@ -1,0 +1,211 @@
+"""From several lists to one result in the function's own shape."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import pytest
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.retrieval.fusion import measure_spread
+from tests.support.retrieval_world import (
+    PASSAGES,
+    QUERY,
+    REPLIES,
+    Way,
+    every_way,
+    ids,
+    kinds,
+    scripted,
+    search,
+    transforming,
+)
+
+SUBS = REPLIES["decompose"]["sub_queries"]
+
+
+def score_of(query: str, name: str) -> float:
+    return float(next(row["score"] for row in search(query, 8) if row["id"] == name))
+
+
+def plain(**fusion: Any) -> dict[str, Any]:
+    return transforming("decompose", keywordEvidence={"enabled": False}, fusion=fusion)
+
+
+@every_way
+def test_the_anchored_score_is_the_weighted_mean_of_the_stretched_scores(way: Way) -> None:
+    retrieval = way.wrap(config=plain(weights={"subQueries": 1.0})).retrieve(QUERY, top_k=8)
+    weights = {QUERY: 0.5, SUBS[0]: 0.25, SUBS[1]: 0.25}
+    scores = {text: [row["score"] for row in search(text, 8)] for text in weights}
+    mean = sum(weight * measure_spread(scores[text]) for text, weight in weights.items())
+    for match in retrieval.matches:
+        name = str(match.id)
+        expected = sum(
+            weight
+            * (scores[text][-1] + mean * (score_of(text, name) - scores[text][-1]) / measure_spread(scores[text]))
+            for text, weight in weights.items()
+        )
+        # Equal ones are told apart by a millionth.
+        assert match.fused_score == pytest.approx(expected, rel=1e-5)
+        assert match.score == score_of(QUERY, name)
+
+
+@every_way
+def test_the_rrf_score_is_the_sum_of_reciprocal_ranks(way: Way) -> None:
+    retrieval = way.wrap(config=plain(method="rrf", rrfK=10)).retrieve(QUERY, top_k=8)
+    lists = [[row["id"] for row in search(text, 8)] for text in (QUERY, *SUBS)]
+    for match in retrieval.matches:
+        expected = sum(1.0 / (10 + 1 + found.index(match.id)) for found in lists)
+        assert match.fused_score == pytest.approx(expected, rel=1e-5)
+
+
+@every_way
+def test_concat_keeps_every_list_and_says_where_it_begins(way: Way) -> None:
+    retrieval = way.wrap(config=transforming("decompose", fusion={"method": "concat"})).retrieve(QUERY, top_k=3)
+    lists = [[row["id"] for row in search(text, 3)] for text in (QUERY, *SUBS)]
+    assert ids(retrieval) == [name for found in lists for name in found]
+    assert retrieval.offsets == (0, 3, 6)
+    assert [list(it.items) for it in retrieval.rankings] == [
+        retrieval.response[start : start + 3] for start in retrieval.offsets
+    ]
+    assert len(retrieval.response) == 9
+
+
+@every_way
+def test_without_the_original_its_list_takes_no_part(way: Way) -> None:
+    retrieval = way.wrap(config=plain(includeOriginal=False)).retrieve(QUERY, top_k=8)
+    assert [it.variant.kind for it in retrieval.rankings] == ["sub_query", "sub_query"]
+    assert kinds(retrieval) == ["original", "sub_query", "sub_query"]
+    assert {kind for match in retrieval.matches for kind in match.found_by} == {"sub_query"}
+
+
+@every_way
+def test_without_the_original_it_is_still_the_answer_where_nothing_else_is(way: Way) -> None:
+    searched = way.wrap(
+        lambda query, top_k: search(query, top_k) if query == QUERY else [], config=plain(includeOriginal=False)
+    )
+    retrieval = searched.retrieve(QUERY, top_k=3)
+    assert retrieval.response == search(QUERY, 3)
+    assert retrieval.status == "full"
+
+
+@pytest.mark.parametrize("name", ["original", "subQueries"])
+def test_a_variant_without_weight_takes_no_part(name: str) -> None:
+    retrieval = Way("sync").wrap(config=plain(weights={name: 0.0})).retrieve(QUERY)
+    silent = {"original": "original", "subQueries": "sub_query"}[name]
+    assert silent not in {it.variant.kind for it in retrieval.rankings}
+
+
+@every_way
+def test_a_result_tells_who_found_it(way: Way) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        return search(query, 8)[: 2 if query == QUERY else 3]
+
+    for match in way.wrap(respond, config=plain()).retrieve(QUERY, top_k=8).matches:
+        found = [text for text in (QUERY, *SUBS) if any(row["id"] == match.id for row in respond(text, 8))]
+        expected: tuple[str, ...] = ("original",) if QUERY in found else ()
+        expected += ("sub_query",) if set(found) & set(SUBS) else ()
+        assert match.found_by == expected
+
+
+ENVELOPES: dict[str, Any] = {
+    "list": lambda rows: rows,
+    "tuple": tuple,
+    "matches": lambda rows: {"matches": rows, "namespace": "dogs", "usage": {"read": 5}},
+    "results": lambda rows: {"results": rows, "took": 3},
+    "nested hits": lambda rows: {"hits": {"total": 8, "hits": rows}},
+}
+
+
+@every_way
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_a_fused_result_has_the_functions_own_shape(name: str, way: Way) -> None:
+    envelope = ENVELOPES[name]
+    searched = way.wrap(lambda query, top_k: envelope(search(query, top_k)), config=transforming("decompose"))
+    plain_ones = way.wrap(config=transforming("decompose")).retrieve(QUERY, top_k=3)
+    retrieval = searched.retrieve(QUERY, top_k=3)
+    assert retrieval.response == (tuple if name == "tuple" else envelope)(plain_ones.response)
+    assert ids(retrieval) == ids(plain_ones)
+    assert {match.namespace for match in retrieval.matches} == {"dogs" if name == "matches" else "__default__"}
+
+
+def test_the_same_id_in_two_namespaces_is_two_passages() -> None:
+    def respond(query: str, top_k: int) -> Any:
+        return {"matches": search(query, 2), "namespace": "one" if query == QUERY else "two"}
+
+    retrieval = Way("sync").wrap(respond, config=plain()).retrieve(QUERY, top_k=8)
+    assert len({(match.namespace, match.id) for match in retrieval.matches}) == len(retrieval.matches)
+    assert {match.namespace for match in retrieval.matches} == {"one", "two"}
+
+
+@every_way
+def test_passages_without_an_id_are_told_apart_by_their_text(way: Way) -> None:
+    searched = way.wrap(
+        lambda query, top_k: [{"text": row["metadata"]["text"], "score": row["score"]} for row in search(query, top_k)],
+        config=transforming("decompose"),
+    )
+    retrieval = searched.retrieve(QUERY, top_k=8)
+    assert sorted(match.text or "" for match in retrieval.matches) == sorted(PASSAGES.values())
+    assert {match.id for match in retrieval.matches} == {None}
+
+
+def test_without_a_top_k_as_many_come_back_as_the_longest_list_has() -> None:
+    from qtmiddleware import QueryMiddleware
+    from qtmiddleware.testing import ScriptedModel
+
+    def respond(query: str) -> Any:
+        return search(query, 2 if query == QUERY else 5)
+
+    retrieval = QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted)).wrap(respond).retrieve(QUERY)
+    assert len(retrieval.matches) == 5
+
+
+def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
+    rows = [
+        {"id": "a", "score": 0.9, "metadata": {"text": "Cats sleep"}},
+        {"id": "b", "score": 0.89, "metadata": {"text": "Jaco: health concerns"}},
+        {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
+    ]
+    found = Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)
+    # (1 - weight) x score over the lowest + weight x evidence: one of three matches, in widths of four deviations
+    assert [match.id for match in found.matches] == ["b", "a", "c"]
+    weight = Settings().keyword_evidence.weight
+    expected = [(1 - weight) * (0.79 / 0.8) + weight / (4 * sqrt(2) / 3), 1 - weight, 0.0]
+    assert [match.fused_score for match in found.matches] == pytest.approx(expected)
+    assert [match.score for match in found.matches] == [0.89, 0.9, 0.1]
+
+
+def test_the_models_keywords_count_as_evidence() -> None:
+    rows = [
+        {"id": "a", "score": 0.9, "metadata": {"text": "Cats sleep"}},
+        {"id": "b", "score": 0.89, "metadata": {"text": "Seen by a vet"}},
+        {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
+    ]
+    assert ids(Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)) == ["a", "b", "c"]
+    searched = Way("sync").wrap(lambda query, top_k: rows, config=transforming("keywords"))
+    assert ids(searched.retrieve(QUERY)) == ["b", "a", "c"]
+    assert searched.texts == [QUERY]
+
+
+ROWS = [
+    {"id": "a", "score": 0.9, "metadata": {"text": "Cats sleep all day"}},
+    {"id": "b", "score": 0.88, "metadata": {"text": "Arthritis and obesity are common"}},
+    {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
+]
+
+
+def weighed_by_variants(**options: Any) -> list[str | None]:
+    script = {"hyde": "Dogs of that age often have arthritis or obesity."}
+    config = {**transforming("hyde"), "keywordEvidence": options}
+    found = Way("sync").wrap(lambda query, top_k: ROWS, config=config, script=script).retrieve("What ails old pets?")
+    assert found.status == "full"
+    return [match.id for match in found.matches]
+
+
+def test_the_words_of_a_searched_variant_are_evidence_too() -> None:
+    assert weighed_by_variants() == ["b", "a", "c"]
+
+
+def test_the_words_of_variants_may_be_left_out() -> None:
+    assert weighed_by_variants(variants=0.0) == ["a", "b", "c"]

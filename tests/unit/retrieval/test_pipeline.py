@@ -1,0 +1,338 @@
+"""The flow: what is asked and searched, when, how often, and what is told about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
+from tests.support.retrieval_world import (
+    FOLLOW_UP,
+    HISTORY,
+    PASSAGES,
+    QUERY,
+    REPLIES,
+    WIDE,
+    Way,
+    every_way,
+    ids,
+    kinds,
+    message,
+    off,
+    scripted,
+    search,
+    transforming,
+)
+
+REWRITE = REPLIES["rewrite"]["rewrite"]
+SUBS = REPLIES["decompose"]["sub_queries"]
+
+
+# --- what happens at the same time --------------------------------------------------------------------------------
+
+
+class Meeting:
+    """A model and a search that only go on when as many as expected have come, in threads or on a loop."""
+
+    name = "meeting"
+
+    def __init__(self, *, round_of: dict[str, int]) -> None:
+        self.barriers = {name: Barrier(count, timeout=20) for name, count in round_of.items()}
+        self.tasks = {name: asyncio.Barrier(count) for name, count in round_of.items()}
+        self.round: dict[str, str] = {}
+        self.waits = frozenset({QUERY, FOLLOW_UP})
+
+    def place(self, mode: str) -> str:
+        return self.round.get(mode) or list(self.barriers)[-1]
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        self.barriers[self.place(prompt.mode)].wait()
+        return Reply(json.dumps(scripted(prompt)))
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        async with asyncio.timeout(20):
+            await self.tasks[self.place(prompt.mode)].wait()
+        return Reply(json.dumps(scripted(prompt)))
+
+    def search(self, query: str, top_k: int = 4) -> Any:
+        if query in self.waits:
+            self.barriers[self.place("search")].wait()
+        return search(query, top_k)
+
+    async def asearch(self, query: str, top_k: int = 4) -> Any:
+        if query in self.waits:
+            async with asyncio.timeout(20):
+                await self.tasks[self.place("search")].wait()
+        return search(query, top_k)
+
+
+MEETINGS: dict[str, tuple[str, dict[str, int], dict[str, str], tuple[dict[str, str], ...], int]] = {
+    "the original's search and the question": ("rewrite", {"all": 2}, {"search": "all", "rewrite": "all"}, (), 1),
+    "the original's search and all three questions": (
+        "all",
+        {"all": 4},
+        {"search": "all", "rewrite": "all", "stepback": "all", "decompose": "all"},
+        (),
+        3,
+    ),
+    "first the standalone form, then all three questions": (
+        "all",
+        {"first": 2, "last": 3},
+        {"search": "first", "standalone": "first"},
+        HISTORY,
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_what_can_be_done_at_the_same_time_is(name: str, way: str) -> None:
+    kind, counts, places, history, calls = MEETINGS[name]
+    meeting = Meeting(round_of=counts)
+    meeting.round = places
+    qm = qtm.QueryMiddleware(transforming(kind), client=meeting)
+    query = FOLLOW_UP if history else QUERY
+    if way == "sync":
+        retrieval = qm.wrap(meeting.search).retrieve(query, history=history)
+    else:
+        retrieval = asyncio.run(qm.wrap(meeting.asearch).aretrieve(query, history=history))
+    assert retrieval.trace.llm_calls == calls
+    assert retrieval.status == "full"
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_all_variants_are_searched_at_the_same_time(way: str) -> None:
+    meeting = Meeting(round_of={"variants": 2})
+    meeting.waits = frozenset(SUBS)
+    qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
+    if way == "sync":
+        retrieval = qm.wrap(meeting.search).retrieve(QUERY)
+    else:
+        retrieval = asyncio.run(qm.wrap(meeting.asearch).aretrieve(QUERY))
+    assert (retrieval.status, retrieval.trace.searches) == ("full", 3)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_no_more_than_the_limit_is_done_at_once(way: str) -> None:
+    running, most = set(), [0]
+
+    def enter(name: str) -> None:
+        running.add(name)
+        most[0] = max(most[0], len(running))
+
+    def plain(query: str, top_k: int = 4) -> Any:
+        enter(query)
+        try:
+            return search(query, top_k)
+        finally:
+            running.discard(query)
+
+    async def awaited(query: str, top_k: int = 4) -> Any:
+        enter(query)
+        try:
+            await asyncio.sleep(0)
+            return search(query, top_k)
+        finally:
+            running.discard(query)
+
+    config = transforming("multi_query", limits={"maxConcurrency": 2})
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
+    made = qm.wrap(plain).retrieve(QUERY) if way == "sync" else asyncio.run(qm.wrap(awaited).aretrieve(QUERY))
+    assert len(made.variants) == 4
+    assert most[0] <= 2
+
+
+# --- conversations ------------------------------------------------------------------------------------------------
+
+
+@every_way
+def test_a_follow_up_is_searched_in_its_standalone_form(way: Way) -> None:
+    searched = way.wrap(config=transforming("rewrite"), script={"standalone": "Which dry food does Jaco eat?"})
+    retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
+    assert retrieval.original_query == FOLLOW_UP
+    assert kinds(retrieval) == ["original", "standalone"]
+    assert sorted(searched.texts) == sorted([FOLLOW_UP, "Which dry food does Jaco eat?"])
+    assert ids(retrieval)[0] == "food"
+    (prompt,) = searched.model.prompts
+    assert [turn.content for turn in prompt.history] == [turn["content"] for turn in HISTORY]
+
+
+def test_the_users_words_have_no_voice_beside_their_standalone_form() -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite"), script={"standalone": "What does Jaco eat?"})
+    retrieval = searched.retrieve(FOLLOW_UP, history=HISTORY)
+    assert [ranking.variant.kind for ranking in retrieval.rankings] == ["standalone"]
+    louder = {"fusion": {"weights": {"originalInConversation": 0.5}}}
+    both = searched.retrieve(FOLLOW_UP, history=HISTORY, config=louder)
+    assert [(it.variant.kind, it.variant.weight) for it in both.rankings] == [("original", 0.5), ("standalone", 1.0)]
+
+
+HISTORIES: dict[str, list[Any]] = {
+    "mappings": list(HISTORY),
+    "pairs": [(turn["role"], turn["content"]) for turn in HISTORY],
+    "objects": [qtm.Message(turn["role"], turn["content"]) for turn in HISTORY],
+    "with a blank turn": [*HISTORY, message("assistant", " ")],
+    "without content": [*HISTORY, {"role": "assistant", "content": None}],
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_history_may_have_any_usual_form(name: str) -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite"))
+    searched.retrieve(FOLLOW_UP, history=iter(HISTORIES[name]))
+    assert [(turn.role, turn.content) for turn in searched.model.prompts[0].history] == [
+        (turn["role"], turn["content"]) for turn in HISTORY
+    ]
+
+
+@pytest.mark.parametrize("history", [None, (), []])
+def test_without_a_history_no_standalone_form_is_asked_for(history: Any) -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite"))
+    searched.retrieve(QUERY, history=history)
+    assert [wanted.name for wanted in searched.model.prompts[0].fields] == ["rewrite"]
+
+
+# --- what is searched ---------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("apply_to", "text"),
+    [("keywords", QUERY), ("text", "jaco health concerns"), ("both", "jaco health concerns")],
+)
+def test_what_the_stripped_query_is_used_for_is_set(apply_to: str, text: str, way: Way) -> None:
+    searched = way.wrap(config={"preprocess": {"applyTo": apply_to}})
+    retrieval = searched.retrieve(QUERY)
+    weighs = apply_to != "text"
+    assert searched.calls == [(text, WIDE if weighs else 4)]
+    assert retrieval.original_query == QUERY
+    assert retrieval.variants == (qtm.Variant("original", text),)
+    assert any(stage.name == "keyword_evidence" for stage in retrieval.trace.stages) == weighs
+
+
+@every_way
+def test_candidates_are_asked_for_and_cut_back(way: Way) -> None:
+    searched = way.wrap(config={"keywordEvidence": {"candidates": 6}})
+    retrieval = searched.retrieve(QUERY, top_k=2)
+    assert searched.calls == [(QUERY, 6)]
+    assert len(retrieval.response) == len(retrieval.matches) == 2
+    assert len(retrieval.rankings[0].keys) == len(retrieval.fused) == 6
+
+
+@every_way
+def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        if top_k > 5:
+            raise ValueError("at most 5")
+        return search(query, top_k)
+
+    searched = way.wrap(respond)
+    first, second = searched.retrieve(QUERY, top_k=3), searched.retrieve(QUERY, top_k=3)
+    assert searched.calls == [(QUERY, WIDE), (QUERY, 3), (QUERY, 3)]
+    assert ("keyword_evidence", f"the function refuses {WIDE} candidates") in first.trace.notes
+    assert (first.trace.searches, second.trace.searches) == (2, 1)
+    assert first.matches == second.matches
+    assert first.status == "full"
+
+
+@every_way
+def test_an_error_that_is_not_about_candidates_is_not_remembered(way: Way) -> None:
+    mood = ["bad", "bad"]
+
+    def respond(query: str, top_k: int) -> Any:
+        if mood:
+            raise ValueError(mood.pop())
+        return search(query, top_k)
+
+    searched = way.wrap(respond)
+    with pytest.raises(ValueError, match="bad"):
+        searched.retrieve(QUERY, top_k=3)
+    searched.retrieve(QUERY, top_k=3)
+    assert searched.calls == [(QUERY, WIDE), (QUERY, 3), (QUERY, WIDE)]
+
+
+@every_way
+def test_evidence_without_text_keeps_the_order_and_says_so(way: Way) -> None:
+    searched = way.wrap(lambda query, top_k: [{"id": row["id"], "score": row["score"]} for row in search(query, top_k)])
+    retrieval = searched.retrieve(QUERY, top_k=8)
+    assert ids(retrieval) == [row["id"] for row in search(QUERY, 8)]
+    assert ("keyword_evidence", "no text in the metadata; order kept") in retrieval.trace.notes
+    assert retrieval.status == "full"
+
+
+def test_evidence_without_a_keyword_in_any_text_keeps_the_order_and_says_so() -> None:
+    retrieval = Way("sync").wrap().retrieve("Kubernetes upgrade?", top_k=8)
+    assert ids(retrieval) == [row["id"] for row in search("Kubernetes upgrade?", 8)]
+    assert ("keyword_evidence", "no keyword in any candidate; order kept") in retrieval.trace.notes
+
+
+def test_the_field_that_holds_the_text_is_set() -> None:
+    def respond(query: str, top_k: int) -> Any:
+        return [{**row, "metadata": {"a": {"b": row["metadata"]["text"]}}} for row in search(query, top_k)]
+
+    named = Way("sync").wrap(respond, config={"keywordEvidence": {"textField": "a.b"}}).retrieve(QUERY)
+    assert named.matches[0].text == PASSAGES["health"]
+    assert named.trace.notes == []
+
+
+def test_off_means_the_functions_own_call() -> None:
+    retrieval = Way("sync").wrap(config=off()).retrieve(QUERY, top_k=3)
+    assert retrieval.response == search(QUERY, 3)
+    assert retrieval.trace.searches == 1
+    assert retrieval.trace.decision is not None
+    assert retrieval.trace.decision.reason == "no_transformation"
+
+
+def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
+    given = [{"id": "a", "score": 0.9, "text": "one"}, {"id": "b", "score": 0.8, "text": "two words"}]
+    asked: list[int] = []
+
+    def search(query: str, top_k: int = 1) -> Any:
+        asked.append(top_k)
+        return {"rows": given[:top_k]}
+
+    def write(response: Any, rows: Any) -> Any:
+        raise KeyError("rows")
+
+    wrapped = qtm.QueryMiddleware().wrap(search, read=lambda response: response["rows"], write=write)
+    found = wrapped.retrieve("where are two words")
+    assert found.response == {"rows": given[:1]}
+    assert [(match.id, match.score, match.raw is given[0]) for match in found.matches] == [("a", 0.9, True)]
+    assert found.status == "degraded"
+    assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [("middleware", "failed", "KeyError")]
+    assert asked == [WIDE, 1]
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError
+
+
+@every_way
+@pytest.mark.parametrize("place", ["prepare_query", "find_skip_reason", "fuse", "build_result"])
+def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
+    place: str, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"qtmiddleware.retrieval.pipeline.{place}", fails)
+    searched = way.wrap(config={"preprocess": {"applyTo": "text"}})
+    found = searched.retrieve(QUERY, top_k=3)
+    assert found.response == search(QUERY, 3)
+    assert [(match.id, match.score) for match in found.matches] == [(it["id"], it["score"]) for it in search(QUERY, 3)]
+    assert found.variants == (qtm.Variant("original", QUERY),)
+    assert (found.status, [it.stage for it in found.degradations]) == ("degraded", ["middleware"])
+
+
+def test_what_fails_inside_around_a_response_that_cannot_be_read_leaves_the_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", fails)
+    response = object()
+    found = qtm.QueryMiddleware().wrap(lambda query: response).retrieve(QUERY)
+    assert found.response is response
+    assert (found.matches, found.status) == ((), "degraded")

@@ -1,0 +1,129 @@
+"""The bounded memory that forgets."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.runtime.cache import TTLCache
+from tests.support.clock import Clock
+
+
+def test_what_was_put_is_got(clock: Clock) -> None:
+    cache: TTLCache[str] = TTLCache(4, 60, clock=clock)
+    cache.put(("a", 1), "one")
+    assert cache.get(("a", 1)) == "one"
+    assert cache.get("unknown") is None
+
+
+def test_a_value_is_forgotten_after_its_time(clock: Clock) -> None:
+    cache: TTLCache[str] = TTLCache(4, 60, clock=clock)
+    cache.put("a", "one")
+    clock.now += 59.999
+    assert cache.get("a") == "one"
+    clock.now += 0.001
+    assert cache.get("a") is None
+    assert len(cache) == 0
+
+
+def test_reading_a_value_does_not_lengthen_its_time_and_writing_it_again_does(clock: Clock) -> None:
+    cache: TTLCache[str] = TTLCache(4, 60, clock=clock)
+    cache.put("read", "old")
+    cache.put("written", "old")
+    clock.now += 40
+    assert cache.get("read") == "old"
+    cache.put("written", "new")
+    clock.now += 40
+    assert cache.get("read") is None
+    assert cache.get("written") == "new"
+
+
+def test_the_least_recently_used_goes_first(clock: Clock) -> None:
+    cache: TTLCache[int] = TTLCache(3, 60, clock=clock)
+    for number, name in enumerate("abc"):
+        cache.put(name, number)
+    assert cache.get("a") == 0
+    cache.put("b", 10)
+    cache.put("d", 3)
+    assert [name for name in "abcd" if cache.get(name) is not None] == ["a", "b", "d"]
+
+
+def test_a_key_put_twice_is_one_entry(clock: Clock) -> None:
+    cache: TTLCache[int] = TTLCache(2, 60, clock=clock)
+    cache.put("a", 1)
+    cache.put("a", 2)
+    assert (len(cache), cache.get("a")) == (1, 2)
+
+
+@given(st.integers(1, 5), st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=40))
+def test_it_holds_the_last_used_and_never_more_than_its_bound(bound: int, uses: list[tuple[str, bool]]) -> None:
+    cache: TTLCache[int] = TTLCache(bound, 60, clock=lambda: 0.0)
+    recent: list[str] = []
+    for name, writes in uses:
+        if writes:
+            cache.put(name, 1)
+        held = name in recent
+        assert (cache.get(name) is not None) == (writes or held)
+        if writes or held:
+            recent = [*(it for it in recent if it != name), name][-bound:]
+        assert len(cache) == len(recent)
+
+
+def test_many_threads_keep_the_bound_and_read_only_what_was_written() -> None:
+    cache: TTLCache[int] = TTLCache(50, 60)
+    together = Barrier(8)
+
+    def use(seed: int) -> int:
+        together.wait()
+        wrong = 0
+        for step in range(500):
+            number = (seed * 7 + step * 13) % 120
+            cache.put(number, number)
+            value = cache.get((number * 3) % 120)
+            wrong += value is not None and value != (number * 3) % 120
+            wrong += len(cache) > 51
+        return wrong
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(use, range(8))) == 0
+    assert len(cache) == 50
+
+
+def test_the_real_clock_is_used_where_none_is_given() -> None:
+    cache: TTLCache[int] = TTLCache(1, 3_600)
+    cache.put("a", 1)
+    assert cache.get("a") == 1
+
+
+def test_other_limits_hold_for_what_is_kept_already(clock: Clock) -> None:
+    cache: TTLCache[int] = TTLCache(3, 60.0, clock=clock)
+    for key in "abc":
+        cache.put(key, ord(key))
+    cache.get("a")
+    cache.change(2, 10.0)
+    assert (len(cache), cache.get("b"), cache.get("a"), cache.max_entries) == (2, None, ord("a"), 2)
+    clock.now += 10
+    assert cache.get("a") is None
+
+
+def test_a_longer_time_holds_for_what_is_put_from_then_on(clock: Clock) -> None:
+    cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
+    cache.put("a", 1)
+    cache.change(3, 60.0)
+    cache.put("b", 2)
+    clock.now += 11
+    assert (cache.get("a"), cache.get("b")) == (None, 2)
+
+
+def test_hits_and_misses_are_counted_but_not_of_a_second_look(clock: Clock) -> None:
+    cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
+    cache.get("a")
+    cache.get("a", counts=False)
+    cache.put("a", 1)
+    cache.get("a")
+    clock.now += 10
+    cache.get("a")
+    assert (cache.hits, cache.misses) == (1, 2)

@@ -1,0 +1,392 @@
+"""What the package logs: once where something changes, sampled where it goes on, and never at an answer's cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.runtime.logs import LogSampler, Outage, get_logger
+from qtmiddleware.testing import ScriptedModel
+from tests.support.clock import Clock
+
+QUERY: Final = "Does Jaco have any health concerns?"
+PACKAGE: Final = Path(qtm.__file__).parent
+
+
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    texts = ("Cats sleep", "Jaco: health concerns", "The fee is due")
+    return [{"id": str(at), "score": 0.9 - at / 10, "metadata": {"text": it}} for at, it in enumerate(texts)]
+
+
+def rewriting(**settings: Any) -> dict[str, Any]:
+    limits = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
+    return {"transformationType": "rewrite", "limits": limits, "breaker": {"enabled": False}, **settings}
+
+
+def failing(config: dict[str, Any] | None = None) -> qtm.QueryMiddleware:
+    return qtm.QueryMiddleware(config or rewriting(), client=ScriptedModel(ModelError("unavailable")))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of every middleware's samples."""
+    clock = Clock()
+    monkeypatch.setattr("qtmiddleware.retrieval.request.LogSampler", partial(LogSampler, clock=clock))
+    return clock
+
+
+# --- a kind of degradation ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_thousand_degraded_queries_are_one_record(caplog: pytest.LogCaptureFixture) -> None:
+    qm = failing()
+    wrapped = [qm.wrap(search), qm.wrap(lambda query, top_k=3: search(query, top_k))]
+    for turn in range(1_000):
+        wrapped[turn % 2].retrieve(QUERY)
+    (message,) = caplog.messages
+    assert re.fullmatch("retrieval [0-9a-f]{16} degraded: transform.rewrite unavailable", message)
+    caplog.clear()
+    qm.close()
+    assert caplog.messages == ["retrieval degraded 999 more times in the last 0 s: transform.rewrite unavailable"]
+
+
+def test_after_a_minute_the_next_record_says_how_many_were_left_out(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrapped = failing().wrap(search)
+    for _ in range(413):
+        wrapped.retrieve(QUERY)
+    clock.now += 75
+    caplog.clear()
+    wrapped.retrieve(QUERY)
+    (message,) = caplog.messages
+    assert message.endswith("degraded: transform.rewrite unavailable (and 412 more in the last 75 s)")
+
+
+def test_what_was_left_out_of_an_outage_that_ended_is_told_by_the_next_query(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    script: list[Any] = [ModelError("unavailable")] * 3 + [{"rewrite": "Which illness does Jaco have?"}] * 3
+    answers = iter(script)
+    qm = qtm.QueryMiddleware(rewriting(cache={"enabled": False}), client=ScriptedModel(lambda _: next(answers)))
+    wrapped = qm.wrap(search)
+    for turn in range(6):
+        clock.now += 30 if turn == 3 else 60 if turn == 4 else 0
+        wrapped.retrieve(QUERY)
+    assert len(caplog.messages) == 2
+    assert caplog.messages[1] == "retrieval degraded 2 more times in the last 90 s: transform.rewrite unavailable"
+
+
+def test_answers_are_sampled_too(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    qm = qtm.QueryMiddleware({"transformationType": "none"}, client=ScriptedModel("Ill. [1] [7]"))
+    wrapped = qm.wrap(search)
+    for _ in range(10):
+        wrapped.answer(QUERY)
+    assert [it.partition(" ")[0] for it in caplog.messages] == ["answer"]
+    assert caplog.messages[0].endswith("degraded: citations invented")
+
+
+def test_a_defect_of_ours_is_one_error(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", broken)
+    wrapped = failing().wrap(search)
+    for _ in range(10):
+        wrapped.retrieve(QUERY)
+    assert Counter(it.levelname for it in caplog.records) == {"ERROR": 1, "WARNING": 1}
+    assert caplog.messages[0] == "nothing was improved: RuntimeError inside the middleware"
+
+
+def test_records_name_the_line_that_wrote_them(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    failing().wrap(search).retrieve(QUERY)
+    get_logger("qtmiddleware").warning("from here")
+    LogSampler().log(get_logger("qtmiddleware"), "from here", ["too"])
+    assert [(it.filename, it.funcName) for it in caplog.records] == [
+        ("pipeline.py", "_build_retrieval"),
+        *[("test_logs.py", "test_records_name_the_line_that_wrote_them")] * 2,
+    ]
+
+
+KINDS: Final = st.lists(
+    st.tuples(st.floats(0, 100), st.lists(st.sampled_from("abc"), max_size=4) | st.lists(st.text(), max_size=4))
+)
+
+
+@given(KINDS)
+def test_no_degradation_is_lost_in_the_counts_and_none_is_told_of_twice_in_a_minute(
+    calls: list[tuple[float, list[str]]],
+) -> None:
+    clock, sink = Clock(), Sink()
+    sampler = LogSampler(clock=clock)
+    happened: Counter[str] = Counter()
+    for seconds, kinds in calls:
+        clock.now += seconds
+        numbered = ["k" + "/".join(f"{ord(letter):x}" for letter in kind) for kind in kinds]
+        happened.update(set(numbered))
+        sampler.log(sink.logger, "it", numbered)
+        sink.take(clock.now)
+    sampler.flush(sink.logger)
+    sink.take(clock.now)
+    assert sink.told == happened.total()
+    assert sink.soonest > 59.999
+
+
+class Sink:
+    """Reads what a sampler writes."""
+
+    def __init__(self) -> None:
+        self.told = 0
+        self.soonest = float("inf")
+        self._at: dict[str, float] = {}
+        self._lines: list[str] = []
+        self.logger: Any = self
+
+    def log(self, level: int, message: str, *args: Any, **_: Any) -> None:
+        self._lines.append(message % args)
+
+    def warning(self, message: str, *args: Any, **how: Any) -> None:
+        self.log(logging.WARNING, message, *args, **how)
+
+    def take(self, now: float) -> None:
+        lines, self._lines = self._lines, []
+        for line in lines:
+            if more := re.match(r"it (\d+) more times? in the last", line):
+                self.told += int(more[1])
+                continue
+            for kind in line.removeprefix("it: ").split("; "):
+                left = re.search(r" \(and (\d+) more in the last \d+ s\)$", kind)
+                self.told += 1 + (int(left[1]) if left else 0)
+                name = kind[: left.start()] if left else kind
+                self.soonest = min(self.soonest, now - self._at.get(name, float("-inf")))
+                self._at[name] = now
+
+
+def test_reasons_without_end_are_remembered_as_one() -> None:
+    sampler, sink = LogSampler(clock=Clock()), Sink()
+    for number in range(1_000):
+        sampler.log(sink.logger, "it", [f"reason {number}"])
+    assert len(sampler._kinds) <= 65
+    sampler.flush(sink.logger)
+    sink.take(0)
+    assert sink.told == 1_000
+
+
+def test_threads_lose_no_count() -> None:
+    sampler, sink = LogSampler(clock=Clock()), Sink()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(2_000):
+            pool.submit(sampler.log, sink.logger, "it", ["down"])
+    sampler.flush(sink.logger)
+    sink.take(0)
+    assert sink.told == 2_000
+
+
+# --- the circuit breaker ------------------------------------------------------------------------------------------
+
+
+def try_once(breaker: Breaker, *, works: bool) -> bool:
+    attempt = breaker.attempt()
+    if attempt is not None:
+        attempt.succeeded() if works else attempt.failed()
+    return attempt is not None
+
+
+def test_a_breaker_is_logged_when_it_opens_and_when_it_closes_again(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    breaker = Breaker(3, 30, clock=clock, name="gpt-6-luna")
+    for _ in range(50):
+        try_once(breaker, works=False)
+    assert caplog.messages == [
+        "the circuit breaker of gpt-6-luna opened: it is left alone for 30 s, then tried again",
+    ]
+    for _ in range(3):
+        clock.now += 31
+        assert try_once(breaker, works=False)
+    assert len(caplog.messages) == 1
+    clock.now += 31
+    for _ in range(3):
+        assert try_once(breaker, works=True)
+    assert caplog.messages[1:] == ["the circuit breaker of gpt-6-luna closed again; it had opened 4 times"]
+    assert {it.levelname for it in caplog.records} == {"WARNING"}
+
+
+def test_a_breaker_that_opens_and_closes_all_the_time_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    breaker = Breaker(1, 0.5, clock=clock, name="it")
+    for _ in range(100):
+        try_once(breaker, works=False)
+        clock.now += 1
+        try_once(breaker, works=True)
+    assert ["opened:" in it for it in caplog.messages] == [True, False] * 2
+    assert caplog.messages[2].endswith("(it opened 59 times before)")
+
+
+def test_a_breaker_without_a_name_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    breaker = Breaker(1, 30, clock=clock)
+    try_once(breaker, works=False)
+    clock.now += 31
+    try_once(breaker, works=True)
+    assert caplog.messages == []
+
+
+@pytest.mark.usefixtures("clock")
+def test_an_outage_of_the_model_is_told_in_three_records(caplog: pytest.LogCaptureFixture) -> None:
+    wrapped = failing(rewriting(breaker={"failures": 5})).wrap(search)
+    for _ in range(500):
+        wrapped.retrieve(QUERY)
+    told = [re.sub("[0-9a-f]{16}", "ID", it) for it in caplog.messages]
+    assert told == [
+        "retrieval ID degraded: transform.rewrite unavailable",
+        "the circuit breaker of scripted opened: it is left alone for 30 s, then tried again",
+        "retrieval ID degraded: transform circuit_open",
+    ]
+
+
+def test_a_handler_that_asks_the_breaker_does_not_wait_for_itself() -> None:
+    breaker = Breaker(1, 30, name="it")
+    with raising(lambda _: breaker.rest and None) as seen:
+        try_once(breaker, works=False)
+    assert len(seen) == 1
+
+
+def test_an_outage_begins_anew_in_a_forked_process() -> None:
+    outage = Outage(clock=Clock())
+    assert (outage.failed(), outage.failed()) == (1, None)
+    outage.renew()
+    assert (outage.worked(), outage.failed(), outage.failed(), outage.worked()) == (None, 1, None, 2)
+
+
+# --- handlers and filters that raise ------------------------------------------------------------------------------
+
+
+class raising:  # noqa: N801
+    """Calls *does* with every record of the package, as a handler or as a filter, and counts them."""
+
+    def __init__(self, does: Any, *, place: str = "handler") -> None:
+        self._does = does
+        self._place = place
+        self._seen: list[logging.LogRecord] = []
+        self._logger = logging.getLogger("qtmiddleware")
+        self._level = self._logger.level
+        self._handler = logging.Handler()
+        self._handler.emit = self._take  # type: ignore[method-assign]
+
+    def _take(self, record: logging.LogRecord) -> bool:
+        self._seen.append(record)
+        self._does(record)
+        return True
+
+    def __enter__(self) -> list[logging.LogRecord]:
+        self._logger.setLevel(logging.DEBUG)
+        if self._place == "handler":
+            self._logger.addHandler(self._handler)
+        else:
+            self._logger.addFilter(self._take)
+        return self._seen
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.setLevel(self._level)
+        self._logger.removeHandler(self._handler)
+        self._logger.removeFilter(self._take)
+
+
+def raises(_: logging.LogRecord) -> None:
+    raise RuntimeError("no room for records")
+
+
+async def asearch(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return search(query, top_k)
+
+
+@pytest.fixture(params=["handler", "filter"])
+def seen(request: pytest.FixtureRequest) -> Iterator[list[logging.LogRecord]]:
+    with raising(raises, place=request.param) as seen:
+        yield seen
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize(
+    "trouble", ["none", "model", "log", "defect", "unreadable", "answer", "bug in the model", "breaker"]
+)
+def test_a_handler_or_filter_that_raises_costs_nobody_an_answer(
+    way: str,
+    trouble: str,
+    seen: list[logging.LogRecord],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(_: Any) -> str:
+        raise TypeError("a bug") if trouble == "bug in the model" else ModelError("unavailable")
+
+    def answers(_: Any) -> str:
+        return "Ill. [1] [7]" if trouble == "answer" else json.dumps({"rewrite": "Which illness does Jaco have?"})
+
+    config = rewriting(breaker={"failures": 1}) if trouble == "breaker" else rewriting()
+    if trouble == "log":
+        config["log"] = {"path": str(tmp_path / "missing" / "queries.jsonl")}
+    is_model = trouble in ("model", "bug in the model", "breaker")
+    if trouble == "defect":
+        monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", fails)
+    qm = qtm.QueryMiddleware(config, client=fails if is_model else answers)
+    odd: Any = {"odd": 1}
+    if way == "sync":
+        wrapped: Any = qm.wrap((lambda query, top_k=3: odd) if trouble == "unreadable" else search)
+        ask, reply = wrapped.retrieve, wrapped.answer
+    else:
+
+        async def aodd(query: str, top_k: int = 3) -> Any:
+            return odd
+
+        wrapped = qm.wrap(aodd if trouble == "unreadable" else asearch)
+        ask = lambda query: asyncio.run(wrapped.aretrieve(query))  # noqa: E731
+        reply = lambda query: asyncio.run(wrapped.aanswer(query))  # noqa: E731
+    if trouble == "answer":
+        assert reply(QUERY).text.startswith("Ill.")
+    else:
+        found = ask(QUERY)
+        assert found.response == odd if trouble == "unreadable" else len(found.matches) == 3
+        assert found.status == ("full" if trouble == "none" else "degraded")
+        if trouble in ("model", "breaker"):
+            assert {it.reason for it in found.degradations} == {"unavailable"}
+    qm.close()
+    assert seen
+
+
+def test_an_interrupt_in_a_handler_still_interrupts() -> None:
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with raising(interrupted), pytest.raises(KeyboardInterrupt):
+        get_logger("qtmiddleware").warning("anything")
+
+
+def test_all_records_of_the_package_go_one_way() -> None:
+    own = [
+        path.name
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"getLogger\((__name__|[\"']qtmiddleware)", path.read_text(encoding="utf-8"))
+    ]
+    # The command line and the package's `NullHandler` listen; nothing but `get_logger` writes.
+    assert sorted(own) == ["__init__.py", "console.py", "ingest.py"]

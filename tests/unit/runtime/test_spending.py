@@ -1,0 +1,157 @@
+"""Calls, tokens and money of a process are held against budgets."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.config.settings import BudgetSettings
+from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.budget import Meter
+from tests.support.clock import Clock
+
+FREE = BudgetSettings()
+
+
+@pytest.fixture
+def meter(clock: Clock) -> Meter:
+    return Meter(clock=clock)
+
+
+def test_without_limits_everything_has_room(meter: Meter) -> None:
+    for _ in range(1_000):
+        meter.reserve(FREE, tokens=10**9, usd=10.0**6)
+    assert meter.lacks(FREE, tokens=10**9, usd=10.0**6) == ""
+
+
+def test_no_more_calls_are_made_in_a_minute_than_allowed(meter: Meter, clock: Clock) -> None:
+    budget = BudgetSettings(max_llm_calls_per_minute=3)
+    for _ in range(3):
+        clock.now += 10
+        meter.reserve(budget, tokens=1, usd=0.0)
+    with pytest.raises(ModelError, match="maxLlmCallsPerMinute allows 3") as caught:
+        meter.reserve(budget, tokens=1, usd=0.0)
+    assert caught.value.reason == "over_budget"
+    # The first of them is a minute ago.
+    clock.now += 40
+    meter.reserve(budget, tokens=1, usd=0.0)
+    assert meter.lacks(budget)
+
+
+def test_retries_and_repeated_requests_count_as_calls(meter: Meter) -> None:
+    budget = BudgetSettings(max_llm_calls_per_minute=4)
+    meter.reserve(budget, tokens=1, usd=0.0).settle(1, 0.0, calls=4)
+    assert meter.lacks(budget)
+
+
+def test_what_is_under_way_counts_with_what_it_may_come_to(meter: Meter) -> None:
+    budget = BudgetSettings(max_tokens=1_000)
+    first = meter.reserve(budget, tokens=900, usd=0.0)
+    with pytest.raises(ModelError, match="maxTokens allows 1,000 tokens in 24 hours"):
+        meter.reserve(budget, tokens=101, usd=0.0)
+    first.settle(50, 0.0)
+    meter.reserve(budget, tokens=950, usd=0.0)
+
+
+def test_money_is_counted_over_the_hours_of_the_budget(meter: Meter, clock: Clock) -> None:
+    budget = BudgetSettings(max_usd=1.0, hours=2.0)
+    meter.reserve(budget, tokens=1, usd=0.6)
+    clock.now += 3_600
+    meter.reserve(budget, tokens=1, usd=0.4)
+    assert "maxUsd allows 1 US dollars in 2 hours" in meter.lacks(budget, usd=0.01)
+    clock.now += 3_601
+    assert meter.lacks(budget, usd=0.6) == ""
+    assert meter.lacks(budget, usd=0.61)
+
+
+def test_a_longer_budget_sees_what_a_shorter_one_has_forgotten(meter: Meter, clock: Clock) -> None:
+    day, hour = BudgetSettings(max_tokens=100), BudgetSettings(max_tokens=100, hours=1.0)
+    assert meter.lacks(day) == ""
+    meter.reserve(hour, tokens=100, usd=0.0)
+    clock.now += 2 * 3_600
+    assert meter.lacks(hour, tokens=100) == ""
+    assert meter.lacks(day, tokens=1)
+
+
+def test_many_threads_do_not_go_beyond_a_budget_together(meter: Meter) -> None:
+    budget = BudgetSettings(max_llm_calls_per_minute=50, max_tokens=10_000, max_usd=0.5)
+
+    def one(_: int) -> bool:
+        try:
+            meter.reserve(budget, tokens=100, usd=1 / 64)
+        except ModelError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(one, range(400))) == 32
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500), st.floats(0, 90)), max_size=60),
+    st.integers(0, 2_000),
+    st.integers(1, 10),
+)
+def test_what_was_admitted_never_comes_to_more_than_the_budget(
+    calls: list[tuple[int, int, float]], most: int, minutes: int
+) -> None:
+    clock = Clock()
+    meter = Meter(clock=clock)
+    budget = BudgetSettings(max_tokens=most, hours=minutes / 60)
+    spent: list[tuple[float, int]] = []
+    for expected, came, pause in calls:
+        clock.now += pause
+        try:
+            reserved = meter.reserve(budget, tokens=expected, usd=0.0)
+        except ModelError:
+            continue
+        reserved.settle(min(came, expected), 0.0)
+        spent.append((clock.now, min(came, expected)))
+        assert sum(tokens for at, tokens in spent if at > clock.now - minutes * 60) <= most
+
+
+def test_a_budget_of_seconds_sees_what_was_spent_just_now(meter: Meter, clock: Clock) -> None:
+    budget = BudgetSettings(max_tokens=100, hours=0.01)
+    meter.reserve(FREE, tokens=1, usd=0.0)
+    clock.now += 50
+    meter.reserve(budget, tokens=100, usd=0.0)
+    clock.now += 8
+    assert meter.lacks(budget, tokens=1)
+    clock.now += 28
+    assert meter.lacks(budget, tokens=100) == ""
+
+
+def test_a_reply_that_comes_twice_counts_once(meter: Meter) -> None:
+    budget = BudgetSettings(max_llm_calls_per_minute=4, max_tokens=100)
+    reserved = meter.reserve(budget, tokens=10, usd=0.0)
+    for _ in range(3):
+        reserved.settle(40, 0.0, calls=3)
+    meter.reserve(budget, tokens=60, usd=0.0)
+    assert meter.lacks(budget)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -5.0, float("inf"), -float("inf")])
+@pytest.mark.parametrize("tokens", [-50, 10**400, float("nan")])
+def test_of_numbers_no_call_can_come_to_what_was_expected_stays(meter: Meter, wrong: float, tokens: int) -> None:
+    budget = BudgetSettings(max_usd=1.0, max_tokens=100)
+    reserved = meter.reserve(budget, tokens=60, usd=0.5)
+    for _ in range(2):
+        reserved.settle(tokens, wrong, calls=-3)
+    assert meter.lacks(budget, tokens=40, usd=0.5) == ""
+    assert meter.lacks(budget, tokens=41)
+    assert meter.lacks(budget, usd=0.51)
+    assert meter.lacks(BudgetSettings(max_llm_calls_per_minute=1))
+
+
+def test_what_is_remembered_is_bounded(clock: Clock) -> None:
+    meter = Meter(clock=clock)
+    year = BudgetSettings(max_tokens=10**12, hours=8_784.0, max_llm_calls_per_minute=10**6)
+    for budget in (FREE, year):
+        for _ in range(20_000):
+            clock.now += 17 if budget is year else 0.013
+            meter.reserve(budget, tokens=1, usd=0.0).settle(1, 0.0, calls=2)
+        assert len(meter._calls._parts) <= 61
+        assert len(meter._spent._parts) <= 1_441

@@ -1,0 +1,343 @@
+"""Whatever can be called can be wrapped, and is called the way it was before."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from tests.support.wrapping_world import QUERY, REWRITE, WIDE, atraced, ids, middleware, rows, traced
+
+qm = middleware()
+
+
+def function(query: str, top_k: int = 4) -> Any:
+    return rows(query)
+
+
+async def coroutine(query: str, top_k: int = 4) -> Any:
+    return rows(query)
+
+
+class Service:
+    """Searches by every kind of method; each tells its object or class in the rows."""
+
+    def __init__(self, name: str = "one") -> None:
+        self.name = name
+
+    @qm.wrap
+    def method(self, query: str, top_k: int = 4) -> Any:
+        return rows(self)
+
+    @qm.wrap
+    async def amethod(self, query: str, top_k: int = 4) -> Any:
+        return rows(self)
+
+    @classmethod
+    @qm.wrap
+    def class_inside(cls, query: str, top_k: int = 4) -> Any:
+        return rows(cls)
+
+    @qm.wrap
+    @classmethod
+    def class_outside(cls, query: str, top_k: int = 4) -> Any:
+        return rows(cls)
+
+    @qm.wrap
+    @classmethod
+    async def aclass_outside(cls, query: str, top_k: int = 4) -> Any:
+        return rows(cls)
+
+    @staticmethod
+    @qm.wrap
+    def static_inside(query: str, top_k: int = 4) -> Any:
+        return rows()
+
+    @qm.wrap
+    @staticmethod
+    def static_outside(query: str, top_k: int = 4) -> Any:
+        return rows()
+
+    @staticmethod
+    @qm.wrap
+    async def astatic(query: str, top_k: int = 4) -> Any:
+        return rows()
+
+    @qm.wrap
+    @traced
+    def decorated(self, query: str, top_k: int = 4) -> Any:
+        return rows(self)
+
+    def plain(self, query: str, top_k: int = 4) -> Any:
+        return rows(self)
+
+    async def aplain(self, query: str, top_k: int = 4) -> Any:
+        return rows(self)
+
+
+class Sub(Service):
+    def method(self, query: str, top_k: int = 4) -> Any:
+        return [{**row, "sub": True} for row in super().method(query, top_k)]
+
+
+class Finder:
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __call__(self, query: str, top_k: int = 4) -> Any:
+        return rows(query)
+
+    def close(self) -> str:
+        return "closed"
+
+
+class AsyncCallable:
+    async def __call__(self, query: str, top_k: int = 4) -> Any:
+        return rows(query)
+
+
+def keyed(collection: str, query: str, top_k: int = 4) -> Any:
+    return rows(collection)
+
+
+def nested() -> Any:
+    shelf = rows("nested")
+
+    @qm.wrap
+    def inner(query: str, top_k: int = 4) -> Any:
+        return shelf
+
+    return inner
+
+
+PLAIN: dict[str, Callable[[], Any]] = {
+    "function": lambda: qm.wrap(function),
+    "nested": nested,
+    "lambda": lambda: qm.wrap(lambda query, top_k=4: rows(query)),
+    "method": lambda: Service().method,
+    "method of a subclass": lambda: Sub().method,
+    "bound method": lambda: qm.wrap(Service().plain),
+    "class method inside": lambda: Service.class_inside,
+    "class method inside, of an object": lambda: Service().class_inside,
+    "class method outside": lambda: Service.class_outside,
+    "class method outside, of an object": lambda: Service().class_outside,
+    "static method inside": lambda: Service.static_inside,
+    "static method outside": lambda: Service().static_outside,
+    "decorated inside": lambda: Service().decorated,
+    "decorated outside": lambda: traced(qm.wrap(function)),
+    "partial": lambda: qm.wrap(functools.partial(function, top_k=2)),
+    "partial with what comes first": lambda: qm.wrap(functools.partial(keyed, "dogs")),
+    "partial of a partial": lambda: qm.wrap(functools.partial(functools.partial(keyed, "dogs"), top_k=2)),
+    "partial of a wrapped one": lambda: functools.partial(qm.wrap(function), top_k=2),
+    "callable object": lambda: qm.wrap(Finder()),
+    "wrapped twice": lambda: qm.wrap(qtm.middleware(function)),
+    "builtin-like": lambda: qm.wrap({QUERY: rows()}.get),
+    "no parentheses": lambda: qtm.middleware(function),
+    "parentheses": lambda: qtm.middleware()(function),
+    "options": lambda: qtm.middleware(config={"topK": 5}, query_arg="query")(function),
+}
+
+AWAITED: dict[str, Callable[[], Any]] = {
+    "function": lambda: qm.wrap(coroutine),
+    "method": lambda: Service().amethod,
+    "bound method": lambda: qm.wrap(Service().aplain),
+    "class method outside": lambda: Service.aclass_outside,
+    "static method": lambda: Service.astatic,
+    "decorated inside": lambda: qm.wrap(atraced(coroutine)),
+    "decorated by a plain wrapper": lambda: qm.wrap(traced(coroutine)),
+    "partial": lambda: qm.wrap(functools.partial(coroutine, top_k=2)),
+    "partial of a partial": lambda: qm.wrap(functools.partial(functools.partial(coroutine), top_k=2)),
+    "callable object": lambda: qm.wrap(AsyncCallable()),
+    "lambda that is said to be one": lambda: qm.wrap(lambda query, top_k=4: coroutine(query, top_k), kind="async"),
+    "wrapped twice": lambda: qm.wrap(qtm.middleware(coroutine)),
+    "no parentheses": lambda: qtm.middleware(coroutine),
+    "parentheses": lambda: qtm.middleware()(coroutine),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_anything_callable_is_wrapped_and_called_as_before(name: str) -> None:
+    search = PLAIN[name]()
+    assert ids(search(QUERY)) == ids(search(query=QUERY)) if name != "builtin-like" else True
+    assert ids(search(QUERY)) == ["near", "far"]
+
+
+@pytest.mark.parametrize("name", AWAITED)
+async def test_anything_awaitable_is_wrapped_and_awaited_as_before(name: str) -> None:
+    search = AWAITED[name]()
+    assert ids(await search(QUERY)) == ids(await search(query=QUERY)) == ["near", "far"]
+    pending = search(QUERY)
+    assert inspect.iscoroutine(pending)
+    await pending
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_account_is_had_of_anything_callable(name: str) -> None:
+    search = PLAIN[name]()
+    if not hasattr(search, "retrieve") or name.startswith("class method inside"):
+        search = qm.wrap(search)  # what others made of ours is a plain function again
+    retrieval = search.retrieve(QUERY)
+    assert [match.id for match in retrieval.matches][:2] == ["near", "far"]
+    assert asyncio.run(search.aretrieve(QUERY)).response == retrieval.response
+
+
+@pytest.mark.parametrize("name", AWAITED)
+async def test_the_account_is_awaited_of_anything_awaitable(name: str) -> None:
+    search = AWAITED[name]()
+    assert [match.id for match in (await search.aretrieve(QUERY)).matches][:2] == ["near", "far"]
+    with pytest.raises(qtm.WrapError, match="aretrieve"):
+        search.retrieve(QUERY)
+
+
+def marks(response: Any) -> set[Any]:
+    return {mark for row in response for mark in row["metadata"]["marks"]}
+
+
+def test_a_method_is_called_on_its_own_object() -> None:
+    one, two = Service("one"), Service("two")
+    assert marks(one.method(QUERY)) == {one}
+    assert marks(two.method(QUERY)) == {two}
+    assert marks(Service.method(one, QUERY)) == {one}
+    assert marks(one.method.retrieve(QUERY).response) == {one}
+    assert marks(asyncio.run(two.amethod(QUERY))) == {two}
+    assert one.method.__self__ is one
+
+
+def test_a_class_method_is_called_on_the_class_it_was_asked_of() -> None:
+    for name in ("class_inside", "class_outside"):
+        assert marks(getattr(Service, name)(QUERY)) == {Service}
+        assert marks(getattr(Sub(), name)(QUERY)) == {Sub}
+    sub: Any = Sub
+    assert marks(sub.class_outside.retrieve(QUERY).response) == {Sub}
+    assert marks(asyncio.run(sub.aclass_outside(QUERY))) == {Sub}
+
+
+def test_a_subclass_overrides_and_reaches_the_wrapped_method() -> None:
+    sub = Sub()
+    response = sub.method(QUERY)
+    assert ids(response) == ["near", "far"]
+    assert marks(response) == {sub}
+    assert all(row["sub"] for row in response)
+
+
+def test_two_lookups_of_one_method_are_equal() -> None:
+    one, two = Service(), Service()
+    assert one.method == one.method
+    assert hash(one.method) == hash(one.method)
+    assert one.method != two.method
+
+
+def test_what_is_no_method_is_not_bound_by_a_class() -> None:
+    service = Service()
+
+    class Shelf:
+        partial = qm.wrap(functools.partial(function, top_k=2))
+        callable = qm.wrap(Finder())
+        bound = qm.wrap(service.plain)
+
+    shelves: list[Any] = [Shelf(), Shelf]
+    for shelf in shelves:
+        assert ids(shelf.partial(QUERY)) == ["near", "far"]
+        assert ids(shelf.callable(QUERY)) == ["near", "far"]
+        assert marks(shelf.bound(QUERY)) == {service}
+
+
+def test_a_partial_method_of_a_wrapped_one_is_bound() -> None:
+    class Shelf:
+        @qm.wrap
+        def search(self, collection: str, query: str, top_k: int = 4) -> Any:
+            return rows(collection)
+
+        dogs = functools.partialmethod(search, "dogs")
+
+    assert marks(Shelf().dogs(QUERY)) == {"dogs"}
+    assert ids(Shelf().dogs(query=QUERY)) == ["near", "far"]
+
+
+@pytest.mark.parametrize("name", ["_fn", "_signature", "_runtime", "is_async", "retrieve", "index"])
+def test_attributes_of_a_callable_object_do_not_disturb_ours(name: str) -> None:
+    search = qm.wrap(Finder(**{name: "its own"}))
+    assert ids(search(QUERY)) == ["near", "far"]
+    assert [match.id for match in search.retrieve(QUERY).matches][:2] == ["near", "far"]
+
+
+def test_attributes_and_methods_of_what_is_wrapped_are_reachable() -> None:
+    search = qm.wrap(Finder(index="dogs"))
+    assert (search.index, search.close()) == ("dogs", "closed")
+    assert not hasattr(search, "no_such_attribute")
+
+
+def test_attributes_of_a_function_are_reachable() -> None:
+    def search(query: str) -> Any:
+        return rows()
+
+    search.flavour = "dogs"  # type: ignore[attr-defined]
+    assert qm.wrap(search).flavour == "dogs"
+
+
+def test_wrapping_twice_keeps_both_configurations() -> None:
+    asked: list[tuple[str, int]] = []
+
+    @qtm.middleware(config={"keywordEvidence": {"candidates": 20}})
+    def search(query: str, top_k: int = 4) -> Any:
+        asked.append((query, top_k))
+        return rows()
+
+    ids(qm.wrap(search)(QUERY, top_k=2))
+    assert sorted(asked) == sorted([(QUERY, WIDE), (REWRITE, WIDE)])
+
+
+@pytest.mark.parametrize("thing", [None, 42, "config.json", [], {}, object()], ids=lambda it: type(it).__name__)
+def test_what_cannot_be_called_is_refused(thing: Any) -> None:
+    with pytest.raises(qtm.WrapError):
+        qm.wrap(thing)
+
+
+def test_a_partial_method_alone_is_refused() -> None:
+    with pytest.raises(qtm.WrapError, match="partialmethod"):
+        qm.wrap(functools.partialmethod(function))  # type: ignore[call-overload]
+
+
+def test_generator_functions_are_refused_with_advice() -> None:
+    def one_by_one(query: str) -> Any:
+        yield from rows()
+
+    async def one_by_one_awaited(query: str) -> Any:
+        yield rows()
+
+    for refused in (one_by_one, one_by_one_awaited, functools.partial(one_by_one)):
+        with pytest.raises(qtm.WrapError, match="one by one"):
+            qm.wrap(refused)
+
+
+def test_a_function_without_a_query_is_refused_when_it_is_wrapped() -> None:
+    with pytest.raises(qtm.WrapError, match="query_arg"):
+        qm.wrap(lambda: rows())
+
+
+@pytest.mark.parametrize("option", ["query_arg", "top_k_arg"])
+def test_an_option_that_names_no_parameter_is_refused(option: str) -> None:
+    with pytest.raises(qtm.WrapError, match=option):
+        qm.wrap(function, **{option: "qeury"})  # type: ignore[call-overload]
+
+
+def test_a_class_is_called_like_a_function() -> None:
+    class Results:
+        _fn = "its own"
+
+        def __init__(self, query: str, top_k: int = 4) -> None:
+            self.matches = rows(query)
+
+    results = qm.wrap(Results)(QUERY)
+    assert isinstance(results, Results)
+    assert ids(results.matches) == ["near", "far"]
+
+
+def test_kind_must_be_known() -> None:
+    with pytest.raises(qtm.WrapError, match="kind"):
+        qm.wrap(function, kind="threads")  # type: ignore[call-overload]

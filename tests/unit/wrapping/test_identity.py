@@ -1,0 +1,155 @@
+"""A wrapped function looks like the function it wraps."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import copy
+import functools
+import inspect
+import pickle
+import sys
+import typing
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from tests.support.wrapping_world import QUERY, ids, middleware, rows
+
+qm = middleware()
+
+
+@qm.wrap
+def search(query: str, top_k: int = 4, *, namespace: str = "dogs") -> list[dict[str, Any]]:
+    """Finds dogs."""
+    return rows(namespace)
+
+
+def bare(query: str, top_k: int = 4, *, namespace: str = "dogs") -> list[dict[str, Any]]:
+    """Finds dogs."""
+    return rows(namespace)
+
+
+@qm.wrap
+async def asearch(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+    """Finds dogs later."""
+    return rows()
+
+
+class Service:
+    @qm.wrap
+    def search(self, query: str, top_k: int = 4) -> Any:
+        """Finds dogs here."""
+        return rows(self)
+
+    @qm.wrap
+    async def asearch(self, query: str, top_k: int = 4) -> Any:
+        """Finds dogs here later."""
+        return rows(self)
+
+
+class Finder:
+    """A callable object."""
+
+    def __call__(self, query: str, top_k: int = 4) -> Any:
+        return rows()
+
+
+@pytest.mark.parametrize("name", ["__name__", "__qualname__", "__doc__", "__module__", "__annotations__"])
+def test_a_wrapped_function_keeps_its_names(name: str) -> None:
+    assert getattr(qm.wrap(bare), name) == getattr(bare, name)
+    assert getattr(Service().search, name) == getattr(Service.search.__wrapped__, name)
+
+
+def test_a_wrapped_function_keeps_its_signature() -> None:
+    assert inspect.signature(search) == inspect.signature(bare)
+    assert qm.wrap(bare).__wrapped__ is bare
+    assert inspect.unwrap(qm.wrap(bare)) is bare
+    assert typing.get_type_hints(search) == typing.get_type_hints(bare)
+    assert inspect.getdoc(search) == "Finds dogs."
+
+
+def test_a_bound_method_keeps_its_signature_without_the_object() -> None:
+    assert list(inspect.signature(Service().search).parameters) == ["query", "top_k"]
+    assert list(inspect.signature(Service.search).parameters) == ["self", "query", "top_k"]
+    assert list(inspect.signature(Service().asearch).parameters) == ["query", "top_k"]
+
+
+def test_a_partial_keeps_its_signature() -> None:
+    partial = functools.partial(bare, top_k=2)
+    assert inspect.signature(qm.wrap(partial)) == inspect.signature(partial)
+
+
+def test_coroutine_functions_are_recognised() -> None:
+    marked = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+    assert marked(asearch)
+    assert marked(Service().asearch)
+    assert marked(Service.asearch)
+    assert not marked(search)
+    assert not marked(Service().search)
+
+
+def test_a_wrapped_function_is_callable_and_no_coroutine_function() -> None:
+    assert callable(search)
+    assert not inspect.iscoroutinefunction(search)
+    assert (search.is_async, asearch.is_async) == (False, True)
+
+
+def test_a_decorated_function_is_pickled_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(search)) is search
+    assert pickle.loads(pickle.dumps(asearch)) is asearch
+
+
+def test_a_method_is_pickled_with_its_object() -> None:
+    service = Service()
+    twin = pickle.loads(pickle.dumps(service.search))
+    assert isinstance(twin.__self__, Service)
+    assert ids(twin(QUERY)) == ["near", "far"]
+
+
+def test_what_has_no_name_says_so_when_it_is_pickled() -> None:
+    for nameless in (qm.wrap(Finder()), qm.wrap(functools.partial(bare)), qm.wrap(lambda query: rows())):
+        with pytest.raises((pickle.PicklingError, AttributeError)):
+            pickle.dumps(nameless)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [search, asearch, qm.wrap(Finder()), qm.wrap(functools.partial(bare)), qm.wrap(Service().search)],
+    ids=repr,
+)
+def test_a_copy_of_a_wrapped_function_is_itself(wrapped: Any) -> None:
+    assert copy.copy(wrapped) is wrapped
+    assert copy.deepcopy({"search": wrapped})["search"] is wrapped
+
+
+def test_an_object_that_holds_a_wrapped_method_can_be_copied() -> None:
+    service = Service()
+    service.held = service.search  # type: ignore[attr-defined]
+    twin = copy.deepcopy(service)
+    assert ids(twin.search(QUERY)) == ["near", "far"]
+
+
+def test_an_abstract_method_stays_abstract() -> None:
+    class Base(abc.ABC):
+        @qm.wrap
+        @abc.abstractmethod
+        def search(self, query: str) -> Any:
+            """Left to others."""
+
+    with pytest.raises(TypeError, match="abstract"):
+        Base()  # type: ignore[abstract]
+
+
+def test_the_repr_names_what_is_wrapped() -> None:
+    assert repr(qm.wrap(bare)) == "<qtmiddleware around bare>"
+    assert repr(qm.wrap(Finder())) == "<qtmiddleware around Finder>"
+    assert repr(Service.search) == "<qtmiddleware around Service.search>"
+
+
+def test_the_decorator_keeps_nothing_of_a_call() -> None:
+    wrapped = qtm.middleware(bare)
+    before = dict(vars(wrapped))
+    wrapped(QUERY)
+    assert vars(wrapped) == before

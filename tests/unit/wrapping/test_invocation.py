@@ -1,0 +1,311 @@
+"""One call, made again with other texts, vectors and numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.runtime.drivers import ModelOnly
+from qtmiddleware.runtime.steps import Embed, Search
+from qtmiddleware.testing import ScriptedModel
+from tests.support.retrieval_world import (
+    PASSAGES,
+    QUERY,
+    REPLIES,
+    Way,
+    every_way,
+    ids,
+    kinds,
+    reasons,
+    scripted,
+    transforming,
+)
+
+SUBS = REPLIES["decompose"]["sub_queries"]
+
+
+def vector(text: str) -> list[float]:
+    return [float(len(text)), float(ord(text[0]))]
+
+
+class Embedding:
+    """A vector a text; counts its batches."""
+
+    name = "lengths"
+    dimension = 2
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self._lock = Lock()
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        with self._lock:
+            self.batches.append(list(texts))
+        return [vector(text) for text in texts]
+
+    async def aembed(self, texts: Sequence[str]) -> list[list[float]]:
+        return self.embed(texts)
+
+
+class Nearest:
+    """Searches by vector, in both ways; keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self._lock = Lock()
+
+    def rows(self, wanted: Any, top_k: int) -> Any:
+        with self._lock:
+            self.asked.append(wanted)
+        rows = [{"id": name, "distance": abs(wanted[0] - len(text)), "text": text} for name, text in PASSAGES.items()]
+        return sorted(rows, key=lambda row: row["distance"])[:top_k]
+
+    def plain(self, vector: list[float], top_k: int = 3) -> Any:
+        return self.rows(vector, top_k)
+
+    async def awaited(self, vector: list[float], top_k: int = 3) -> Any:
+        return self.rows(vector, top_k)
+
+
+def retrieved(way: Way, embed: Any, config: Any, **options: Any) -> tuple[qtm.Retrieval, Nearest]:
+    nearest = Nearest()
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
+    wrapped: Any = qm.wrap(nearest.awaited if way.name == "async" else nearest.plain, embed=embed)
+    return way.retrieve(wrapped, QUERY, **options), nearest
+
+
+@every_way
+@pytest.mark.parametrize("kind", ["function", "embedder", "coroutine function"])
+def test_the_variants_are_embedded_in_one_batch(way: Way, kind: str) -> None:
+    embedding = Embedding()
+    given = {"function": embedding.embed, "embedder": embedding, "coroutine function": embedding.aembed}[kind]
+    retrieval, nearest = retrieved(way, given, transforming("decompose"))
+    assert embedding.batches == [[QUERY], SUBS]
+    assert sorted(nearest.asked) == sorted(vector(text) for text in (QUERY, *SUBS))
+    assert kinds(retrieval) == ["original", "sub_query", "sub_query"]
+    assert retrieval.status == "full"
+
+
+@every_way
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_function_of_one_text_is_found_out_once_for_a_wrapped_function(way: Way, is_async: bool) -> None:
+    asked: list[Any] = []
+
+    def embed(text):  # type: ignore[no-untyped-def]
+        asked.append(text)
+        return vector(text if isinstance(text, str) else text[0])
+
+    async def aembed(text):  # type: ignore[no-untyped-def]
+        return embed(text)
+
+    nearest = Nearest()
+    qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
+    wrapped: Any = qm.wrap(
+        nearest.awaited if way.name == "async" else nearest.plain, embed=aembed if is_async else embed
+    )
+    assert asked == []
+    first = way.retrieve(wrapped, QUERY)
+    assert (first.status, sorted(nearest.asked)) == ("full", sorted(vector(text) for text in (QUERY, *SUBS)))
+    assert sum(isinstance(it, list) for it in asked) == 1
+    asked.clear()
+    assert way.retrieve(wrapped, QUERY).response == first.response
+    assert sorted(asked) == sorted([QUERY, *SUBS])
+    assert {type(number) for asked_vector in nearest.asked for number in asked_vector} == {float}
+
+
+@every_way
+def test_an_object_that_embeds_questions_and_passages_embeds_questions(way: Way) -> None:
+    class Embeddings:
+        def embed_documents(self, texts: list[str]) -> Any:
+            raise AssertionError("a question is no passage")
+
+        def embed_query(self, text: str) -> list[float]:
+            return vector(text)
+
+    retrieval, nearest = retrieved(way, Embeddings(), transforming("decompose"))
+    assert retrieval.status == "full"
+    assert sorted(nearest.asked) == sorted(vector(text) for text in (QUERY, *SUBS))
+
+
+@every_way
+def test_what_embeds_nothing_is_an_error_that_names_both_contracts(way: Way) -> None:
+    with pytest.raises(qtm.EmbeddingError, match="'a text -> its vector' or 'a list of texts -> a list of vectors'"):
+        retrieved(way, lambda it: None, {})
+
+
+@every_way
+def test_rules_alone_embed_once(way: Way) -> None:
+    embedding = Embedding()
+    retrieved(way, embedding, {})
+    assert embedding.batches == [[QUERY]]
+
+
+@every_way
+def test_an_embedding_that_fails_for_the_original_is_raised_as_it_is(way: Way) -> None:
+    error = RuntimeError("no model")
+
+    def embed(texts: Sequence[str]) -> Any:
+        raise error
+
+    with pytest.raises(RuntimeError) as caught:
+        retrieved(way, embed, {})
+    assert caught.value is error
+
+
+@every_way
+def test_an_embedding_that_fails_for_the_variants_leaves_the_original(way: Way) -> None:
+    def embed(texts: Sequence[str]) -> Any:
+        if QUERY not in texts:
+            raise RuntimeError
+        return [vector(text) for text in texts]
+
+    retrieval, nearest = retrieved(way, embed, transforming("decompose"))
+    assert ("embed", "failed") in reasons(retrieval)
+    assert nearest.asked == [vector(QUERY)]
+    assert retrieval.response == retrieved(way, Embedding(), {})[0].response
+
+
+@every_way
+@pytest.mark.parametrize("wrong", [[], [[1.0]], [[1.0]] * 5, None], ids=["none", "one", "five", "None"])
+def test_a_wrong_number_of_vectors_is_a_failure_of_the_embedding(way: Way, wrong: Any) -> None:
+    def embed(texts: Sequence[str]) -> Any:
+        return [vector(texts[0])] if QUERY in texts else wrong
+
+    retrieval, nearest = retrieved(way, embed, transforming("decompose"))
+    assert ("embed", "failed") in reasons(retrieval)
+    assert nearest.asked == [vector(QUERY)]
+
+
+@every_way
+def test_distances_are_fused_the_right_way_round(way: Way) -> None:
+    retrieval, _ = retrieved(way, Embedding(), transforming("decompose", keywordEvidence={"enabled": False}), top_k=8)
+    found = ids(retrieval)
+    distance = {match.id: match.score or 0.0 for match in retrieval.matches}
+    assert distance[found[0]] < distance[found[-1]]
+    fused = [match.fused_score or 0.0 for match in retrieval.matches]
+    assert fused == sorted(fused, reverse=True)
+
+
+@every_way
+def test_one_list_of_distances_keeps_its_order(way: Way) -> None:
+    retrieval, nearest = retrieved(way, Embedding(), {"keywordEvidence": {"enabled": False}}, top_k=8)
+    assert retrieval.response == nearest.rows(vector(QUERY), 8)
+
+
+@pytest.mark.parametrize("embed", [42, "all-MiniLM-L6-v2", object(), Embedding], ids=lambda it: type(it).__name__)
+def test_what_cannot_embed_is_refused(embed: Any) -> None:
+    with pytest.raises(qtm.WrapError, match="embed"):
+        qtm.QueryMiddleware().wrap(Nearest().plain, embed=embed)
+
+
+def test_a_function_of_vectors_without_an_embedding_is_refused() -> None:
+    with pytest.raises(qtm.WrapError, match="embed="):
+        qtm.QueryMiddleware().wrap(Nearest().plain)
+
+
+# --- responses only the caller knows ------------------------------------------------------------------------------
+
+
+class Page:
+    """A response of an own shape."""
+
+    def __init__(self, found: tuple[Any, ...], total: int) -> None:
+        self.inside = {"found": found}
+        self.total = total
+
+
+def read(page: Page) -> list[Any]:
+    return list(page.inside["found"])
+
+
+def write(page: Page, items: Sequence[Any]) -> Page:
+    return Page(tuple(items), page.total)
+
+
+@every_way
+def test_an_own_response_is_read_and_written_by_its_own_functions(way: Way) -> None:
+    def respond(query: str, top_k: int) -> Page:
+        rows = Nearest().rows(vector(query), top_k)
+        return Page(tuple({"id": row["id"], "score": -row["distance"], "text": row["text"]} for row in rows), 8)
+
+    searched = way.wrap(respond, config=transforming("decompose"), read=read, write=write)
+    retrieval = searched.retrieve(QUERY, top_k=2)
+    assert type(retrieval.response) is Page
+    assert retrieval.response.total == 8
+    assert [row["id"] for row in retrieval.response.inside["found"]] == ids(retrieval)
+    assert len(ids(retrieval)) == 2
+    assert retrieval.status == "full"
+
+
+@pytest.mark.parametrize("options", [{"read": read}, {"write": write}], ids=["read", "write"])
+def test_reading_and_writing_belong_together(options: dict[str, Any]) -> None:
+    with pytest.raises(qtm.WrapError, match="belong together"):
+        Way("sync").wrap(**options)
+
+
+@every_way
+def test_an_own_response_that_cannot_be_read_comes_back_as_it_is(way: Way) -> None:
+    page = Page((), 0)
+    searched = way.wrap(lambda query, top_k: page, read=lambda page: "text", write=write)
+    retrieval = searched.retrieve(QUERY)
+    assert retrieval.response is page
+    assert reasons(retrieval) == [("response", "unreadable")]
+
+
+# --- asking the model alone ---------------------------------------------------------------------------------------
+
+
+def test_a_world_of_the_model_alone_searches_and_embeds_nothing() -> None:
+    world = ModelOnly(ScriptedModel("x"))
+    with pytest.raises(qtm.WrapError):
+        world.search(Search("x"))
+    with pytest.raises(qtm.WrapError):
+        world.embed(Embed(["x"]).texts)
+    assert world.native_async
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_an_array_reaches_the_function_as_a_list_of_floats(awaited: bool) -> None:
+    import numpy as np
+
+    given: list[Any] = []
+
+    def search(vector: Any, top_k: int = 2) -> list[dict[str, Any]]:
+        given.append(vector)
+        return [{"id": "a", "score": 0.5, "text": "one"}, {"id": "b", "score": 0.4, "text": "two"}][:top_k]
+
+    async def asearch(vector: Any, top_k: int = 2) -> list[dict[str, Any]]:
+        return search(vector, top_k)
+
+    def embed(texts: Any) -> Any:
+        return np.full((len(texts), 3), 0.25, dtype=np.float32)
+
+    model = ScriptedModel({"rewrite": "another way to say it"})
+    middleware = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+    if awaited:
+        asyncio.run(middleware.wrap(asearch, embed=embed).aretrieve("where is it kept"))
+    else:
+        middleware.wrap(search, embed=embed).retrieve("where is it kept")
+    assert given == [[0.25, 0.25, 0.25]] * 2
+    assert {type(number) for vector in given for number in vector} == {float}
+
+
+async def test_an_asynchronous_embed_is_awaited_in_the_callers_loop_whatever_function_is_wrapped() -> None:
+    loops: list[Any] = []
+
+    async def embed(text: str) -> list[float]:
+        loops.append(asyncio.get_running_loop())
+        return [float(len(text)), 1.0]
+
+    search = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted)).wrap(
+        lambda vector, top_k=2: [{"id": "a", "score": 0.5, "text": "one"}], embed=embed
+    )
+    retrieval = await search.aretrieve(QUERY)
+    assert retrieval.status == "full"
+    assert len(loops) == 3
+    assert set(loops) == {asyncio.get_running_loop()}

@@ -1,0 +1,313 @@
+"""Making a middleware, setting it for a file, a decorator, a block and a call, and asking it for transformations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ModelError
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.testing import ScriptedModel
+from tests.support.retrieval_world import (
+    FOLLOW_UP,
+    HISTORY,
+    QUERY,
+    REPLIES,
+    WIDE,
+    Way,
+    kinds,
+    scripted,
+    search,
+    transforming,
+)
+
+REWRITE = REPLIES["rewrite"]["rewrite"]
+
+
+def plain(query: str, top_k: int = 4) -> Any:
+    return search(query, top_k)
+
+
+# --- configuration ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_configures_a_middleware(tmp_path: Path) -> None:
+    path = tmp_path / "query-transform.config.json"
+    path.write_text(json.dumps({"transformationType": "step_back", "topK": 7}))
+    qm = qtm.QueryMiddleware.from_file(path, client=ScriptedModel(scripted))
+    assert (qm.settings.transformation_type, qm.settings.top_k) == ("stepback", 7)
+    assert kinds(qm.wrap(plain).retrieve(QUERY)) == ["original", "step_back"]
+    assert qtm.middleware(config=path)(plain).retrieve(QUERY, config={"escalation": {"mode": "never"}}).status == "full"
+
+
+def test_a_bad_file_is_refused_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"topK": 0}')
+    with pytest.raises(qtm.ConfigError) as caught:
+        qtm.QueryMiddleware.from_file(path)
+    assert caught.value.path == "topK"
+    assert str(path) in caught.value.source
+
+
+def test_the_environment_lies_under_the_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QTM_KEYWORD_EVIDENCE_CANDIDATES", "11")
+    assert qtm.QueryMiddleware().settings.keyword_evidence.candidates == 11
+    assert qtm.QueryMiddleware({"keywordEvidence": {"candidates": 12}}).settings.keyword_evidence.candidates == 12
+
+
+def asked_for(searched: Any, **options: Any) -> int:
+    """The number of candidates one call asks for."""
+    searched.calls.clear()
+    searched.retrieve(QUERY, **options)
+    ((_, top_k),) = searched.calls
+    return int(top_k)
+
+
+def candidates(number: int) -> dict[str, Any]:
+    return {"keywordEvidence": {"candidates": number}}
+
+
+@pytest.mark.parametrize("way", [Way("sync"), Way("async"), Way("threads")], ids=repr)
+def test_the_call_goes_before_the_block_before_the_decorator(way: Way) -> None:
+    searched = way.wrap(config=candidates(20))
+    assert asked_for(searched) == 20
+    with qtm.override(candidates(21)):
+        assert asked_for(searched) == 21
+        assert asked_for(searched, config=candidates(22)) == 22
+        with qtm.override(candidates(23)):
+            assert asked_for(searched) == 23
+            assert asked_for(searched, config=candidates(24)) == 24
+        assert asked_for(searched) == 21
+    assert asked_for(searched) == 20
+
+
+def test_blocks_add_to_each_other_key_by_key() -> None:
+    searched = Way("sync").wrap()
+    with qtm.override({"keywordEvidence": {"candidates": 30}}), qtm.override({"keywordEvidence": {"weight": 0.0}}):
+        assert asked_for(searched) == 30
+    with qtm.override({"keywordEvidence": {"enabled": False}}):
+        assert asked_for(searched, config={"limits": {"maxQueryChars": 100}}) == 4
+
+
+@pytest.mark.parametrize(
+    ("block", "call"),
+    [
+        ({"keyword_evidence": {"candidates": 30}}, {"keywordEvidence": {"candidates": 31}}),
+        ({"keywordEvidence": {"candidates": 30}}, {"keyword_evidence": {"candidates": 31}}),
+    ],
+)
+def test_precedence_holds_across_both_spellings(block: dict[str, Any], call: dict[str, Any]) -> None:
+    searched = Way("sync").wrap()
+    with qtm.override(block):
+        assert asked_for(searched) == 30
+        assert asked_for(searched, config=call) == 31
+        with qtm.override(call):
+            assert asked_for(searched) == 31
+
+
+def test_a_block_ends_where_an_error_leaves_it() -> None:
+    searched = Way("sync").wrap()
+    with pytest.raises(KeyError), qtm.override(candidates(30)):
+        raise KeyError
+    assert asked_for(searched) == WIDE
+
+
+def test_what_the_caller_changes_in_an_override_later_has_no_effect() -> None:
+    searched, values = Way("sync").wrap(), candidates(30)
+    with qtm.override(values):
+        values["keywordEvidence"]["candidates"] = 40
+        assert asked_for(searched) == 30
+
+
+def test_a_block_is_seen_by_its_own_task_alone() -> None:
+    searched = Way("async").wrap()
+
+    async def inside() -> None:
+        with qtm.override(candidates(30)):
+            await asyncio.sleep(0)
+            await searched.wrapped.aretrieve(QUERY)
+
+    async def outside() -> None:
+        await searched.wrapped.aretrieve(QUERY)
+
+    async def both() -> None:
+        await asyncio.gather(inside(), outside())
+
+    asyncio.run(both())
+    assert sorted(top_k for _, top_k in searched.calls) == [30, WIDE]
+
+
+def test_an_override_of_the_transformation_holds_for_transform_and_preprocess() -> None:
+    qm = qtm.QueryMiddleware(client=ScriptedModel(scripted))
+    with qtm.override({"transformationType": "hyde", "preprocess": {"extraWords": ["health"]}}):
+        assert qm.transform(QUERY).hyde == REPLIES["hyde"]["hyde"]
+        assert qm.preprocess(QUERY) == "jaco concerns"
+    assert qm.transform(QUERY).is_empty
+    assert qm.preprocess(QUERY) == qtm.preprocess(QUERY) == "jaco health concerns"
+
+
+# --- clients ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client", [42, "gpt-4o-mini", object(), ScriptedModel], ids=lambda it: type(it).__name__)
+def test_what_is_no_client_is_refused(client: Any) -> None:
+    with pytest.raises(qtm.ConfigError) as caught:
+        qtm.QueryMiddleware(client=client)
+    assert caught.value.path == "client"
+
+
+def test_any_function_of_messages_is_a_client() -> None:
+    def model(messages: list[dict[str, str]]) -> str:
+        assert [message["role"] for message in messages] == ["system", "user"]
+        return json.dumps({"rewrite": REWRITE})
+
+    assert kinds(qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(plain).retrieve(QUERY)) == [
+        "original",
+        "rewrite",
+    ]
+
+
+def test_without_a_key_the_rules_work_and_the_model_is_told_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    retrieval = qtm.QueryMiddleware(transforming("rewrite")).wrap(plain).retrieve(QUERY)
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("transform.rewrite", "unauthorized")]
+    assert retrieval.response == qtm.middleware(plain)(QUERY)
+
+
+class Closing(ScriptedModel):
+    """Counts how often it was closed."""
+
+    closed = aclosed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+    async def aclose(self) -> None:
+        self.aclosed += 1
+
+
+def test_a_middleware_closes_its_model_at_the_end_of_its_block() -> None:
+    model = Closing(scripted)
+    with qtm.QueryMiddleware(client=model) as qm:
+        assert qm.wrap(plain)(QUERY)
+        assert model.closed == 0
+    assert (model.closed, model.aclosed) == (1, 0)
+
+
+async def test_a_middleware_closes_its_model_at_the_end_of_its_async_block() -> None:
+    model = Closing(scripted)
+    async with qtm.QueryMiddleware(client=model) as qm:
+        await qm.wrap(plain).aretrieve(QUERY)
+    assert model.aclosed == 1
+
+
+async def test_a_model_without_a_close_is_left_alone() -> None:
+    qtm.QueryMiddleware(client=ScriptedModel("x")).close()
+    await qtm.QueryMiddleware(client=ScriptedModel("x")).aclose()
+
+
+async def test_a_client_that_was_given_stays_open() -> None:
+    with openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9/v1") as client:
+        qtm.QueryMiddleware(client=client).close()
+        await qtm.QueryMiddleware(client=client).aclose()
+        assert not client.is_closed()
+
+
+# --- transform ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["transform", "atransform"])
+def transformed(request: pytest.FixtureRequest) -> Any:
+    def ask(qm: qtm.QueryMiddleware, *args: Any, **kwargs: Any) -> Any:
+        if request.param == "transform":
+            return qm.transform(*args, **kwargs)
+        return asyncio.run(qm.atransform(*args, **kwargs))
+
+    return ask
+
+
+def rewrite_of(prompt: Prompt) -> Any:
+    if "bad" in prompt.query:
+        return ModelError("refused")
+    return {"rewrite": f"{prompt.query} in other words"}
+
+
+def test_one_question_gives_one_transformation(transformed: Any) -> None:
+    made = transformed(qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel(scripted)), QUERY)
+    assert made == qtm.Transformation(
+        rewrite=REPLIES["combined"]["rewrite"],
+        step_back=REPLIES["combined"]["step_back"],
+        sub_queries=tuple(REPLIES["combined"]["sub_queries"]),
+        hyde=REPLIES["combined"]["hyde"],
+    )
+
+
+def test_several_questions_keep_their_number_and_order(transformed: Any) -> None:
+    queries = [f"What is number{number} about?" for number in range(20)]
+    queries[3], queries[17] = "What is bad about it?", "Hello!"
+    model = ScriptedModel(rewrite_of)
+    qm = qtm.QueryMiddleware(transforming("rewrite", limits={"maxConcurrency": 4}), client=model)
+    made = transformed(qm, queries)
+    assert [it.rewrite for it in made] == [
+        None if number in (3, 17) else f"{query} in other words" for number, query in enumerate(queries)
+    ]
+    assert made[3].notes == (("transform.rewrite", "refused"),)
+    assert made[17].notes == ()
+    assert len(model.prompts) == 19
+
+
+def test_no_questions_give_no_transformations(transformed: Any) -> None:
+    assert transformed(qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel("x")), []) == []
+
+
+def test_a_question_that_cannot_be_transformed_is_empty_and_says_why(transformed: Any) -> None:
+    qm = qtm.QueryMiddleware(transforming("all"), client=ScriptedModel(ModelError("rate_limited")))
+    made = transformed(qm, QUERY)
+    assert made.is_empty
+    assert made.notes == tuple((f"transform.{mode}", "rate_limited") for mode in ("rewrite", "stepback", "decompose"))
+
+
+def test_a_follow_up_is_transformed_with_its_history(transformed: Any) -> None:
+    model = ScriptedModel(scripted)
+    made = transformed(qtm.QueryMiddleware(transforming("all"), client=model), FOLLOW_UP, history=HISTORY)
+    assert made.standalone == "What does Jaco eat?"
+    assert [prompt.mode for prompt in model.prompts] == ["standalone", "rewrite", "stepback", "decompose"]
+    assert {prompt.query for prompt in model.prompts[1:]} == {"What does Jaco eat?"}
+
+
+def test_several_follow_ups_are_transformed_side_by_side(transformed: Any) -> None:
+    made = transformed(
+        qtm.QueryMiddleware(transforming("all"), client=ScriptedModel(scripted)), [FOLLOW_UP, QUERY], history=HISTORY
+    )
+    assert [it.standalone for it in made] == ["What does Jaco eat?"] * 2
+    assert all(it.rewrite and it.step_back and it.sub_queries for it in made)
+
+
+def test_settings_of_one_call_hold_for_transform(transformed: Any) -> None:
+    qm = qtm.QueryMiddleware(client=ScriptedModel(scripted))
+    assert transformed(qm, QUERY).is_empty
+    assert transformed(qm, QUERY, config={"transformationType": "hyde"}).hyde == REPLIES["hyde"]["hyde"]
+
+
+@pytest.mark.parametrize("position", [0, 9])
+@pytest.mark.parametrize("bad", ["", None, 7])
+def test_a_question_that_is_none_is_refused_before_any_call(position: int, bad: Any, transformed: Any) -> None:
+    model = ScriptedModel(rewrite_of)
+    qm = qtm.QueryMiddleware(transforming("rewrite", limits={"maxConcurrency": 2}), client=model)
+    queries: list[Any] = ["What is it?"] * 10
+    queries[position] = bad
+    with pytest.raises(qtm.InvalidQuery):
+        transformed(qm, queries)
+    assert model.prompts == []
+
+
+def test_repr_of_a_transformation_shows_no_text(transformed: Any) -> None:
+    made = transformed(qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel(scripted)), QUERY)
+    assert "Jaco" not in repr(made)

@@ -1,0 +1,334 @@
+"""The JSON-lines record of every query."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval, Trace, Transformation, Variant
+from qtmiddleware.wrapping.query_log import QueryLog, TextWriter, build_record, hash_text
+from tests.support.log_lines import log_lines
+
+LABELS = {"title": "Health", "url": "https://example.org/1"}
+SEED_KEYS = ["query_id", "timestamp", "queries", "retrieval_steps"]
+
+
+def retrieval(
+    query: str = "What about Jaco?",
+    *,
+    metadata: dict[str, Any] | None = None,
+    text: str = "passage one",
+    keys: tuple[Key, ...] = (("ns", "1"), ("ns", "2")),
+    scores: tuple[Any, ...] = (0.9, 0.5),
+) -> Retrieval:
+    trace = Trace()
+    trace.stage("search.original", 0.01)
+    trace.finish()
+    variants = (Variant("original", query), Variant("rewrite", f"{query} rewritten", 0.7))
+    rankings = tuple(Ranking(it, keys, scores, [{"text": text}] * len(keys)) for it in variants)
+    matches = tuple(
+        Match(
+            id=key[1].partition("\0")[0] or None,
+            namespace=key[0],
+            score=score,
+            fused_score=score,
+            text=text,
+            metadata={"title": "Health", "url": "https://example.org/1", "text": text}
+            if metadata is None
+            else metadata,
+            found_by=("original",),
+        )
+        for key, score in zip(keys, scores, strict=True)
+    )
+    return Retrieval(
+        original_query=query,
+        matches=matches,
+        response=[{"text": text}],
+        variants=variants,
+        status="degraded",
+        degradations=(Degradation("transform.rewrite", "timeout", "no answer"),),
+        trace=trace,
+        transformation=Transformation(rewrite=f"{query} rewritten"),
+        rankings=rankings,
+        fused=keys,
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queries.jsonl"
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string of a record."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, entry in value.items():
+            yield from (name, *strings(entry))
+    elif isinstance(value, list):
+        for entry in value:
+            yield from strings(entry)
+
+
+# --- what a record holds ------------------------------------------------------------------------------------------
+
+
+def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
+    made = retrieval()
+    entry = build_record(made)
+    assert list(entry)[:3] == SEED_KEYS[:3]
+    assert set(SEED_KEYS) <= set(entry)
+    assert entry["query_id"] == made.trace.query_id
+    assert entry["queries"] == ["What about Jaco?"]
+    rows = [{"id": "1", "namespace": "ns"}, {"id": "2", "namespace": "ns"}]
+    scored = [{**row, "score": score} for row, score in zip(rows, (0.9, 0.5), strict=True)]
+    assert entry["retrieval_steps"] == {
+        "searches": [{"kind": "original", "found": scored}, {"kind": "rewrite", "found": scored}],
+        "fusion": rows,
+        "rerank": [],
+        "final": [{**row, **LABELS} for row in scored],
+    }
+    assert entry["variants"] == [
+        {"kind": "original", "text": "What about Jaco?", "weight": 1.0},
+        {"kind": "rewrite", "text": "What about Jaco? rewritten", "weight": 0.7},
+    ]
+    assert entry["status"] == "degraded"
+    assert entry["degradations"] == [["transform.rewrite", "timeout", "no answer"]]
+    assert entry["trace"]["query_id"] == entry["query_id"]
+
+
+def test_the_timestamp_is_the_beginning_in_utc() -> None:
+    before = datetime.now(UTC)
+    stamp = datetime.fromisoformat(build_record(retrieval())["timestamp"])
+    assert stamp.utcoffset() is not None
+    assert abs((stamp - before).total_seconds()) < 60
+
+
+def test_a_retrieval_that_found_nothing_is_recorded() -> None:
+    entry = build_record(retrieval(keys=(), scores=()))
+    assert entry["retrieval_steps"]["final"] == entry["retrieval_steps"]["fusion"] == []
+
+
+def test_a_passage_without_id_or_score_is_recorded_without() -> None:
+    entry = build_record(retrieval(keys=(("", "\0the passage itself"),), scores=(None,), metadata={}))
+    row = {"id": None, "namespace": ""}
+    assert entry["retrieval_steps"]["fusion"] == entry["retrieval_steps"]["final"] == [row]
+    assert entry["retrieval_steps"]["searches"][0]["found"] == [row]
+
+
+# --- what it does not hold ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stem", ["1", "doc-7\0secret passage", "\0secret passage"], ids=["id", "document_id", "no_id"])
+def test_no_passage_text_is_ever_recorded(stem: str) -> None:
+    # A key holds the passage's text where there is no id, and after the id where that names a whole document.
+    entry = build_record(retrieval(text="secret passage", keys=(("ns", stem),), scores=(0.5,)))
+    assert not any("secret passage" in it for it in strings(entry))
+
+
+def test_a_document_id_is_recorded_without_the_text_that_follows_it() -> None:
+    entry = build_record(retrieval(keys=(("ns", "doc-7\0some chunk"),), scores=(0.5,)))
+    assert entry["retrieval_steps"]["fusion"] == [{"id": "doc-7", "namespace": "ns"}]
+
+
+def test_query_texts_are_replaced_by_hashes_where_they_are_not_wanted() -> None:
+    entry = build_record(retrieval("secret question"), TextWriter(query_text=False))
+    assert not any("secret question" in it for it in strings(entry))
+    assert entry["queries"] == [entry["variants"][0]["text"]]
+    assert all(it["text"].startswith("sha256:") and len(it["text"]) == 7 + 16 for it in entry["variants"])
+    assert entry["variants"][0]["text"] != entry["variants"][1]["text"]
+    assert build_record(retrieval("secret question"), TextWriter(query_text=False))["queries"] == entry["queries"]
+
+
+def test_metadata_is_not_recorded_but_for_a_title_a_url_and_a_source() -> None:
+    metadata = {"title": "T", "url": "U", "source": "S", "ssn": "078-05-1120", "author": {"name": "N"}}
+    (row, _) = build_record(retrieval(metadata=metadata))["retrieval_steps"]["final"]
+    assert row == {"id": "1", "namespace": "ns", "title": "T", "url": "U", "source": "S", "score": 0.9}
+
+
+def secret_out(text: str) -> str:
+    return text.replace("Jaco", "[name]")
+
+
+def test_what_redact_makes_of_the_texts_is_what_is_written(path: Path) -> None:
+    QueryLog(path, redact=secret_out).write(retrieval())
+    (entry,) = log_lines(path)
+    assert entry["queries"] == ["What about [name]?"]
+    assert [it["text"] for it in entry["variants"]] == ["What about [name]?", "What about [name]? rewritten"]
+    assert b"Jaco" not in path.read_bytes()
+
+
+def raises(text: str) -> str:
+    raise ValueError(f"no luck with {text}")
+
+
+def recurses(text: str) -> str:
+    return recurses(text)
+
+
+@pytest.mark.parametrize(
+    ("redact", "said"),
+    [
+        (raises, "raised ValueError"),
+        (recurses, "raised RecursionError"),
+        (lambda text: None, "returned NoneType"),
+        (lambda text: text.encode(), "returned bytes"),
+        (lambda text: [text], "returned list"),
+        (lambda: "", "raised TypeError"),
+    ],
+)
+def test_where_redact_fails_hashes_are_written_and_it_is_told_without_the_text(
+    redact: Any, said: str, path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"redact {said}") as caught:
+        QueryLog(path, redact=redact).write(retrieval())
+    (entry,) = log_lines(path)
+    assert entry["queries"] == [hash_text("What about Jaco?")] == [entry["variants"][0]["text"]]
+    assert b"Jaco" not in path.read_bytes()
+    assert "Jaco" not in repr((caught.value, caught.value.__cause__, caught.value.__context__))
+
+
+def test_a_redact_that_fails_for_one_text_hashes_that_one(path: Path) -> None:
+    def some(text: str) -> str:
+        return raises(text) if text.endswith("rewritten") else "[redacted]"
+
+    with pytest.raises(ConfigError):
+        QueryLog(path, redact=some).write(retrieval())
+    (entry,) = log_lines(path)
+    assert [it["text"] for it in entry["variants"]] == ["[redacted]", hash_text("What about Jaco? rewritten")]
+
+
+def test_an_interrupt_in_redact_passes_and_nothing_is_written(path: Path) -> None:
+    def interrupted(text: str) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        QueryLog(path, redact=interrupted).write(retrieval())
+    assert not path.exists()
+
+
+def test_redact_is_not_asked_where_texts_are_hashed_anyway(path: Path) -> None:
+    QueryLog(path, query_text=False, redact=raises).write(retrieval())
+    assert log_lines(path)[0]["queries"] == [hash_text("What about Jaco?")]
+
+
+@given(st.text(st.characters()), st.sampled_from([raises, lambda text: None]))
+def test_no_text_comes_through_a_redact_that_fails(text: str, redact: Any) -> None:
+    writer = TextWriter(redact)
+    assert writer.write(text) == hash_text(text)
+    assert writer.failure.startswith(("raised", "returned"))
+
+
+def test_a_log_is_printed_without_what_it_redacts_with(path: Path) -> None:
+    assert repr(QueryLog(path, redact=secret_out)) == f"QueryLog({str(path)!r}, query_text=True)"
+
+
+# --- odd values ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metadata", [{"title": object(), "url": b"x"}, {"title": {1, 2}}, {"source": float("nan")}])
+def test_metadata_that_is_no_text_is_left_out(metadata: dict[str, Any], path: Path) -> None:
+    QueryLog(path).write(retrieval(metadata=metadata))
+    (entry,) = log_lines(path)
+    assert entry["retrieval_steps"]["final"][0] == {"id": "1", "namespace": "ns", "score": 0.9}
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")], ids=str)
+def test_every_line_is_json_that_any_reader_takes(score: float, path: Path) -> None:
+    QueryLog(path).write(retrieval(scores=(score, 0.5)))
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters()), st.text(st.characters()))
+def test_any_text_is_one_line(path: Path, query: str, title: str) -> None:
+    path.unlink(missing_ok=True)
+    log = QueryLog(path)
+    log.write(retrieval(query, metadata={"title": title}))
+    log.write(retrieval(query, metadata={"title": title}))
+    assert path.read_bytes().count(b"\n") == 2
+    written = query.encode("utf-8", "replace").decode("utf-8")
+    assert [it["queries"] for it in log_lines(path)] == [[written]] * 2
+
+
+@pytest.mark.parametrize("query_text", [True, False])
+def test_a_lone_surrogate_is_no_reason_to_fail(query_text: bool, path: Path) -> None:
+    QueryLog(path, query_text=query_text).write(retrieval("broken \ud800 text"))
+    assert len(log_lines(path)) == 1
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_its_owners_alone(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        QueryLog(path).write(retrieval())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_records_are_appended(path: Path) -> None:
+    log = QueryLog(path)
+    for query in ("first", "second"):
+        log.write(retrieval(query))
+    QueryLog(str(path)).write(retrieval("third"))
+    assert [it["queries"] for it in log_lines(path)] == [["first"], ["second"], ["third"]]
+
+
+def test_sixteen_threads_write_whole_lines(path: Path) -> None:
+    log, together = QueryLog(path), Barrier(16)
+    long = "x" * 20_000
+
+    def write(number: int) -> None:
+        together.wait()
+        for turn in range(50):
+            log.write(retrieval(f"{number}-{turn} {long}"))
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(write, range(16)))
+    queries = {it["queries"][0].split()[0] for it in log_lines(path)}
+    assert queries == {f"{number}-{turn}" for number in range(16) for turn in range(50)}
+
+
+def test_a_line_that_was_cut_off_spoils_no_other(path: Path) -> None:
+    # A full disk or a killed process leaves half a line behind.
+    log = QueryLog(path)
+    log.write(retrieval("first"))
+    with path.open("ab") as file:
+        file.write(b'{"query_id": "ab')
+    log.write(retrieval("second"))
+    log.write(retrieval("third"))
+    first, half, *others, end = path.read_bytes().split(b"\n")
+    assert half == b'{"query_id": "ab'
+    assert [json.loads(line)["queries"] for line in (first, *others)] == [["first"], ["second"], ["third"]]
+    assert end == b""
+
+
+def test_a_missing_folder_is_a_config_error_and_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the folder of log\.path is missing"):
+        QueryLog(tmp_path / "logs" / "queries.jsonl").write(retrieval())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="directory"):
+        QueryLog(tmp_path).write(retrieval())

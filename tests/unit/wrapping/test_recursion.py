@@ -1,0 +1,203 @@
+"""A function that searches through itself is searched as often as it would be without us."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Final
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from tests.support.wrapping_world import QUERY, ids, middleware, rows
+
+DEPTH: Final = 3
+WAYS: Final = ("called", "retrieved", "awaited in threads", "awaited")
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+class Recursive:
+    """Searches through its wrapped self, with a text that changes each time, to a depth of `DEPTH`."""
+
+    def __init__(self, nested: str = "call") -> None:
+        self.asked: list[str] = []
+        self.threads: set[int] = set()
+        self.found: list[Any] = []
+        self._nested = nested
+        self.wrapped: Any = middleware().wrap(self.search)
+        self.awaited: Any = middleware().wrap(self.asearch)
+
+    def search(self, query: str, top_k: int = 4) -> Any:
+        self._note(query)
+        if query.count("+") < DEPTH:
+            ask = self.wrapped if self._nested == "call" else self.wrapped.retrieve
+            self.found.append(ask(f"{query}+", top_k))
+        return rows()
+
+    async def asearch(self, query: str, top_k: int = 4) -> Any:
+        self._note(query)
+        await asyncio.sleep(0)
+        if query.count("+") < DEPTH:
+            ask = self.awaited if self._nested == "call" else self.awaited.aretrieve
+            self.found.append(await ask(f"{query}+", top_k))
+        return rows()
+
+    def _note(self, query: str) -> None:
+        self.asked.append(query)
+        self.threads.add(threading.get_ident())
+
+    def ask(self, way: str) -> Any:
+        if way == "called":
+            return self.wrapped(QUERY)
+        if way == "retrieved":
+            return self.wrapped.retrieve(QUERY).response
+        wrapped = self.wrapped if way == "awaited in threads" else self.awaited
+        return asyncio.run(wrapped.aretrieve(QUERY)).response
+
+
+@every_way
+@pytest.mark.parametrize("nested", ["call", "retrieve"])
+def test_a_function_that_searches_through_itself_searches_no_more_than_it_does_alone(way: str, nested: str) -> None:
+    recursive = Recursive(nested)
+    assert ids(recursive.ask(way)) == ["near", "far"]
+    # The question and its rewrite, each as deep as the function goes by itself.
+    assert len(recursive.asked) == 2 * (DEPTH + 1)
+    assert sorted(it.count("+") for it in recursive.asked) == sorted([*range(DEPTH + 1)] * 2)
+    assert len(recursive.threads) <= 2
+
+
+def test_a_nested_call_returns_what_the_plain_function_does() -> None:
+    recursive = Recursive()
+    recursive.ask("called")
+    assert recursive.found == [rows()] * 2 * DEPTH
+
+
+@every_way
+def test_a_nested_retrieval_says_that_it_is_one(way: str) -> None:
+    recursive = Recursive("retrieve")
+    recursive.ask(way)
+    assert {(it.stage, it.reason) for found in recursive.found for it in found.degradations} == {("query", "nested")}
+    assert all(found.response == rows() and len(found.matches) == 3 for found in recursive.found)
+
+
+def test_a_nested_question_is_answered_from_what_the_plain_function_finds() -> None:
+    answers: list[Any] = []
+    qm = qtm.QueryMiddleware({"transformationType": "none"}, client=ScriptedModel("Ill. [1]"))
+
+    @qm.wrap
+    def search(query: str, top_k: int = 4) -> Any:
+        if query == QUERY:
+            answers.append(search.answer(f"{query}+"))
+        return rows()
+
+    search(QUERY)
+    assert [it.text for it in answers] == ["Ill. [1]"]
+    assert answers[0].retrieval.degradations[0].reason == "nested"
+
+
+def test_the_next_call_is_improved_again() -> None:
+    recursive = Recursive()
+    for _ in range(2):
+        assert ids(recursive.ask("called")) == ["near", "far"]
+
+
+def test_another_wrapped_function_within_is_improved() -> None:
+    inner = middleware().wrap(lambda query, top_k=4: rows())
+    found: list[Any] = []
+
+    @middleware().wrap
+    def outer(query: str, top_k: int = 4) -> Any:
+        found.append(inner(query, top_k))
+        return rows()
+
+    outer(QUERY)
+    assert [ids(it) for it in found] == [["near", "far"]] * 2
+
+
+def test_two_functions_that_search_through_each_other_come_to_an_end() -> None:
+    asked: list[str] = []
+
+    @middleware().wrap
+    def one(query: str, top_k: int = 4) -> Any:
+        asked.append(query)
+        return two(f"{query}+", top_k) if query.count("+") < DEPTH else rows()
+
+    @middleware().wrap
+    def two(query: str, top_k: int = 4) -> Any:
+        asked.append(query)
+        return one(f"{query}+", top_k) if query.count("+") < DEPTH else rows()
+
+    one(QUERY)
+    # Each is improved once on the way down: 2 searches of the one, in each 2 of the other, all else is plain.
+    assert len(asked) <= 2 + 2 * 2 * (DEPTH + 1)
+
+
+def test_a_search_in_threads_of_the_functions_own_is_nested_where_they_carry_the_context() -> None:
+    asked: list[str] = []
+
+    @middleware().wrap
+    def search(query: str, top_k: int = 4) -> Any:
+        asked.append(query)
+        if query.count("+") < DEPTH:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(copy_context().run, search, f"{query}+", top_k).result()
+        return rows()
+
+    search(QUERY)
+    assert len(asked) == 2 * (DEPTH + 1)
+
+
+async def test_a_task_that_outlives_the_search_it_was_begun_in_is_nested_no_more() -> None:
+    later: list[asyncio.Task[Any]] = []
+    go_on = asyncio.Event()
+
+    @middleware().wrap
+    async def search(query: str, top_k: int = 4) -> Any:
+        if not later:
+            later.append(asyncio.create_task(ask_again()))
+        return rows()
+
+    async def ask_again() -> Any:
+        await go_on.wait()
+        return await search.aretrieve(f"{QUERY} Really?")
+
+    await search(QUERY)
+    go_on.set()
+    assert (await later[0]).status == "full"
+
+
+async def test_a_search_that_hangs_on_does_not_make_the_callers_next_one_nested() -> None:
+    first = True
+
+    @middleware().wrap
+    async def search(query: str, top_k: int = 4) -> Any:
+        nonlocal first
+        if first:
+            first = False
+            await asyncio.sleep(60)
+        return rows()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await search(QUERY)
+    assert (await search.aretrieve(QUERY)).status == "full"
+
+
+def test_a_method_that_searches_through_itself_is_bounded() -> None:
+    asked: list[str] = []
+
+    class Service:
+        @middleware().wrap
+        def search(self, query: str, top_k: int = 4) -> Any:
+            asked.append(query)
+            if query.count("+") < DEPTH:
+                again: Callable[..., Any] = self.search
+                again(f"{query}+", top_k)
+            return rows()
+
+    Service().search(QUERY)
+    assert len(asked) == 2 * (DEPTH + 1)

@@ -1,0 +1,286 @@
+"""What a wrapped function returns, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from threading import Lock
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ModelError
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.testing import ScriptedModel
+from tests.support.retrieval_world import (
+    HISTORY,
+    PASSAGES,
+    QUERY,
+    REPLIES,
+    WIDE,
+    Way,
+    every_way,
+    kinds,
+    off,
+    scripted,
+    search,
+    transforming,
+)
+
+visible: ContextVar[str] = ContextVar("visible", default="unset")
+
+
+# --- the fields of a retrieval ------------------------------------------------------------------------------------
+
+
+@every_way
+def test_a_retrieval_tells_everything(way: Way) -> None:
+    retrieval = way.wrap(config=transforming("rewrite")).retrieve(QUERY, top_k=2)
+    best = retrieval.matches[0]
+    assert (best.id, best.namespace, best.text) == ("health", "__default__", PASSAGES["health"])
+    assert best.score == next(row["score"] for row in search(QUERY, 8) if row["id"] == "health")
+    assert best.fused_score is not None
+    assert best.fused_score != best.score
+    assert best.metadata == {"text": PASSAGES["health"]}
+    assert best.found_by == ("original", "rewrite")
+    assert [match.raw for match in retrieval.matches] == retrieval.response
+    assert retrieval.variants == (
+        qtm.Variant("original", QUERY, 1.0),
+        qtm.Variant("rewrite", REPLIES["rewrite"]["rewrite"], 0.6),
+    )
+    assert (retrieval.status, retrieval.degradations, retrieval.offsets) == ("full", (), ())
+    assert retrieval.transformation == qtm.Transformation(rewrite=REPLIES["rewrite"]["rewrite"])
+    assert {stage.name for stage in retrieval.trace.stages} >= {
+        *("preprocess", "search.original", "transform.rewrite", "search.variants", "fuse", "keyword_evidence")
+    }
+
+
+@every_way
+@pytest.mark.parametrize(
+    "query", [" Jaco?\n", "JACO\u00a0\u2003?", "e\u0301 \u00e9", "\ud83d jaco", "a\x00b\r\n", "\ufeffjaco"]
+)
+def test_the_original_query_is_what_came_in(query: str, way: Way) -> None:
+    searched = way.wrap(config=transforming("rewrite"))
+    retrieval = searched.retrieve(query)
+    assert retrieval.original_query is query
+    assert query in searched.texts
+
+
+def test_a_fused_result_is_ordered_by_its_fused_scores() -> None:
+    retrieval = Way("sync").wrap(config=transforming("combined")).retrieve(QUERY, top_k=8)
+    scores = [match.fused_score or 0.0 for match in retrieval.matches]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_weight_of_each_variant_is_the_one_it_had() -> None:
+    config = transforming("decompose", fusion={"weights": {"original": 2.0, "subQueries": 0.5}})
+    variants = Way("sync").wrap(config=config).retrieve(QUERY).variants
+    assert [(it.kind, it.weight) for it in variants] == [("original", 2.0), ("sub_query", 0.25), ("sub_query", 0.25)]
+
+
+@every_way
+def test_what_was_searched_is_told_where_nothing_could_be_read(way: Way) -> None:
+    retrieval = way.wrap(lambda query, top_k: 42).retrieve(QUERY)
+    assert retrieval.response == 42
+    assert kinds(retrieval) == ["original"]
+
+
+@every_way
+def test_the_trace_is_json_and_holds_no_text(way: Way) -> None:
+    script = {"rewrite": "Which illness does Jaco have?", "standalone": "Does Jaco have an illness?"}
+    retrieval = way.wrap(config=transforming("rewrite"), script=script).retrieve(QUERY, history=HISTORY)
+    told = json.dumps(retrieval.trace.to_dict(), allow_nan=False)
+    for text in ("Jaco", "illness", "health", "vet"):
+        assert text not in told
+    assert retrieval.trace.total_ms >= retrieval.trace.added_ms >= 0.0
+
+
+@every_way
+@pytest.mark.parametrize("with_ids", [True, False], ids=["ids", "no ids"])
+def test_no_repr_shows_a_text(with_ids: bool, way: Way) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        rows = search(query, top_k)
+        return rows if with_ids else [{"text": row["metadata"]["text"], "score": row["score"]} for row in rows]
+
+    retrieval = way.wrap(respond, config=transforming("combined")).retrieve(QUERY)
+    parts = [*retrieval.matches, *retrieval.variants, *retrieval.rankings, retrieval.transformation, retrieval.trace]
+    shown = " ".join(map(repr, [retrieval, *parts]))
+    for text in ("Jaco", "dog", "shelter"):
+        assert text not in shown
+
+
+@every_way
+def test_texts_are_logged_at_debug_alone(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    searched = way.wrap(config=transforming("rewrite"), script=ModelError("unavailable"))
+    with caplog.at_level("INFO"):
+        searched.retrieve(QUERY)
+    assert "transform.rewrite unavailable" in caplog.text
+    assert "Jaco" not in caplog.text
+    with caplog.at_level("DEBUG"):
+        searched.retrieve(QUERY)
+    assert "Jaco" in caplog.text
+
+
+# --- nothing is changed -------------------------------------------------------------------------------------------
+
+
+@every_way
+def test_what_the_function_returned_is_never_written_to(way: Way) -> None:
+    shared = {text: search(text, 8) for text in (QUERY, REPLIES["rewrite"]["rewrite"])}
+    before = copy.deepcopy(shared)
+    searched = way.wrap(lambda query, top_k: shared[query], config=transforming("rewrite"))
+    for _ in range(2):
+        retrieval = searched.retrieve(QUERY, top_k=2)
+        assert len(retrieval.response) == 2
+        assert retrieval.response is not shared[QUERY]
+    assert shared == before
+
+
+def test_two_calls_at_once_share_one_cached_response() -> None:
+    shared = {"matches": search(QUERY, 8), "namespace": "dogs", "usage": {"read": 1}}
+    before = copy.deepcopy(shared)
+    wrapped = Way("sync").wrap(lambda query, top_k: shared).wrapped
+    with ThreadPoolExecutor(2) as pool:
+        small, large = pool.map(lambda top_k: wrapped(QUERY, top_k=top_k), (1, 5))
+    assert (len(small["matches"]), len(large["matches"])) == (1, 5)
+    assert shared == before
+
+
+@every_way
+def test_a_result_that_stays_as_it_is_is_the_very_object(way: Way) -> None:
+    given = search(QUERY, 1)
+    assert way.wrap(lambda query, top_k: given).retrieve(QUERY).response is given
+
+
+def test_off_calls_the_plain_function_with_the_very_arguments() -> None:
+    seen: list[Any] = []
+    result = object()
+
+    def function(query: Any, *more: Any, **named: Any) -> Any:
+        seen.append((query, more, named))
+        return result
+
+    wrapped = qtm.QueryMiddleware(off()).wrap(function)
+    query, more, named = object(), [1], {"a": 1}
+    assert wrapped(query, more, named=named) is result
+    ((got, others, names),) = seen
+    assert got is query
+    assert others[0] is more
+    assert names["named"] is named
+
+
+async def test_off_awaits_the_plain_function() -> None:
+    result = object()
+
+    async def function(query: Any) -> Any:
+        return result
+
+    assert await qtm.QueryMiddleware(off()).wrap(function)(None) is result
+
+
+def test_off_can_be_on_for_a_block() -> None:
+    searched = Way("sync").wrap(config=off())
+    with qtm.override({"keywordEvidence": {"enabled": True}}):
+        searched.call(QUERY)
+    searched.call(QUERY)
+    assert searched.calls == [(QUERY, WIDE), (QUERY, 4)]
+
+
+# --- history ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_a_function_with_a_history_of_its_own_gets_it_too(kind: Any) -> None:
+    seen: list[Any] = []
+
+    def function(query: str, top_k: int = 4, history: Any = None) -> Any:
+        seen.append(history)
+        return search(query, top_k)
+
+    model = ScriptedModel(scripted)
+    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(function)
+    history = kind(HISTORY)
+    wrapped.retrieve(QUERY, history=history)
+    assert len(seen) == 3
+    assert all(list(turns) == list(HISTORY) for turns in seen)
+    if kind is not iter:
+        assert all(turns is history for turns in seen)
+    assert len(model.prompts[0].history) == 2
+
+
+# --- threads, tasks and loops -------------------------------------------------------------------------------------
+
+
+def test_the_plain_call_works_inside_a_running_loop() -> None:
+    wrapped = Way("sync").wrap(config=transforming("combined")).wrapped
+
+    async def handler() -> Any:
+        return wrapped(QUERY), wrapped.retrieve(QUERY).status
+
+    response, status = asyncio.run(handler())
+    assert response[0]["id"] == "health"
+    assert status == "full"
+
+
+@pytest.mark.parametrize("way", ["async", "threads"])
+def test_one_middleware_serves_one_loop_after_another(way: str) -> None:
+    searched = Way(way).wrap(config=transforming("rewrite", cache={"enabled": False}))
+    found = [searched.retrieve(QUERY) for _ in range(3)]
+    assert found[0].matches == found[1].matches == found[2].matches
+    assert [it.status for it in found] == ["full"] * 3
+
+
+def echo(query: str, top_k: int) -> Any:
+    return [{"id": query, "score": 0.9, "text": query}, {"id": "other", "score": 0.1, "text": "other"}]
+
+
+def rewrite_of(prompt: Prompt) -> Any:
+    return {"rewrite": f"{prompt.query} in other words"}
+
+
+def assert_own(number: int, retrieval: qtm.Retrieval) -> None:
+    query = f"What is number{number} about?"
+    assert retrieval.original_query == query
+    assert {match.id for match in retrieval.matches} == {query, f"{query} in other words", "other"}
+    assert retrieval.status == "full"
+
+
+def test_many_threads_do_not_mix_their_results() -> None:
+    wrapped = Way("sync").wrap(echo, config=transforming("rewrite"), script=rewrite_of).wrapped
+    with ThreadPoolExecutor(32) as pool:
+        found = pool.map(lambda number: wrapped.retrieve(f"What is number{number} about?"), range(96))
+    for number, retrieval in enumerate(found):
+        assert_own(number, retrieval)
+
+
+@pytest.mark.parametrize("way", ["async", "threads"])
+def test_many_tasks_do_not_mix_their_results(way: str) -> None:
+    wrapped = Way(way).wrap(echo, config=transforming("rewrite"), script=rewrite_of).wrapped
+
+    async def all_of_them() -> Any:
+        return await asyncio.gather(*(wrapped.aretrieve(f"What is number{number} about?") for number in range(64)))
+
+    for number, retrieval in enumerate(asyncio.run(all_of_them())):
+        assert_own(number, retrieval)
+
+
+@every_way
+def test_context_variables_of_the_caller_are_seen_in_every_search(way: Way) -> None:
+    seen, lock = [], Lock()
+
+    def respond(query: str, top_k: int) -> Any:
+        with lock:
+            seen.append(visible.get())
+        return search(query, top_k)
+
+    searched = way.wrap(respond, config=transforming("combined"))
+    token = visible.set("request 7")
+    try:
+        searched.retrieve(QUERY)
+    finally:
+        visible.reset(token)
+    assert seen == ["request 7"] * 6
