@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -13,11 +14,21 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from hypothesis import settings
 
 from tests.support.clock import Clock
 
 # Its assertions should explain themselves, though it is no module of tests.
 pytest.register_assert_rewrite("tests.support.store_contract")
+
+# `--hypothesis-profile quick`, for the moment between two edits.
+settings.register_profile("quick", max_examples=15)
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of every later collection of garbage what was imported: half a second each time a test asks for one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

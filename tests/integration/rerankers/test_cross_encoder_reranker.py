@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers.rerankers import cross_encoder
@@ -223,3 +224,11 @@ def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
     monkeypatch.setattr(cross_encoder, "monotonic", lambda: later)
     assert reranker.is_unread
     assert len(reranker.rerank(QUERY, TEXTS)) == len(TEXTS)
+
+
+def test_why_a_model_cannot_be_had_is_noted() -> None:
+    config = {"rerank": {"enabled": True, "model": "/no/such/folder"}, "limits": {"deadlineMs": 50_000}}
+    found = qtm.QueryMiddleware(config).wrap(lambda query: [{"text": text} for text in TEXTS]).retrieve(QUERY)
+    assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
+    ((stage, why),) = found.trace.notes
+    assert (stage, "there is no folder /no/such/folder" in why) == ("rerank", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qtmiddleware.preprocessing import preprocess, protected_spans
 from tests.robustness.fuzz.functions import FUNCTIONS, PUMPS
 from tests.robustness.fuzz.patterns import long
 
@@ -34,3 +35,15 @@ KNOWN = {
 def test_what_once_took_the_square_of_its_length_is_read_to_its_end(name: str) -> None:
     *attack, function = KNOWN[name]
     FUNCTIONS[function](long(*attack, LENGTH))  # type: ignore[arg-type]
+
+
+NASTY = ["'", "a-", "(", ")", "a.b.", '"', "“", "http://", "a'", "1.", "@", "/", "\\", "a=", "--", "<a", "É", "a@", "`"]
+NASTY += ["can you tell me ", "the who ", "A ", "Will ", "?.", "\u0301", "c'", "l'qu'", "1-", "x::", "😀", "' a", "'a "]
+
+
+@pytest.mark.parametrize("pattern", NASTY)
+def test_a_long_question_of_one_pattern_is_preprocessed(pattern: str) -> None:
+    text = pattern * (60_000 // len(pattern))
+    assert preprocess(text)
+    assert preprocess(text, language="fr")
+    protected_spans(text)

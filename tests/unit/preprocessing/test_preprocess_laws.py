@@ -209,18 +209,6 @@ def test_a_phrase_is_no_extra_word() -> None:
         preprocess("a query", extra_words=["you know"])
 
 
-NASTY = ["'", "a-", "(", ")", "a.b.", '"', "“", "http://", "a'", "1.", "@", "/", "\\", "a=", "--", "<a", "É", "a@", "`"]
-NASTY += ["can you tell me ", "the who ", "A ", "Will ", "?.", "\u0301", "c'", "l'qu'", "1-", "x::", "😀", "' a", "'a "]
-
-
-@pytest.mark.parametrize("pattern", NASTY)
-def test_long_and_nasty_input_is_read_to_its_end(pattern: str) -> None:
-    text = pattern * (60_000 // len(pattern))
-    assert preprocess(text)
-    assert preprocess(text, language="fr")
-    protected_spans(text)
-
-
 def test_the_careful_library_waits_for_a_query_that_needs_it() -> None:
     code = (
         "import sys, qtmiddleware.preprocessing as p\n"

@@ -186,13 +186,6 @@ def test_reading_its_model_does_not_count_against_its_timeout() -> None:
     assert [(it.stage, it.reason) for it in late.degradations] == [("rerank", "timeout")]
 
 
-def test_why_a_model_cannot_be_had_is_noted() -> None:
-    found = retrieved(None, {"rerank": {"enabled": True, "model": "/no/such/folder"}, "limits": {"deadlineMs": 50_000}})
-    assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
-    ((stage, why),) = found.trace.notes
-    assert (stage, "there is no folder /no/such/folder" in why) == ("rerank", True)
-
-
 def test_opening_the_own_store_reads_the_rerankers_model(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore(embedding_model="numbers", dimension=1)
     config = {"rerank": {"enabled": True, "model": str(tmp_path / "none")}}

@@ -201,7 +201,7 @@ def test_what_the_flow_itself_raises_passes_through_and_closes_it(perform: Perfo
 
 
 def test_an_essential_step_is_waited_for_although_the_deadline_has_passed(perform: Perform) -> None:
-    deadline, ready = Deadline.after(0.05), Signal(is_set=True)
+    deadline, ready = Deadline.after(0.4), Signal(is_set=True)
 
     def search(text: str) -> Waits:
         while text == "own" and not deadline.passed:
