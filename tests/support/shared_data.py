@@ -1,12 +1,33 @@
-"""The public data sets that lie beside the repository, where they do; they are too large to be part of it."""
+"""The public data sets that lie beside the repository, too large to be part of it, and a small one that stands in.
+
+Laws of any data are tried on `DEMO`, the set the package ships, wherever the tests run, and on all of them where they
+lie there; figures of one data set are skipped without it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-SHARED = Path(__file__).parents[3] / "shared"
+import qtmiddleware.demo
+
+SHARED: Final = Path(__file__).parents[3] / "shared"
+
+DEMO: Final = Path(qtmiddleware.demo.__file__).parent / "data"
+
+COLLECTIONS: Final = [DEMO, *sorted(file.parent for file in (SHARED / "data").glob("*/corpus.jsonl"))]
+"""The folders of data sets that have passages, questions and judgements."""
+
+RECORDED: Final = [
+    (DEMO / "queries.jsonl", DEMO / "recordings.jsonl"),
+    *(
+        (SHARED / "data" / file.stem / "queries.jsonl", file)
+        for file in sorted((SHARED / "recordings").glob("*.jsonl"))
+    ),
+]
+"""The questions and the recorded replies of each data set that has some."""
 
 needs_shared_data = pytest.mark.skipif(
     not SHARED.is_dir(), reason=f"the data sets are not in {SHARED.name}/ beside the repository"

@@ -11,7 +11,7 @@ import pytest
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset, Question
 from qtmiddleware.types import Message
-from tests.support.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import COLLECTIONS, SHARED, needs_shared_data
 
 DATA = SHARED / "data"
 
@@ -136,9 +136,9 @@ def test_conversations_come_with_their_history() -> None:
     assert "human_rewrite" in data.questions[0].metadata
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent.name for path in DATA.glob("*/corpus.jsonl")))
-def test_every_shared_collection_is_read(folder: str) -> None:
-    data = Dataset.load(DATA / folder)
+@pytest.mark.parametrize("folder", COLLECTIONS, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_every_shared_collection_is_read(folder: Path) -> None:
+    data = Dataset.load(folder)
     assert data.passages
     assert len(data.questions) == len(data.qrels) > 0
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.preprocessing import LANGUAGES, detect_language, dominant_script, prepare, preprocess, protected_spans
-from tests.support.shared_data import SHARED
+from tests.support.shared_data import DEMO, SHARED
 
 ROOT = Path(__file__).resolve().parents[3]
 LEXICONS = ROOT / "qtmiddleware" / "preprocessing" / "lexicons"
-QUERIES = sorted((SHARED / "data").glob("**/queries.jsonl"))
+QUERIES = [DEMO / "queries.jsonl", *sorted((SHARED / "data").glob("**/queries.jsonl"))]
 
 KEPT_AS_WRITTEN = ("quote", "identifier", "number", "url")
 

@@ -17,7 +17,7 @@ from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.types import Deadline, Message
-from tests.support.shared_data import SHARED
+from tests.support.shared_data import RECORDED
 
 NEVER = Deadline()
 
@@ -186,31 +186,24 @@ def test_a_recording_that_cannot_be_opened_says_why_in_words(tmp_path: Path) -> 
             RecordedModel.from_file(tmp_path / name)
 
 
-SETS = sorted(path.stem for path in (SHARED / "recordings").glob("*.jsonl"))
-
-
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_there_are_recordings_to_check() -> None:
-    assert len(SETS) == 7
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_every_recorded_query_of_a_set_is_answered(name: str, make_prompt) -> None:
-    queries = {q["_id"]: q for q in read(SHARED / "data" / name / "queries.jsonl")}
-    model = RecordedModel.from_file(SHARED / "recordings" / f"{name}.jsonl", queries.values())
+@pytest.mark.parametrize(("questions", "recordings"), RECORDED, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_every_recorded_query_of_a_set_is_answered(questions: Path, recordings: Path, make_prompt) -> None:
+    queries = {q["_id"]: q for q in read(questions)}
+    model = RecordedModel.from_file(recordings, queries.values())
     wrong = 0
-    for line in read(SHARED / "recordings" / f"{name}.jsonl"):
+    for line in read(recordings):
         asked = queries[line["_id"]]
-        history = [turn["content"] for turn in asked["metadata"].get("history", [])][-6:]
+        history = [turn["content"] for turn in asked.get("metadata", {}).get("history", [])][-6:]
         found = answer(model, make_prompt(asked["text"], *history))
         assert found.get("standalone") == line["standalone"]
         wrong += found["rewrite"] != line["rewrite"]
     # Two sets ask one question twice under two ids, without any history to tell them apart.
-    assert wrong == {"canard_dev": 1, "covidqa": 1}.get(name, 0)
-    assert model.name == f"recorded:{name}"
+    assert wrong == {"canard_dev": 1, "covidqa": 1}.get(recordings.stem, 0)
+    assert model.name == f"recorded:{recordings.stem}"
 
 
 def saying(text: str) -> CallableModel:
