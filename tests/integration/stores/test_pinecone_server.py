@@ -21,7 +21,6 @@ from tests.support.pinecone_server.state import Index, Stored
 from tests.support.pinecone_world import API_KEY, pinecone_world
 from tests.support.shared_data import needs_shared_data
 
-pytestmark = needs_shared_data
 HEADERS = {"Api-Key": API_KEY, "X-Pinecone-Api-Version": "2026-04"}
 # What is served, and of which index; those with texts need one that embeds.
 SERVED = [
@@ -176,6 +175,7 @@ def operation(description: dict[str, Any], index: str, method: str, path: str) -
     return schemathesis.openapi.from_wsgi("/openapi.json", mounted)[path][method]
 
 
+@needs_shared_data
 @each_operation
 def test_what_the_description_allows_is_answered_as_described(spec: str, index: str, method: str, path: str) -> None:
     @bounded
@@ -186,6 +186,7 @@ def test_what_the_description_allows_is_answered_as_described(spec: str, index: 
     tried()
 
 
+@needs_shared_data
 @each_operation
 def test_what_can_be_served_is_served_as_described(spec: str, index: str, method: str, path: str) -> None:
     @bounded
@@ -198,6 +199,7 @@ def test_what_can_be_served_is_served_as_described(spec: str, index: str, method
     tried()
 
 
+@needs_shared_data
 @each_operation
 def test_what_the_description_forbids_is_rejected_as_described(spec: str, index: str, method: str, path: str) -> None:
     described_so = operation(described.description(spec), index, method, path)
