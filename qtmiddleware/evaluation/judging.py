@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from statistics import fmean
@@ -210,26 +210,45 @@ def judge(
     if baseline_name == challenger_name:
         raise ConfigError(f"both systems are called {baseline_name!r}", path="challenger_name", value=challenger_name)
     _sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
-    asking = PromptRunner(model, timeout, concurrency)
-    judging = _Judging(baseline, challenger, asking, Random(seed))
-    given = [(question, reference) for question in questions if (reference := _get_reference(question))]
-    for start in range(0, len(given), concurrency):
-        judging.judge(given[start : start + concurrency])
+    runner = PromptRunner(model, timeout, concurrency)
+    random = Random(seed)
+    judged = [question for question in questions if _get_reference(question)]
+    verdicts: list[Verdict] = []
+    failures = 0
+    while len(verdicts) < len(judged):
+        batch = judged[len(verdicts) : len(verdicts) + concurrency]
+        pairs = [_answer(question, baseline, challenger, random) for question in batch]
+        _ask_judge(pairs, runner)
+        for pair in pairs:
+            verdicts.append(pair.build_verdict())
+            failures = failures + 1 if pair.error else 0
+            if pair.error and (failures >= MOST_FAILURES or pair.error.reason == "unauthorized"):
+                _give_up(pair.error, verdicts, judged)
+                break
         if progress is not None:
-            progress(len(judging.verdicts), len(given))
+            progress(len(verdicts), len(judged))
     return Judged(
         baseline=baseline_name,
         challenger=challenger_name,
         judge=model.name,
-        verdicts=tuple(judging.verdicts),
-        skipped=len(questions) - len(given),
-        cost_usd=asking.cost_usd,
+        verdicts=tuple(verdicts),
+        skipped=len(questions) - len(judged),
+        cost_usd=runner.cost_usd,
     )
 
 
 def _get_reference(question: Question) -> str:
     given = question.metadata.get("answer")
     return given if isinstance(given, str) and given.strip() else ""
+
+
+def _give_up(error: ModelError, verdicts: list[Verdict], judged: Sequence[Question]) -> None:
+    """Raise *error* where the judge has compared nothing yet; else count all questions that are left as failed."""
+    if not any(verdict.challenger_scores for verdict in verdicts):
+        raise error
+    left = judged[len(verdicts) :]
+    verdicts += [Verdict(question.id, "failed", reason="cancelled") for question in left]
+    logger.warning("judging was given up with %d questions left (%s: %s)", len(left), error.reason, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,116 +282,72 @@ class _Pair:
     """Both answers to one question; *names* says under which name the challenger stands in each of the two orders."""
 
     question: Question
-    reference: str
-    names: tuple[str, str]
+    names: Sequence[str]
     baseline: str = ""
     challenger: str = ""
     error: ModelError | None = None
-    opinions: list[Opinion] = field(default_factory=list)
-
-    @property
-    def is_equal(self) -> bool:
-        return self.baseline.strip() == self.challenger.strip()
+    opinions: Sequence[Opinion] = ()
 
     def build_prompts(self) -> list[Prompt]:
         """Return both orders."""
-        return [
-            build_judge_prompt(
-                self.question,
-                self.reference,
-                *((self.challenger, self.baseline) if name == "A" else (self.baseline, self.challenger)),
-            )
-            for name in self.names
-        ]
-
-    def read_replies(self, replies: Sequence[Reply | ModelError]) -> None:
-        try:
-            for reply in replies:
-                if isinstance(reply, ModelError):
-                    raise reply
-                self.opinions.append(parse_opinion(reply))
-        except ModelError as error:
-            self.error = error
+        orders = {"A": (self.challenger, self.baseline), "B": (self.baseline, self.challenger)}
+        reference = _get_reference(self.question)
+        return [build_judge_prompt(self.question, reference, *orders[name]) for name in self.names]
 
     def build_verdict(self) -> Verdict:
+        """Return what both orders say; a tie where the judge was not asked as the answers are equal."""
+        verdict = Verdict(
+            self.question.id, "tie", baseline_answer=self.baseline, challenger_answer=self.challenger, reason="equal"
+        )
         if self.error is not None:
-            return self._verdict("failed", reason=self.error.reason)
+            return replace(verdict, outcome="failed", reason=self.error.reason)
         if not self.opinions:
-            return self._verdict("tie", reason="equal")
-        # 1 for the challenger, -1 for the baseline, 0 for neither.
-        votes = [
-            0 if not said.better else 1 if said.better == name else -1
-            for said, name in zip(self.opinions, self.names, strict=True)
-        ]
-        outcome: Outcome = "win" if votes == [1, 1] else "loss" if votes == [-1, -1] else "tie"
-        return self._verdict(
-            outcome,
-            is_flip=votes[0] != votes[1],
-            baseline_scores=self._average_scores(self.names[::-1]),
-            challenger_scores=self._average_scores(self.names),
-        )
-
-    def _average_scores(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the mean of both orders; *names* says under which name the answer stood in each."""
-        scores = [said.scores[name] for said, name in zip(self.opinions, names, strict=True)]
-        return {criterion: fmean(it[criterion] for it in scores) for criterion in CRITERIA}
-
-    def _verdict(self, outcome: Outcome, **rest: Any) -> Verdict:
-        return Verdict(
-            self.question.id, outcome, baseline_answer=self.baseline, challenger_answer=self.challenger, **rest
+            return verdict
+        scores = [opinion.scores for opinion in self.opinions]
+        first, second = (_vote(said, name) for said, name in zip(self.opinions, self.names, strict=True))
+        return replace(
+            verdict,
+            outcome=first if first == second else "tie",
+            is_flip=first != second,
+            reason="",
+            # Where the challenger is A in one order, the baseline is A in the other.
+            baseline_scores=_average([it[name] for it, name in zip(scores, self.names[::-1], strict=True)]),
+            challenger_scores=_average([it[name] for it, name in zip(scores, self.names, strict=True)]),
         )
 
 
-class _Judging:
-    """Answers and judges some questions at a time."""
+def _vote(opinion: Opinion, name: str) -> Outcome:
+    """Return how the challenger, which is called *name*, does in *opinion*."""
+    if not opinion.better:
+        return "tie"
+    return "win" if opinion.better == name else "loss"
 
-    def __init__(
-        self, baseline: AnswerQuestion, challenger: AnswerQuestion, asking: PromptRunner, random: Random
-    ) -> None:
-        self.verdicts: list[Verdict] = []
-        self._systems = (baseline, challenger)
-        self._asking = asking
-        self._random = random
-        self._failures = 0
-        self._has_judged = False
-        self._is_over = False
 
-    def judge(self, questions: Sequence[tuple[Question, str]]) -> None:
-        """Add a verdict on each of *questions*, which come with their references."""
-        pairs = [self._answer(question, reference) for question, reference in questions]
-        asked = [pair for pair in pairs if pair.error is None and not pair.is_equal]
-        replies = iter(self._asking.run([prompt for pair in asked for prompt in pair.build_prompts()]))
-        for pair in asked:
-            pair.read_replies([next(replies), next(replies)])
-        for pair in pairs:
-            self.verdicts.append(pair.build_verdict())
-            if pair.error is None:
-                self._has_judged |= bool(pair.opinions)
-                self._failures = 0
-            elif not self._is_over:
-                self._count_failure(pair.error)
+def _answer(question: Question, baseline: AnswerQuestion, challenger: AnswerQuestion, random: Random) -> _Pair:
+    pair = _Pair(question, NAMES if random.random() < 0.5 else NAMES[::-1])
+    try:
+        pair.baseline, pair.challenger = _require_text(baseline(question)), _require_text(challenger(question))
+    except ModelError as error:
+        pair.error = error
+    return pair
 
-    def _answer(self, question: Question, reference: str) -> _Pair:
-        pair = _Pair(question, reference, ("A", "B") if self._random.random() < 0.5 else ("B", "A"))
-        if self._is_over:
-            pair.error = ModelError("cancelled")
-            return pair
+
+def _ask_judge(pairs: Sequence[_Pair], runner: PromptRunner) -> None:
+    """Add the judge's opinions, or its error, to those of *pairs* whose answers are there and differ."""
+    asked = [pair for pair in pairs if pair.error is None and pair.baseline.strip() != pair.challenger.strip()]
+    replies = iter(runner.run([prompt for pair in asked for prompt in pair.build_prompts()]))
+    for pair in asked:
+        both = next(replies), next(replies)
         try:
-            pair.baseline, pair.challenger = (_require_text(system(question)) for system in self._systems)
+            pair.opinions = [_read_opinion(reply) for reply in both]
         except ModelError as error:
             pair.error = error
-        return pair
 
-    def _count_failure(self, error: ModelError) -> None:
-        self._failures += 1
-        if self._failures < MOST_FAILURES and error.reason != "unauthorized":
-            return
-        if not self._has_judged:
-            raise error
-        self._is_over = True
-        logger.warning(
-            "judging was given up: %d questions in a row failed (%s: %s)", self._failures, error.reason, error
-        )
+
+def _read_opinion(reply: Reply | ModelError) -> Opinion:
+    if isinstance(reply, ModelError):
+        raise reply
+    return parse_opinion(reply)
 
 
 def _require_text(answer: object) -> str:

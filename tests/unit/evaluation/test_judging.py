@@ -275,7 +275,7 @@ def test_a_judge_that_dies_later_keeps_its_verdicts(caplog: pytest.LogCaptureFix
     assert counts(result) == (4, 0, 0, 0, 36)
     assert len(answered) == 4 + MOST_FAILURES
     assert [one.reason for one in result.verdicts[-20:]] == ["cancelled"] * 20
-    assert "16 questions in a row failed (unavailable: the service is down)" in caplog.text
+    assert "given up with 20 questions left (unavailable: the service is down)" in caplog.text
 
 
 def test_a_function_that_hangs_is_not_waited_for() -> None:
