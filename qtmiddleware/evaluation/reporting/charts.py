@@ -4,41 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from itertools import groupby
 from math import ceil, floor, isfinite, log10
 from typing import Final, NamedTuple
 
 from qtmiddleware.evaluation import PRIMARY, TOLERANCE, Comparison, SystemScore
 from qtmiddleware.evaluation.reporting import figures
 
-BAR_FONT: Final = 13.0
-POINT_FONT: Final = 12.0
+GAINS_HEIGHT: Final = 240.0
 MARK_FONT: Final = 11.5
 MARK: Final = 17.0
 """The height of a mark, and the width of one with a single digit."""
+_CHARACTER: Final = 7.0
+"""The width of a character in a mark, about: they are bold digits, commas and blanks."""
+_MARK_LENGTH: Final = 40
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
 """Nothing that is measured lies beyond; what is smaller is nothing."""
 _TITLE_LENGTH: Final = 80
-_THICK: Final = 16.0
-_BOLD: Final = 1.12
-_GAIN_WIDTH: Final = 142.0
-"""The room for a gain and its interval."""
-_NARROWEST: Final = 3.0
-"""Strokes thinner than this cannot be told apart, so that several questions share one."""
-_COST_SIZE: Final = (380.0, 330.0)
 
 
-class Size(StrEnum):
-    """Charts with much text are drawn for a wide and for a narrow screen; the page shows the one that fits."""
+class Box(NamedTuple):
+    """A rectangle."""
 
-    WIDE = "wide"
-    NARROW = "narrow"
+    left: float
+    top: float
+    right: float
+    bottom: float
 
-    @property
-    def width(self) -> float:
-        """The width of such a chart in pixels."""
-        return 920.0 if self is Size.WIDE else 340.0
+
+COSTS: Final = Box(0.0, 0.0, 380.0, 330.0)
+"""The whole chart of quality against a cost, in pixels."""
+AREA: Final = Box(48.0, 20.0, COSTS.right - 14.0, COSTS.bottom - 44.0)
+"""The part of it between its axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,105 +95,12 @@ def classify(comparison: Comparison, score: SystemScore) -> str:
     return "better" if score.difference.gain > 0 else "worse"
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One system's bar: its place, its whisker from *low* to *high*, and its texts at *text_y*."""
-
-    kind: str
-    name: str
-    title: str
-    y: float
-    width: float
-    low: float | None
-    high: float | None
-    text_y: float
-    value: str
-    gain: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """The chart of quality, in pixels: bars begin at *left*; *line* is the path of the baseline."""
-
-    size: Size
-    width: float
-    height: float
-    left: float
-    name_x: float
-    value_x: float
-    thick: float
-    bars: tuple[Bar, ...]
-    line: str
-    axis: Axis
-    bottom: float
-
-
-def draw_bars(comparison: Comparison, size: Size) -> Bars:
-    """A bar for each system with the interval of its gain, the best first; a narrow chart has names above the bars."""
-    is_narrow = size is Size.NARROW
-    left, right, top = (0.0, size.width - 8.0, 26.0) if is_narrow else (200.0, size.width - 198.0, 26.0)
-    row, above = (46.0, 20.0) if is_narrow else (34.0, 6.0)
-    room = size.width - _GAIN_WIDTH - 50.0 if is_narrow else left - 12.0
-    scores = rank_systems(comparison)
+def make_quality_axis(comparison: Comparison) -> Axis:
+    """The axis of the bars of quality, in hundredths of its length: from 0 to the best, with its interval."""
     base = comparison[comparison.baseline].means[PRIMARY]
-    reached = [base + score.difference.high for score in scores] + [score.means[PRIMARY] for score in scores]
-    axis = make_axis((min(1.0, number) for number in reached), left, right, count=4 if is_narrow else 8)
-    bars = []
-    for place, score in enumerate(scores):
-        y = top + place * row + above
-        is_base = score.name == comparison.baseline
-        value = figures.format_measure(score.means[PRIMARY])
-        gain = "baseline" if is_base else figures.format_gain(score.difference)
-        bars.append(
-            Bar(
-                kind=classify(comparison, score),
-                name=figures.fit_text(score.name, room / (_BOLD * BAR_FONT)),
-                title=f"{figures.shorten(score.name, _TITLE_LENGTH)}: {PRIMARY} {value}, {gain}",
-                y=y,
-                width=max(0.0, round(axis.place(score.means[PRIMARY]) - left, 1)),
-                low=None if is_base else axis.place(base + score.difference.low),
-                high=None if is_base else axis.place(base + score.difference.high),
-                text_y=y - 6.0 if is_narrow else y + _THICK - 3.5,
-                value=value,
-                gain=gain,
-            )
-        )
-    bottom = top + len(scores) * row
-    at = axis.place(base)
-    # Names lie between narrow bars, and a line through them would strike them out.
-    reaches = [(bar.y - 3.0, bar.y + _THICK + 3.0) for bar in bars] if is_narrow else [(top - 12.0, bottom)]
-    return Bars(
-        size=size,
-        width=size.width,
-        height=bottom + 24.0,
-        left=left,
-        name_x=0.0 if is_narrow else left - 10.0,
-        value_x=size.width - _GAIN_WIDTH,
-        thick=_THICK,
-        bars=tuple(bars),
-        line="".join(f"M{at:g} {start:g}V{end:g}" for start, end in reaches),
-        axis=axis,
-        bottom=bottom,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Gains:
-    """The chart of wins and losses, in pixels: *helped* and *hurt* are paths of upright strokes that begin at zero.
-
-    *shared* is how many questions a stroke stands for; it is as long as their mean.
-    """
-
-    size: Size
-    width: float
-    height: float
-    left: float
-    right: float
-    up: Axis
-    helped: str
-    hurt: str
-    stroke: float
-    shared: int
+    reached = [base + score.difference.high for score in comparison.systems]
+    reached += [score.means[PRIMARY] for score in comparison.systems]
+    return make_axis((min(1.0, number) for number in reached), 0.0, 100.0)
 
 
 def count_outcomes(score: SystemScore) -> tuple[int, int, int]:
@@ -205,34 +110,33 @@ def count_outcomes(score: SystemScore) -> tuple[int, int, int]:
     return helped, len(score.gains) - helped - hurt, hurt
 
 
-def draw_gains(score: SystemScore, reach: tuple[float, float], size: Size) -> Gains:
-    """What each question gained or lost in points, most helped first; *reach* is the least and most of any system."""
-    height = 260.0 if size is Size.WIDE else 220.0
-    left, right = 44.0, size.width - 4.0
-    up = make_axis((100 * gain for gain in reach), height - 8.0, 8.0, count=4)
-    gains = sorted((100 * gain for gain in score.gains.values()), reverse=True)
-    shared = max(1, ceil(len(gains) * _NARROWEST / (right - left)))
-    each = (right - left) / max(1, len(gains))
-    paths: dict[bool, list[str]] = {True: [], False: []}
-    for start in range(0, len(gains), shared):
-        part = gains[start : start + shared]
-        mean = sum(part) / len(part)
-        if abs(mean) > 100 * TOLERANCE:
-            x = round(left + each * (start + len(part) / 2), 1)
-            paths[mean > 0].append(f"M{x:g} {up.place(0.0):g}V{up.place(mean):g}")
-    # A gap between strokes while there is room for one, and none so thick that a few look like blocks.
-    stroke = round(min(28.0, each * shared * (0.8 if each * shared > 4 else 1.0)), 2)
-    helped, hurt = "".join(paths[True]), "".join(paths[False])
-    return Gains(size, size.width, height, left, right, up, helped, hurt, stroke, shared)
+def make_gains_axis(comparison: Comparison) -> Axis:
+    """The upright axis on which the gains of every system's questions are drawn, in points."""
+    return make_axis(
+        (100 * gain for score in comparison.challengers for gain in score.gains.values()),
+        GAINS_HEIGHT - 8.0,
+        8.0,
+        count=4,
+    )
 
 
-class Box(NamedTuple):
-    """A rectangle."""
+def draw_gains(score: SystemScore, up: Axis) -> tuple[str, str]:
+    """The paths of the questions that were helped and of those that were hurt: a step each, most helped first.
 
-    left: float
-    top: float
-    right: float
-    bottom: float
+    A question is 1 wide, so that the chart is as wide as there are questions.
+    """
+    heights = sorted(up.place(100 * gain) for gain in score.gains.values())
+    zero = up.place(0.0)
+    helped, hurt = [y for y in heights if y < zero], [y for y in heights if y > zero]
+    return _draw_steps(helped, 0, zero), _draw_steps(hurt, len(heights) - len(hurt), zero)
+
+
+def _draw_steps(heights: Sequence[float], start: int, zero: float) -> str:
+    steps, end = "", start
+    for height, questions in groupby(heights):
+        end += len(list(questions))
+        steps += f"V{height:g}H{end}"
+    return f"M{start} {zero:g}{steps}V{zero:g}Z" if steps else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +181,6 @@ class Scatter:
 
     name: str
     unit: str
-    width: float
-    height: float
-    area: Box
     across: Axis
     up: Axis
     points: tuple[Point, ...]
@@ -311,14 +212,12 @@ def draw_scatter(
     format_cost: Callable[[float | None], str],
 ) -> Scatter:
     """nDCG@10 against the *cost* of each system."""
-    width, height = _COST_SIZE
-    area = Box(48.0, 20.0, width - 14.0, height - 44.0)
     ranked = [(number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)]
     known = [(number, score, paid) for number, score, paid in ranked if figures.is_known(paid)]
     # Some room around, so that no point lies upon an axis.
-    across = make_axis([paid for _, _, paid in known], area.left + 12.0, area.right - 12.0)
+    across = make_axis([paid for _, _, paid in known], AREA.left + 12.0, AREA.right - 12.0)
     qualities = [score.means[PRIMARY] for _, score, _ in known]
-    up = make_axis(qualities, area.bottom - 12.0, area.top + 12.0, zero=False)
+    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, zero=False)
     points = tuple(
         Point(
             number=number,
@@ -337,14 +236,11 @@ def draw_scatter(
     return Scatter(
         name=name,
         unit=unit,
-        width=width,
-        height=height,
-        area=area,
         across=across,
         up=up,
         points=points,
-        marks=mark_points(points, area),
-        frontier=f"M{best[0].x:g} {best[0].y:g}{steps}H{area.right:g}" if best else "",
+        marks=mark_points(points),
+        frontier=f"M{best[0].x:g} {best[0].y:g}{steps}H{AREA.right:g}" if best else "",
         unknown=tuple(score.name for _, score, paid in ranked if not figures.is_known(paid)),
     )
 
@@ -358,31 +254,30 @@ def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[in
     return frontier
 
 
-def mark_points(points: Iterable[Point], area: Box) -> tuple[Mark, ...]:
-    """The marks of all *points* within *area*; those that would lie upon each other share one, in their midst."""
+def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
+    """The marks of all *points*; those that would lie upon each other share one, in their midst."""
     marks: list[Mark] = []
     for point in points:
-        mark = _make_mark([point], area)
+        mark = _make_mark([point])
         while covered := [other for other in marks if other.covers(mark)]:
             marks = [other for other in marks if other not in covered]
-            mark = _make_mark([*mark.points, *(it for other in covered for it in other.points)], area)
+            mark = _make_mark([*mark.points, *(it for other in covered for it in other.points)])
         marks.append(mark)
     return tuple(marks)
 
 
-def _make_mark(points: Iterable[Point], area: Box) -> Mark:
+def _make_mark(points: Iterable[Point]) -> Mark:
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
-    font = _BOLD * MARK_FONT
-    text = figures.fit_text(_join_numbers([point.number for point in ordered]), (area.right - area.left) / font - 1.0)
-    width = max(MARK, round(font * figures.estimate_width(text) + 6.0, 1))
+    text = figures.shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH)
+    width = max(MARK, _CHARACTER * len(text) + 6.0)
     middle = sum(point.x for point in ordered) / len(ordered)
     return Mark(
         points=ordered,
         kind=ordered[0].kind if len(kinds) == 1 else "mixed",
         title="; ".join(point.title for point in ordered),
         text=text,
-        x=round(min(max(middle, area.left + width / 2), area.right - width / 2), 1),
+        x=round(min(max(middle, AREA.left + width / 2), AREA.right - width / 2), 1),
         y=round(sum(point.y for point in ordered) / len(ordered), 1),
         width=width,
     )

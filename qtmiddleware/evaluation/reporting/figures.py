@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Final, TypeGuard
-from unicodedata import combining, east_asian_width
 
 from qtmiddleware.evaluation import DEEP, PRIMARY, Comparison, Difference, SystemScore
 
@@ -22,9 +21,6 @@ _UNSHOWABLE: Final = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _ELLIPSIS: Final = "…"
-_SLIM, _NARROW, _CAPITAL, _WIDE = 0.36, 0.63, 0.78, 1.15
-_THIN: Final = frozenset(" ,.:'|ijl")
-_BROAD: Final = frozenset("MWmw@%—…")
 
 
 def is_known(number: float | None) -> TypeGuard[float]:
@@ -121,35 +117,6 @@ def shorten_start(text: str, length: int) -> str:
     if len(whole) <= length and len(text) <= 4 * length:
         return whole
     return _ELLIPSIS + whole[1 - length :].lstrip()
-
-
-def estimate_width(text: str) -> float:
-    """How wide *text* is at most, about, in units of the font's size, whatever the font; bold takes a tenth more."""
-    return sum(_estimate_character(character) for character in text)
-
-
-def fit_text(text: str, width: float) -> str:
-    """The start of the cleaned *text*, at most *width* wide in units of the font's size."""
-    whole = shorten(text, max(2, int(width / 0.2)))
-    if estimate_width(whole) <= width:
-        return whole
-    left = width - _WIDE
-    for place, character in enumerate(whole):
-        left -= _estimate_character(character)
-        if left < 0:
-            return whole[:place].rstrip() + _ELLIPSIS
-    return whole
-
-
-def _estimate_character(character: str) -> float:
-    if combining(character):
-        return 0.0
-    # Signs outside of the first plane are mostly pictures.
-    if character in _BROAD or east_asian_width(character) in "WF" or ord(character) > 0xFFFF:
-        return _WIDE
-    if character in _THIN:
-        return _SLIM
-    return _NARROW if character.isascii() and not character.isupper() else _CAPITAL
 
 
 @dataclass(frozen=True, slots=True)

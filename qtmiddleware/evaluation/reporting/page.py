@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
@@ -23,12 +24,16 @@ _POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:;
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """One system looked at closely; *outcomes* are how many questions were helped, unchanged and hurt."""
+    """One system looked at closely; *outcomes* are how many questions were helped, unchanged and hurt.
+
+    *helped* and *hurt* are the paths of what they gained and lost.
+    """
 
     place: int
     score: SystemScore
     outcomes: tuple[int, int, int]
-    charts: tuple[charts.Gains, ...]
+    helped: str
+    hurt: str
     longest_ms: float
     worst: tuple[verdicts.HurtQuestion, ...]
 
@@ -46,7 +51,8 @@ def page(comparison: Comparison, data: Dataset | None = None) -> str:
     """
     template, raw = _load_template()
     finder = verdicts.HurtFinder(comparison, data)
-    details = _describe_systems(comparison, finder)
+    up = charts.make_gains_axis(comparison)
+    details = list(_describe_systems(comparison, finder, up))
     # The chosen system's panel is the one that is seen.
     chosen = (f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n" for it in details)
     style = _read_file("page.css") + "".join(chosen)
@@ -57,7 +63,9 @@ def page(comparison: Comparison, data: Dataset | None = None) -> str:
         classify=partial(charts.classify, comparison),
         best=verdicts.find_foremost(comparison),
         has_winner=verdicts.find_winner(comparison) is not None,
-        bars=[charts.draw_bars(comparison, size) for size in charts.Size],
+        ranked=charts.rank_systems(comparison),
+        quality=charts.make_quality_axis(comparison),
+        up=up,
         costs=charts.draw_costs(comparison),
         columns=figures.choose_columns(comparison),
         gain=figures.GAIN,
@@ -96,18 +104,16 @@ def _typeset(number: str) -> str:
     return number.replace("-", "\N{MINUS SIGN}")
 
 
-def _describe_systems(comparison: Comparison, finder: verdicts.HurtFinder) -> tuple[Detail, ...]:
-    """Every challenger looked at closely, all on one scale."""
-    every = [gain for score in comparison.challengers for gain in score.gains.values()]
-    reach = min(every, default=0.0), max(every, default=0.0)
-    return tuple(
-        Detail(
+def _describe_systems(comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis) -> Iterator[Detail]:
+    """Yield every challenger looked at closely, all on one scale."""
+    for place, score in enumerate(comparison.challengers):
+        helped, hurt = charts.draw_gains(score, up)
+        yield Detail(
             place=place,
             score=score,
             outcomes=charts.count_outcomes(score),
-            charts=tuple(charts.draw_gains(score, reach, size) for size in charts.Size),
+            helped=helped,
+            hurt=hurt,
             longest_ms=max((it.p95 for it in score.stages_ms.values() if figures.is_known(it.p95)), default=0.0) or 1.0,
             worst=finder.find(score),
         )
-        for place, score in enumerate(comparison.challengers)
-    )

@@ -62,11 +62,11 @@ READ = """
     h1 | .lede | .kicker | .notes li | .tile dt | .tile dd | .tile .more | section > p | .legend li |
     .chooser label | .chooser input:checked + label | thead th | tbody td |
     tbody tr.better th | small | tbody tr.worse th | caption | .loss | .asked | .aside | .weight | .found li |
-    .found .relevant | .tag | h5 | .method dd | .meanings dd | svg .name | svg .gain | svg .tick |
+    .found .relevant | .tag | h5 | .method dd | .meanings dd | .bars .value | .bars .gain | svg .tick |
     svg .better .number | svg .same .number | svg .worse .number | svg .base .number |
     ol.numbers li | svg .axis | code
 """
-DRAWN = [".better .bar", ".worse .bar", ".base .bar", ".scatter .better rect", ".stages .p50"]
+DRAWN = [".better .bar", ".worse .bar", ".base .bar", ".helped", ".hurt", ".scatter .better rect", ".stages .p50"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -79,12 +79,11 @@ def test_it_opens_quietly_from_a_file_and_asks_the_network_for_nothing(opened: O
 @pytest.mark.parametrize("viewport", [{"width": 1200, "height": 900}, PHONE])
 def test_every_chart_has_a_mark_for_each_system(opened: Open, viewport: dict[str, int]) -> None:
     shown = opened(viewport=viewport)
-    assert len(boxes(shown, "svg.bars")) == 1
-    assert len(boxes(shown, "svg.bars .bar")) == 7
+    assert len(boxes(shown, "table.bars .bar")) == 7
     assert len(boxes(shown, "svg.scatter")) == 2
     assert len(boxes(shown, "svg.scatter rect")) == 14
     assert len(boxes(shown, "ol.numbers li")) == 14
-    assert len(boxes(shown, "svg.wins")) == 1
+    assert len(boxes(shown, "svg.gains")) == 1
     assert len(boxes(shown, "table.all tbody tr")) == 7
 
 
@@ -94,7 +93,7 @@ def test_no_text_of_a_chart_lies_upon_another(opened: Open, found: Comparison) -
     for width in (1200, 760, 375):
         shown.set_viewport_size({"width": width, "height": 900})
         assert len(boxes(shown, "svg.scatter .number")) >= len(boxes(shown, "svg.scatter")) > 0
-        for selector in ("svg.bars text", "svg.scatter text", "ol.numbers bdi"):
+        for selector in ("table.bars :is(th, .value, .gain, text)", "svg.scatter text", "ol.numbers bdi"):
             assert not [pair for pair in combinations(boxes(shown, selector), 2) if overlap(*pair)]
 
 
@@ -172,7 +171,7 @@ def test_a_hurt_question_opens_by_keyboard(opened: Open) -> None:
 
 def test_where_scripts_are_forbidden_it_can_be_read_and_a_system_chosen(opened: Open) -> None:
     shown = opened(java_script_enabled=False)
-    assert len(boxes(shown, "svg.bars .bar")) == 7
+    assert len(boxes(shown, "table.bars .bar")) == 7
     assert len(boxes(shown, "table.all thead th")) == 14
     shown.locator("label[for=system-3]").click()
     assert panels(shown) == ["panel-3"]

@@ -5,28 +5,28 @@ import re
 from dataclasses import replace
 from itertools import combinations, pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qtmiddleware.evaluation import PRIMARY
 from qtmiddleware.evaluation.reporting.charts import (
+    AREA,
     MARK,
-    Box,
     Point,
-    Size,
-    count_outcomes,
-    draw_bars,
+    classify,
     draw_costs,
     draw_gains,
     find_frontier,
     make_axis,
+    make_gains_axis,
+    make_quality_axis,
     mark_points,
+    rank_systems,
 )
 from tests.support.report_world import comparison, run, score, several
 
 NUMBERS = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=8)
 SHARES = st.floats(-0.5, 0.5)
-AREA = Box(48.0, 20.0, 366.0, 286.0)
 
 
 def numbered(number: int, x: float, y: float) -> Point:
@@ -53,7 +53,7 @@ def test_an_axis_is_marked_where_a_reader_would() -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.floats(60, 354), st.floats(32, 274)), max_size=40))
 def test_every_point_has_its_number_in_a_mark_that_lies_on_no_other(places: list[tuple[float, float]]) -> None:
-    marks = mark_points([numbered(number, x, y) for number, (x, y) in enumerate(places, 1)], AREA)
+    marks = mark_points([numbered(number, x, y) for number, (x, y) in enumerate(places, 1)])
     assert sorted(point.number for mark in marks for point in mark.points) == list(range(1, len(places) + 1))
     for mark in marks:
         assert AREA.left <= mark.x - mark.width / 2 + 0.1
@@ -63,10 +63,10 @@ def test_every_point_has_its_number_in_a_mark_that_lies_on_no_other(places: list
 
 def test_points_upon_each_other_share_one_mark() -> None:
     points = [numbered(1, 300.0, 50.0), numbered(2, 100.0, 90.0), numbered(3, 104.0, 93.0), numbered(5, 102.0, 93.0)]
-    alone, shared = mark_points([*points[:3], replace(points[3], kind="better")], AREA)
+    alone, shared = mark_points([*points[:3], replace(points[3], kind="better")])
     assert (alone.text, alone.kind, alone.width) == ("1", "same", MARK)
     assert (shared.text, shared.kind, shared.x, shared.y) == ("2, 3, 5", "mixed", 102.0, 92.0)
-    (many,) = mark_points([numbered(number, 350.0, 90.0) for number in range(2, 30)], AREA)
+    (many,) = mark_points([numbered(number, 350.0, 90.0) for number in range(2, 30)])
     assert many.text == "2–29"
 
 
@@ -83,21 +83,21 @@ def test_the_frontier_is_what_nothing_as_cheap_beats(points: list[tuple[float, f
     assert len(found) == len(best)
 
 
-def test_bars_are_ordered_and_coloured_by_what_is_more_than_chance() -> None:
-    found = draw_bars(several(), Size.WIDE)
-    assert [bar.value for bar in found.bars] == sorted((bar.value for bar in found.bars), reverse=True)
-    kinds = {bar.name: bar.kind for bar in found.bars}
-    assert (kinds["raw"], kinds["system 0"], kinds["system 1"], kinds["system 2"]) == (
-        "base",
-        "same",
-        "worse",
-        "better",
-    )
-    base = next(bar for bar in found.bars if bar.kind == "base")
-    assert found.line.startswith(f"M{found.left + base.width:g} ")
-    for bar in found.bars:
-        if bar.low is not None and bar.high is not None:
-            assert bar.low <= found.left + bar.width <= bar.high
+def test_systems_are_ordered_and_coloured_by_what_is_more_than_chance() -> None:
+    found = several()
+    ranked = rank_systems(found)
+    assert [score.means[PRIMARY] for score in ranked] == sorted((it.means[PRIMARY] for it in ranked), reverse=True)
+    kinds = [classify(found, found[name]) for name in ("raw", "system 0", "system 1", "system 2")]
+    assert kinds == ["base", "same", "worse", "better"]
+
+
+def test_the_axis_of_quality_holds_every_interval() -> None:
+    found = several()
+    axis = make_quality_axis(found)
+    base = found["raw"].means[PRIMARY]
+    for it in found.challengers:
+        low, value, high = base + it.difference.low, it.means[PRIMARY], base + it.difference.high
+        assert 0.0 < axis.place(low) < axis.place(value) < axis.place(high) <= 100.0
 
 
 def test_systems_are_numbered_by_quality_and_those_without_a_price_are_named() -> None:
@@ -112,20 +112,27 @@ def test_systems_are_numbered_by_quality_and_those_without_a_price_are_named() -
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(SHARES, min_size=1, max_size=400), st.sampled_from(Size))
-def test_strokes_stand_for_all_questions_that_changed(gained: list[float], size: Size) -> None:
+@given(st.lists(SHARES, min_size=1, max_size=400))
+def test_every_question_is_a_step_as_high_as_what_it_gained_or_lost(gained: list[float]) -> None:
     system = score("ours", {str(place): gain for place, gain in enumerate(gained)})
-    found = draw_gains(system, (min(gained), max(gained)), size)
-    helped, same, hurt = count_outcomes(system)
-    assert (helped + same + hurt, found.shared >= 1) == (len(gained), True)
-    if found.shared == 1:
-        assert (found.helped.count("M"), found.hurt.count("M")) == (helped, hurt)
-    places = [float(place) for place in re.findall(r"[-\d.]+", found.helped + found.hurt)]
-    assert all(0.0 <= place <= size.width for place in places)
+    up = make_gains_axis(comparison(system))
+    helped, hurt = draw_gains(system, up)
+    drawn = [list(map(float, re.findall(r"[-\d.]+", path))) for path in (helped, hurt)]
+    for path in filter(None, drawn):
+        left, zero, *steps, end = path
+        assert zero == end == up.place(0.0)
+        ends = steps[1::2]
+        assert [left, *ends] == sorted({left, *ends})
+        assert 0.0 <= left < ends[-1] <= len(gained)
+    highest, deepest = up.place(100 * max(gained)), up.place(100 * min(gained))
+    if helped:
+        assert drawn[0][2] == highest
+    if hurt:
+        assert drawn[1][-3] == deepest
+        assert drawn[1][-2] == len(gained)
 
 
-def test_strokes_too_thin_to_see_are_shared() -> None:
-    many = score("ours", {str(place): (place - 750) / 1500 for place in range(1500)})
-    found = draw_gains(many, (-0.5, 0.5), Size.WIDE)
-    assert found.shared == 6
-    assert found.helped.count("M") + found.hurt.count("M") == pytest.approx(250, abs=1)
+def test_equal_questions_share_a_step() -> None:
+    system = score("ours", {"a": 0.2, "b": 0.2, "c": 0.0, "d": -0.1})
+    helped, hurt = draw_gains(system, make_gains_axis(comparison(system)))
+    assert (helped, hurt) == ("M0 157.3V8H2V157.3Z", "M3 157.3V232H4V157.3Z")

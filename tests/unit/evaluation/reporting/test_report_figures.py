@@ -95,12 +95,6 @@ def test_a_short_text_is_not_longer_than_asked(text: str, length: int) -> None:
         assert short.endswith("…")
 
 
-@settings(deadline=None)
-@given(st.text(max_size=300), st.floats(2, 60))
-def test_a_fitted_text_is_not_wider_than_asked(text: str, width: float) -> None:
-    assert figures.estimate_width(figures.fit_text(text, width)) <= width + 1e-9
-
-
 def test_right_to_left_text_and_joined_pictures_stay_as_they_are() -> None:
     text = "שלום می‌خواهم 👩‍👩‍👧 combined"
     assert figures.clean_text(text) == text

@@ -200,7 +200,7 @@ def test_no_figure_breaks_a_chart(
         if name in ("d", "x", "y", "x1", "x2", "y1", "y2", "width", "cx", "cy")
     ]
     for value in drawn:
-        for number in re.findall(r"[^MLVHvh, ]+", value):
+        for number in re.findall(r"[^MLVHvhZ%, ]+", value):
             assert math.isfinite(float(number)) or number == "device-width"
 
 
