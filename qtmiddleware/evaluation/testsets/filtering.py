@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 from qtmiddleware.preprocessing import LANGUAGES, detect_language
 from qtmiddleware.preprocessing.lexicon import load
-from qtmiddleware.preprocessing.text import clean, fold_accents, is_blank, split_tokens
+from qtmiddleware.preprocessing.text import fold_accents, is_blank, split_tokens
 from qtmiddleware.transforms.chatter import is_refusal
 from qtmiddleware.transforms.guard import is_other_script
 
@@ -52,24 +51,8 @@ _WORDS: Final = re.compile(r"[\w'’]+")
 _GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A question and its answer as the model wrote them, on one line each."""
-
-    question: str = field(repr=False)
-    answer: str = field(repr=False)
-
-    @classmethod
-    def read(cls, given: dict[str, Any]) -> Written:
-        """Return what a reply's members hold; empty where something else than a text stands there."""
-        return cls(
-            *(clean(value) if isinstance(value := given.get(name), str) else "" for name in ("question", "answer"))
-        )
-
-
-def find_fault(written: Written, text: str) -> str:
-    """Return in one word why the question is of no use for a passage of *text*; empty where it is."""
-    question, answer = written.question, written.answer
+def find_fault(question: str, answer: str, text: str) -> str:
+    """Return in one word why the *question* is of no use for a passage of *text*; empty where it is."""
     if is_refusal(question, text) or is_refusal(answer, text):
         return "refused"
     if is_blank(question) or is_blank(answer):

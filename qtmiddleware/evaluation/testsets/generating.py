@@ -11,9 +11,10 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Dataset, Question
 from qtmiddleware.evaluation.prompt_runner import PromptRunner, parse_object
 from qtmiddleware.evaluation.prompts import CHECK, QUESTION, build_check_prompt, build_question_prompt, cut_text
-from qtmiddleware.evaluation.testsets.filtering import Written, extract_key, find_check_fault, find_fault
+from qtmiddleware.evaluation.testsets.filtering import extract_key, find_check_fault, find_fault
 from qtmiddleware.evaluation.testsets.passages import MIN_WORDS, Relevance, draw_passages
-from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply
+from qtmiddleware.preprocessing.text import clean
+from qtmiddleware.protocols import LanguageModel, Passage, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
 
@@ -74,23 +75,26 @@ def generate(
         raise ConfigError(f"count must be at least 1, not {count}", path="count", value=count, allowed=">= 1")
     if len({passage.id for passage in passages}) < len(passages):
         raise ConfigError("two of the passages have the same id", path="passages")
-    asking = PromptRunner(model, timeout, concurrency)
+    runner = PromptRunner(model, timeout, concurrency)
     drawn = draw_passages(passages, seed)[: ATTEMPTS * count]
     if not drawn:
         raise ConfigError(
             f"none of the {len(passages)} passages can be asked about: each needs {MIN_WORDS} words in whole phrases",
             path="passages",
         )
-    writing = _Writing(asking, model.name, Relevance(passages))
-    while len(writing.questions) < count and writing.asked < len(drawn) and not writing.is_over:
+    written = _Written(model.name, Relevance(passages))
+    while len(written.questions) < count and written.asked < len(drawn):
         # Never more than are missing: so the same are asked about however many at a time.
-        wave = min(concurrency, count - len(writing.questions))
-        writing.write(drawn[writing.asked : writing.asked + wave])
+        wave = min(concurrency, count - len(written.questions))
+        for draft in _write_drafts(drawn[written.asked : written.asked + wave], runner):
+            written.settle(draft)
         if progress is not None:
-            progress(len(writing.questions), count)
-    writing.require_replies()
-    dataset = Dataset(name, tuple(passages), tuple(writing.questions), writing.qrels)
-    return Generated(dataset, writing.asked, dict(writing.dropped.most_common()), asking.cost_usd)
+            progress(len(written.questions), count)
+        if written.is_in_vain:
+            break
+    written.report_failure()
+    dataset = Dataset(name, tuple(passages), tuple(written.questions), written.qrels)
+    return Generated(dataset, written.asked, dict(written.dropped.most_common()), runner.cost_usd)
 
 
 @dataclass(slots=True)
@@ -98,100 +102,95 @@ class _Draft:
     """What came of one passage: a question with its check, a *fault* in one word, or the *error* of the model."""
 
     passage: Passage
-    written: Written | None = None
+    question: str = ""
+    answer: str = ""
     quote: str = ""
     fault: str = ""
     error: ModelError | None = None
 
-    def read_question(self, reply: Reply) -> None:
-        given = parse_object(reply, [field.name for field in QUESTION.fields])
-        if given:
-            self.written = Written.read(given)
-            self.fault = find_fault(self.written, cut_text(self.passage))
+    def read_question(self, reply: Reply | ModelError) -> None:
+        if isinstance(reply, ModelError):
+            self.fault, self.error = reply.reason, reply
+        elif given := parse_object(reply, [field.name for field in QUESTION.fields]):
+            self.question, self.answer = _read_line(given["question"]), _read_line(given["answer"])
+            self.fault = find_fault(self.question, self.answer, cut_text(self.passage))
         elif is_refusal(reply.text, self.passage.text):
             self.fault = "refused"
         else:
             self.fault = "truncated" if reply.truncated else "unparsable"
 
-    def read_check(self, reply: Reply) -> None:
-        given = parse_object(reply, [field.name for field in CHECK.fields])
-        self.fault = find_check_fault(given, cut_text(self.passage)) if given else "unchecked"
-        self.quote = str(given.get("quote", ""))
+    def read_check(self, reply: Reply | ModelError) -> None:
+        if isinstance(reply, ModelError):
+            self.fault, self.error = reply.reason, reply
+        elif given := parse_object(reply, [field.name for field in CHECK.fields]):
+            self.fault = find_check_fault(given, cut_text(self.passage))
+            self.quote = str(given["quote"])
+        else:
+            self.fault = "unchecked"
+
+
+def _read_line(value: object) -> str:
+    return clean(value) if isinstance(value, str) else ""
+
+
+def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
+    """Return what comes of each of *passages*: a question is asked for, and what is one is checked."""
+    drafts = [_Draft(passage) for passage in passages]
+    for draft, reply in zip(drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True):
+        draft.read_question(reply)
+    checked = [draft for draft in drafts if not draft.fault]
+    prompts = [build_check_prompt(draft.passage, draft.question) for draft in checked]
+    for draft, reply in zip(checked, runner.run(prompts), strict=True):
+        draft.read_check(reply)
+    return drafts
 
 
 @dataclass(slots=True)
-class _Writing:
-    """Asks about passages and keeps what is of use."""
+class _Written:
+    """The questions that are kept, their judgements, and how often the model failed in a row until now."""
 
-    asking: PromptRunner
     model: str
     relevance: Relevance
-    asked: int = 0
     questions: list[Question] = field(default_factory=list)
     qrels: dict[str, dict[str, int]] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
-    is_over: bool = False
-    _known: set[frozenset[str]] = field(default_factory=set)
-    _failures: int = 0
-    _error: ModelError | None = None
+    asked: int = 0
+    failures: int = 0
+    error: ModelError | None = None
+    _keys: set[frozenset[str]] = field(default_factory=set)
 
-    def write(self, passages: Sequence[Passage]) -> None:
-        """Ask for a question about each of *passages*, then whether it is answered there; keep the good ones."""
-        drafts = [_Draft(passage) for passage in passages]
-        self._ask(drafts, [build_question_prompt(draft.passage) for draft in drafts], _Draft.read_question)
-        rest = [draft for draft in drafts if draft.written and not draft.fault]
-        prompts = [build_check_prompt(draft.passage, draft.written.question) for draft in rest if draft.written]
-        self._ask(rest, prompts, _Draft.read_check)
-        for draft in drafts:
-            if not self.is_over:
-                self._settle(draft)
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether the model need not be asked again: its key is refused, or it failed too often in a row."""
+        return self.error is not None and (self.error.reason == "unauthorized" or self.failures >= MOST_FAILURES)
 
-    def _ask(self, drafts: Sequence[_Draft], prompts: Sequence[Prompt], read: Callable[[_Draft, Reply], None]) -> None:
-        for draft, reply in zip(drafts, self.asking.run(prompts), strict=True):
-            if isinstance(reply, ModelError):
-                draft.error = reply
-            else:
-                read(draft, reply)
-
-    def _settle(self, draft: _Draft) -> None:
+    def settle(self, draft: _Draft) -> None:
         """Keep the question of *draft*, or count why not."""
         self.asked += 1
-        self._count_failure(draft)
-        key = extract_key(draft.written.question) if draft.written else frozenset()
-        fault = draft.error.reason if draft.error else draft.fault or ("duplicate" if key in self._known else "")
-        if fault or draft.written is None:
+        self.error = draft.error
+        # Where it wrote a question it does not fail all the time.
+        self.failures = self.failures + 1 if draft.error and not draft.question else 0
+        key = extract_key(draft.question)
+        fault = draft.fault or ("duplicate" if key in self._keys else "")
+        if fault:
             self.dropped[fault] += 1
             return
-        self._known.add(key)
+        self._keys.add(key)
         id_ = f"s{len(self.questions) + 1}"
-        written, passage = draft.written, draft.passage
-        metadata = {"synthetic": True, "answer": written.answer, "passage": passage.id, "model": self.model}
-        self.questions.append(Question(id_, written.question, metadata=metadata))
-        self.qrels[id_] = dict.fromkeys(self.relevance.find_relevant(passage, draft.quote), 1)
+        metadata = {"synthetic": True, "answer": draft.answer, "passage": draft.passage.id, "model": self.model}
+        self.questions.append(Question(id_, draft.question, metadata=metadata))
+        self.qrels[id_] = dict.fromkeys(self.relevance.find_relevant(draft.passage, draft.quote), 1)
 
-    def _count_failure(self, draft: _Draft) -> None:
-        """Raise the model's error where asking on is in vain, or end there if there are questions."""
-        error = draft.error
-        if error is None:
-            self._failures = 0
+    def report_failure(self) -> None:
+        """Raise the model's own error where it gave nothing but that, and log it where it was given up later."""
+        if self.error is None:
             return
-        self._error = error
-        # Where it wrote a question it did not fail all the time.
-        self._failures = self._failures + 1 if draft.written is None else 1
-        if self._failures < MOST_FAILURES and error.reason != "unauthorized":
-            return
-        if not self.questions:
-            raise error
-        self.is_over = True
-        logger.warning(
-            "the model was given up after %d questions, failing for %d passages in a row (%s: %s)",
-            len(self.questions),
-            self._failures,
-            error.reason,
-            error,
-        )
-
-    def require_replies(self) -> None:
-        """Raise the model's own error where it failed for every passage."""
-        if self._error is not None and self._failures == self.asked:
-            raise self._error
+        if not self.questions and (self.is_in_vain or self.failures == self.asked):
+            raise self.error
+        if self.is_in_vain:
+            logger.warning(
+                "the model was given up after %d questions (%s: %s)",
+                len(self.questions),
+                self.error.reason,
+                self.error,
+            )

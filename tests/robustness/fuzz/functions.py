@@ -14,7 +14,7 @@ from qtmiddleware.evaluation.judging import parse_opinion
 from qtmiddleware.evaluation.prompt_runner import parse_object
 from qtmiddleware.evaluation.reporting.figures import clean_text, shorten, shorten_start
 from qtmiddleware.evaluation.reporting.markdown import escape_text
-from qtmiddleware.evaluation.testsets.filtering import Written, find_check_fault, find_fault
+from qtmiddleware.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.evaluation.testsets.passages import is_prose
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
 from qtmiddleware.preprocessing.text import clean, normalise, split_tokens
@@ -123,7 +123,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "a streamed body": _quietly(_streamed),
     "opinion of a judge": _quietly(lambda text: parse_opinion(Reply(text))),
     "members of a reply": _quietly(lambda text: parse_object(Reply(text), ("a",))),
-    "faults of a question": _quietly(lambda text: find_fault(Written(question=text[:300], answer=text[:2_000]), text)),
+    "faults of a question": _quietly(lambda text: find_fault(text[:300], text[:2_000], text)),
     "faults of a check": _quietly(lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)),
     "is_prose": _quietly(is_prose),
     "score_bm25": _quietly(lambda text: score_bm25(text, [text, "a"])),

@@ -11,7 +11,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.evaluation.judging import parse_opinion
 from qtmiddleware.evaluation.prompt_runner import parse_object
-from qtmiddleware.evaluation.testsets.filtering import Written, find_check_fault, find_fault
+from qtmiddleware.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.rag.answering.reading import AnswerReader
@@ -112,6 +112,5 @@ def test_a_judge_and_a_writer_of_questions_who_say_anything_fail_as_models_do() 
             parse_object(reply, ("question", "answer"))
     for hostile in SHORT:
         text = hostile.text
-        written = Written(question=text, answer=text)
-        assert isinstance(find_fault(written, text), str)
+        assert isinstance(find_fault(text, text, text), str)
         assert isinstance(find_check_fault({"quote": text, "answers": text}, text), str)

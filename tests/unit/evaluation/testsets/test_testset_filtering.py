@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from qtmiddleware.evaluation import Dataset
 from qtmiddleware.evaluation.testsets.filtering import (
-    Written,
     extract_key,
     find_fault,
     is_copied,
@@ -155,7 +154,7 @@ def test_wordings_of_one_question_have_one_key() -> None:
 @settings(deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
 def test_any_question_has_a_fault_or_none_and_nothing_raises(question: str, answer: str, text: str) -> None:
-    fault = find_fault(Written.read({"question": question, "answer": answer}), text)
+    fault = find_fault(question, answer, text)
     assert fault == "" or fault.replace("_", "").isalpha()
     extract_key(question)
     is_quoted(question, normalize(text))
@@ -193,7 +192,7 @@ def test_enormous_texts_are_read_in_no_time(fill: str) -> None:
     text = f"{CLIMATE}{fill * 50_000}x"
     assert is_prose(text)
     is_quoted(text[:65_536], normalize(CLIMATE))
-    find_fault(Written.read({"question": text, "answer": text}), text)
+    find_fault(text, text, text)
 
 
 @pytest.mark.parametrize(
@@ -217,5 +216,5 @@ def test_headings_and_tables_of_contents_are_no_prose(text: str) -> None:
 def test_hardly_a_question_of_people_is_taken_for_a_bad_one(name: str) -> None:
     data = Dataset.load(SHARED / "data" / name)
     texts = {passage.id: passage.text for passage in data.passages}
-    faults = [find_fault(Written(it.text, "An answer."), texts[next(iter(data.qrels[it.id]))]) for it in data.questions]
+    faults = [find_fault(it.text, "An answer.", texts[next(iter(data.qrels[it.id]))]) for it in data.questions]
     assert sum(map(bool, faults)) <= 0.05 * len(faults)
