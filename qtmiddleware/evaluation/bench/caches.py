@@ -62,7 +62,13 @@ class CacheFile:
         self._path = Path(path).expanduser()
         self._lock = Lock()
         with self._translate_errors():
-            self._connection: sqlite3.Connection | None = self._open()
+            make_file(self._path)
+            self._connection: sqlite3.Connection = connect_file(str(self._path), timeout=BUSY_SECONDS)
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
 
     def __repr__(self) -> str:
         return f"CacheFile({str(self._path)!r})"
@@ -71,16 +77,12 @@ class CacheFile:
     def connection(self) -> Iterator[sqlite3.Connection]:
         """Lend the connection to one thread at a time; raises `StoreError`."""
         with self._lock, self._translate_errors():
-            if self._connection is None:
-                raise StoreError(f"{self._path} is closed")
             yield self._connection
 
     def close(self) -> None:
         """Close the file; closing twice does no harm."""
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+            self._connection.close()
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -96,19 +98,11 @@ class CacheFile:
             cause = None if is_damage(error) else error
             raise StoreError(f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}") from cause
 
-    def _open(self) -> sqlite3.Connection:
-        make_file(self._path)
-        connection: sqlite3.Connection = connect_file(str(self._path), timeout=BUSY_SECONDS)
-        try:
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def _prepare(self) -> None:
+        connection = self._connection
         if not is_empty(connection):
-            self._check(connection)
+            # Before anything in it is changed.
+            self._check()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
         connection.execute("PRAGMA synchronous = NORMAL")
         use_write_ahead_log(connection)
@@ -117,15 +111,15 @@ class CacheFile:
             # Of two processes that come at once the second finds it made.
             for statement in _SCHEMA if is_empty(connection) else ():
                 connection.execute(statement)
-        self._check(connection)
+        self._check()
 
-    def _check(self, connection: sqlite3.Connection) -> None:
-        if read_mark(connection) != (APPLICATION_ID, VERSION):
+    def _check(self) -> None:
+        if read_mark(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is no cache of this version of qtmiddleware; it was left as it is: move it away, or "
                 "name another folder"
             )
-        check_layout(connection, _SCHEMA)
+        check_layout(self._connection, _SCHEMA)
 
 
 class CachedEmbedder:
@@ -189,14 +183,14 @@ class CachedEmbedder:
 
     def _look_up(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
         found: dict[str, list[float]] = {}
-        replayed = {} if self._replayed is None else self._replayed
         with self._file.connection() as connection:
             for text, key in keys.items():
                 row = connection.execute("SELECT vector, seconds FROM vectors WHERE key = ?", (key,)).fetchone()
                 vector = _unpack(row[0], self.dimension) if row else None
                 if vector is not None and isinstance(row[1], float):
                     found[text] = vector
-                    replayed[text] = row[1]
+                    if self._replayed is not None:
+                        self._replayed[text] = row[1]
         return found
 
 
