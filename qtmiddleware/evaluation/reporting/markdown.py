@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from qtmiddleware.evaluation import PRIMARY, Comparison, Dataset, SystemScore
+from qtmiddleware.evaluation import PRIMARY, Comparison, Dataset, Percentiles
 from qtmiddleware.evaluation.reporting import figures
 from qtmiddleware.evaluation.reporting.figures import choose_columns, headings, rows
 from qtmiddleware.evaluation.reporting.verdicts import HurtFinder, HurtQuestion, collect_notes, find_foremost, verdict
@@ -14,7 +14,6 @@ from qtmiddleware.evaluation.reporting.verdicts import HurtFinder, HurtQuestion,
 _WORST: Final = 5
 """How many of the questions that the best system hurt are shown."""
 _NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = 60, 240, 400
-_TRANSFORM: Final = "transform."
 # An underscore within a word is no emphasis, and reads better as it is. An address would become a link of its own.
 _MARKUP: Final = re.compile(r"[\\`*\[\]|~#$]|(?<!\w)@|(?<![^\W_])_|_(?![^\W_])")
 _BLOCK_START: Final = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
@@ -63,32 +62,18 @@ def _write_figures(comparison: Comparison) -> str:
 
 
 def _write_stages(comparison: Comparison) -> str:
-    """Each stage's times of each system; the many ways to transform share a column."""
-    names = dict.fromkeys(_name_column(stage) for score in comparison.systems for stage in score.stages_ms)
-    if not names:
-        return ""
+    """Each stage's times of each system."""
     lines = [
-        [escape_text(score.name, _NAME_LENGTH), *(_write_times(score, name) for name in names)]
+        f"- {escape_text(score.name, _NAME_LENGTH)}: {', '.join(_write_times(stage, it) for stage, it in stages.items())}"
         for score in comparison.systems
+        if (stages := score.stages_ms)
     ]
-    titles = ["p50 / p95, ms", *(escape_text(name, _NAME_LENGTH) for name in names)]
-    return f"### Time of each stage\n\n{_write_table(titles, lines)}"
+    return "\n".join(["### Time of each stage: p50 / p95, ms", "", *lines]) if lines else ""
 
 
-def _name_column(stage: str) -> str:
-    return _TRANSFORM.removesuffix(".") if stage.startswith(_TRANSFORM) else stage
-
-
-def _write_times(score: SystemScore, column: str) -> str:
-    """What stands in a cell: two times, or several with what they are of."""
-    times = {
-        stage.removeprefix(_TRANSFORM): f"{figures.format_milliseconds(it.p50)} / {figures.format_milliseconds(it.p95)}"
-        for stage, it in score.stages_ms.items()
-        if _name_column(stage) == column
-    }
-    if len(times) > 1:
-        return ", ".join(f"{escape_text(stage, _NAME_LENGTH)} {text}" for stage, text in times.items())
-    return next(iter(times.values()), figures.UNKNOWN)
+def _write_times(stage: str, took: Percentiles) -> str:
+    p50, p95 = figures.format_milliseconds(took.p50), figures.format_milliseconds(took.p95)
+    return f"{escape_text(stage, _NAME_LENGTH)} {p50} / {p95}"
 
 
 def _write_worst(comparison: Comparison, data: Dataset | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -192,9 +192,7 @@ class HurtFinder:
         self._base = comparison[comparison.baseline]
         self._questions = {question.id: question for question in data.questions} if data else {}
         self._qrels = data.qrels if data else {}
-        shown = set(self._list_shown(comparison.systems))
-        passages = data.passages if data else ()
-        self._texts = {it.id: figures.shorten(_join_title(it), _PASSAGE_LENGTH) for it in passages if it.id in shown}
+        self._passages = {passage.id: passage for passage in data.passages} if data else {}
 
     def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
         """The ten that *score*'s system hurt most, the worst first."""
@@ -229,19 +227,11 @@ class HurtFinder:
             FoundPassage(
                 rank,
                 figures.shorten_start(it, ID_LENGTH),
-                self._texts.get(it, ""),
+                figures.shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH) if it in self._passages else "",
                 None if grades is None else grades.get(it, 0),
             )
             for rank, it in enumerate(ids[:_FOUND], 1)
         )
-
-    def _list_shown(self, scores: Iterable[SystemScore]) -> Iterator[str]:
-        """The ids of the passages that are shown."""
-        for score in scores:
-            for question, _ in score.worst(_WORST):
-                yield from self._base.runs[question].ids[:_FOUND]
-                yield from score.runs[question].ids[:_FOUND]
-                yield from self._qrels.get(question, {})
 
 
 def _join_title(passage: Passage) -> str:
