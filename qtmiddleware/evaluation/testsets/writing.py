@@ -6,10 +6,9 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import Dataset
@@ -93,34 +92,25 @@ def _fill(folder: Path, dataset: Dataset) -> None:
     make_private_folders(folder / "qrels")
     # A passage's text has its title already, where it has one.
     corpus = ({"_id": it.id, "title": "", "text": it.text, "metadata": it.metadata} for it in dataset.passages)
-    _write_records(folder / "corpus.jsonl", corpus)
-    _write_records(folder / "queries.jsonl", (question.to_record() for question in dataset.questions))
-    with _create(folder / "qrels" / "test.tsv") as file:
-        file.write(b"query-id\tcorpus-id\tscore\n")
-        for question, grades in dataset.qrels.items():
-            file.writelines(f"{question}\t{passage}\t{grade}\n".encode() for passage, grade in grades.items())
-    with _create(folder / "README.md") as file:
-        file.write(_build_readme(dataset).encode())
+    _write_lines(folder / "corpus.jsonl", map(_to_json, corpus))
+    _write_lines(folder / "queries.jsonl", (_to_json(question.to_record()) for question in dataset.questions))
+    judged = ((question, *row) for question, grades in dataset.qrels.items() for row in grades.items())
+    rows = (f"{question}\t{passage}\t{grade}" for question, passage, grade in judged)
+    _write_lines(folder / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *rows))
+    _write_lines(folder / "README.md", _build_readme(dataset).splitlines())
 
 
-def _write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    with _create(path) as file:
-        for record in records:
-            try:
-                line = json.dumps(record, ensure_ascii=False)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"the metadata of {record['_id']!r} is no JSON", path=path.name) from error
-            # A lone surrogate is written as its JSON escape.
-            file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    # A lone surrogate is written as its JSON escape.
+    with open(path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=private_opener) as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
-@contextmanager
-def _create(path: Path) -> Iterator[IO[bytes]]:
-    """Create a file that is on the disk at the end of the block: what a model wrote was paid for."""
-    with open(path, "xb", opener=private_opener) as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
+def _to_json(record: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(record, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the metadata of {record['_id']!r} is no JSON", path="metadata") from error
 
 
 def _build_readme(dataset: Dataset) -> str:
