@@ -41,16 +41,11 @@ _RATE: Final = Settings().escalation.target_call_rate
 _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One thing that may be set, with what would be laid over the settings for each of its values."""
+def list_axes(settings: Flat, *, max_call_rate: float | None, has_words: bool) -> dict[str, list[Flat]]:
+    """Return what makes a difference under *settings*, by name, with what may be laid over them.
 
-    name: str
-    options: tuple[Flat, ...]
-
-
-def list_axes(settings: Flat, *, max_call_rate: float | None, has_words: bool) -> Iterator[Axis]:
-    """Yield the axes that make a difference under *settings*; *has_words*: the store can be searched by words."""
+    *has_words* says that the store can be searched by words.
+    """
     kind = settings.get("transformationType", "none")
     asks = kind != "none"
     keys = ["keywordEvidence.weight"]
@@ -65,10 +60,12 @@ def list_axes(settings: Flat, *, max_call_rate: float | None, has_words: bool) -
     keys.append("preprocess.applyTo")
     if has_words:
         keys.append("hybrid.enabled")
-    for key in keys:
-        yield Axis(key, tuple({key: value} for value in dict.fromkeys((*_VALUES[key], load_defaults()[key]))))
+    axes: dict[str, list[Flat]] = {
+        key: [{key: value} for value in dict.fromkeys((*_VALUES[key], load_defaults()[key]))] for key in keys
+    }
     if asks:
-        yield Axis("escalation", tuple(_list_escalations(max_call_rate)))
+        axes["escalation"] = list(_list_escalations(max_call_rate))
+    return axes
 
 
 def _list_escalations(max_call_rate: float | None) -> Iterator[Flat]:
@@ -88,7 +85,7 @@ def gate(rate: float) -> Flat:
 def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
     """Return roughly how many candidates a search tries at most, for its progress."""
     axes = (list_axes(tier, max_call_rate=None, has_words=True) for tier in tiers)
-    longest = max(sum(len(axis.options) - 1 for axis in of_tier) for of_tier in axes)
+    longest = max(sum(len(options) - 1 for options in of_tier.values()) for of_tier in axes)
     return 1 + 2 * len(tiers) + passes * longest
 
 
@@ -119,8 +116,9 @@ class Search:
             return held
         for _ in range(PASSES):
             before = held
-            for axis in list_axes(held.settings, max_call_rate=self.budget.max_call_rate, has_words=self.has_words):
-                held = choose(held, [self.trials.run(held.tier, {**held.settings, **it}) for it in axis.options])
+            axes = list_axes(held.settings, max_call_rate=self.budget.max_call_rate, has_words=self.has_words)
+            for options in axes.values():
+                held = choose(held, [self.trials.run(held.tier, {**held.settings, **it}) for it in options])
             if held is before:
                 break
         return held

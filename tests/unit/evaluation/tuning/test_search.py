@@ -17,16 +17,15 @@ DEFAULTS = {key: value for key, value, _ in Config.load(Settings()).rows()}
 
 
 def keys_of(settings: dict[str, Any]) -> set[str]:
-    return {
-        key for axis in list_axes(settings, max_call_rate=None, has_words=True) for it in axis.options for key in it
-    }
+    axes = list_axes(settings, max_call_rate=None, has_words=True)
+    return {key for options in axes.values() for it in options for key in it}
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_value_that_is_tried_is_allowed_and_the_default_is_among_them(tier: str) -> None:
     settings = flat(SYSTEMS[tier])
-    for axis in list_axes(settings, max_call_rate=None, has_words=True):
-        tried = [Config.load(nested({**settings, **it}), environ={}).settings for it in axis.options]
+    for options in list_axes(settings, max_call_rate=None, has_words=True).values():
+        tried = [Config.load(nested({**settings, **it}), environ={}).settings for it in options]
         assert len(tried) == len(set(map(repr, tried))) > 1
         assert Config.load(nested(settings), environ={}).settings in tried
 
@@ -41,17 +40,15 @@ def test_only_what_makes_a_difference_is_tried() -> None:
 
 def test_a_store_without_words_is_not_searched_by_them() -> None:
     found = list_axes(flat(SYSTEMS["rules"]), max_call_rate=None, has_words=False)
-    assert "hybrid.enabled" not in {axis.name for axis in found}
+    assert "hybrid.enabled" not in found
 
 
 @given(limit=st.floats(0.01, 0.99))
 def test_no_call_rate_beyond_the_budget_is_tried_and_the_limit_is(limit: float) -> None:
-    (axis,) = (
-        it for it in list_axes(flat(SYSTEMS["hyde"]), max_call_rate=limit, has_words=True) if it.name == "escalation"
-    )
-    rates = [it["escalation.targetCallRate"] for it in axis.options]
+    options = list_axes(flat(SYSTEMS["hyde"]), max_call_rate=limit, has_words=True)["escalation"]
+    rates = [it["escalation.targetCallRate"] for it in options]
     assert max(rates) == limit
-    assert all(it["escalation.mode"] == "auto" for it in axis.options)
+    assert all(it["escalation.mode"] == "auto" for it in options)
 
 
 @given(chosen=st.sets(st.sampled_from(sorted(DEFAULTS))))
