@@ -18,8 +18,7 @@ from typing import Any, Final, Literal
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.evaluation.dataset import Question
 from qtmiddleware.evaluation.measures import SIGNIFICANT
-from qtmiddleware.evaluation.prompt_runner import PromptRunner, parse_object
-from qtmiddleware.evaluation.prompts import CRITERIA, JUDGE, NAMES, build_judge_prompt
+from qtmiddleware.evaluation.prompts import CRITERIA, JUDGE, NAMES, PromptRunner, build_judge_prompt, parse_object
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 

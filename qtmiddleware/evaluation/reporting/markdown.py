@@ -63,11 +63,11 @@ def _write_figures(comparison: Comparison) -> str:
 
 def _write_stages(comparison: Comparison) -> str:
     """Each stage's times of each system."""
-    lines = [
-        f"- {escape_text(score.name, _NAME_LENGTH)}: {', '.join(_write_times(stage, it) for stage, it in stages.items())}"
-        for score in comparison.systems
-        if (stages := score.stages_ms)
-    ]
+    lines = []
+    for score in comparison.systems:
+        times = ", ".join(_write_times(stage, took) for stage, took in score.stages_ms.items())
+        if times:
+            lines.append(f"- {escape_text(score.name, _NAME_LENGTH)}: {times}")
     return "\n".join(["### Time of each stage: p50 / p95, ms", "", *lines]) if lines else ""
 
 

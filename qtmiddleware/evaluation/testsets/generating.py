@@ -9,8 +9,15 @@ from typing import Final
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Dataset, Question
-from qtmiddleware.evaluation.prompt_runner import PromptRunner, parse_object
-from qtmiddleware.evaluation.prompts import CHECK, QUESTION, build_check_prompt, build_question_prompt, cut_text
+from qtmiddleware.evaluation.prompts import (
+    CHECK,
+    QUESTION,
+    PromptRunner,
+    build_check_prompt,
+    build_question_prompt,
+    cut_text,
+    parse_object,
+)
 from qtmiddleware.evaluation.testsets.filtering import extract_key, find_check_fault, find_fault
 from qtmiddleware.evaluation.testsets.passages import MIN_WORDS, Relevance, draw_passages
 from qtmiddleware.preprocessing.text import clean

@@ -11,7 +11,7 @@ from qtmiddleware.cli.terminal import escape_json, strip_control_characters
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.evaluation.judging import parse_opinion
-from qtmiddleware.evaluation.prompt_runner import parse_object
+from qtmiddleware.evaluation.prompts import parse_object
 from qtmiddleware.evaluation.reporting.figures import clean_text, shorten, shorten_start
 from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.evaluation.testsets.filtering import find_check_fault, find_fault

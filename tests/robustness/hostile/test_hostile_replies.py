@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.evaluation.judging import parse_opinion
-from qtmiddleware.evaluation.prompt_runner import parse_object
+from qtmiddleware.evaluation.prompts import parse_object
 from qtmiddleware.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
