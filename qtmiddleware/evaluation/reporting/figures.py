@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Final, TypeGuard
 
 from qtmiddleware.evaluation import DEEP, PRIMARY, Comparison, Difference, SystemScore
+from qtmiddleware.preprocessing.text import clean
 
 UNKNOWN: Final = "–"
 """What stands where a number is not known."""
 SIGNIFICANT: Final = "*"
 """What marks a gain that is more than chance."""
-_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
-# Controls, marks that turn the reading direction of what follows, halves of characters, and what is no character.
-_UNSHOWABLE: Final = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
 _ELLIPSIS: Final = "…"
 
 
@@ -97,26 +91,16 @@ def _format_fixed(number: float | None, digits: int) -> str:
     return text.removeprefix("-") if not text.strip("-0.,") else text
 
 
-def clean_text(text: str) -> str:
-    """*text* on one line, with a replacement character for each control, direction mark and half of a character."""
-    return _UNSHOWABLE.sub(_REPLACED, " ".join(text.split()))
-
-
 def shorten(text: str, length: int) -> str:
-    """The start of the cleaned *text*, in at most *length* characters."""
-    # What is cut off does not have to be read: a passage may be a whole book.
-    whole = clean_text(text[: 4 * length])
-    if len(whole) <= length and len(text) <= 4 * length:
-        return whole
-    return whole[: length - 1].rstrip() + _ELLIPSIS
+    """The start of *text* on one line, in at most *length* characters, without any that cannot be seen."""
+    whole = clean(text)
+    return whole if len(whole) <= length else whole[: length - 1].rstrip() + _ELLIPSIS
 
 
 def shorten_start(text: str, length: int) -> str:
-    """The end of the cleaned *text*, in at most *length* characters: ids begin alike and end apart."""
-    whole = clean_text(text[-4 * length :])
-    if len(whole) <= length and len(text) <= 4 * length:
-        return whole
-    return _ELLIPSIS + whole[1 - length :].lstrip()
+    """The end of *text* as `shorten` shows it: ids begin alike and end apart."""
+    whole = clean(text)
+    return whole if len(whole) <= length else _ELLIPSIS + whole[1 - length :].lstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +188,7 @@ def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
     """
     columns = choose_columns(comparison, wide=wide)
     return [
-        [clean_text(score.name), *(_write_cell(column, comparison, score) for column in columns)]
+        [clean(score.name), *(_write_cell(column, comparison, score) for column in columns)]
         for score in comparison.systems
     ]
 

@@ -12,7 +12,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.evaluation.judging import parse_opinion
 from qtmiddleware.evaluation.prompts import parse_object
-from qtmiddleware.evaluation.reporting.figures import clean_text, shorten, shorten_start
+from qtmiddleware.evaluation.reporting.figures import shorten, shorten_start
 from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.evaluation.testsets.passages import is_prose
@@ -130,7 +130,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "query_words": _quietly(query_words),
     "index_text": _quietly(lambda text: index_text(text, "{}")),
     "chunks": _quietly(_chunked),
-    "a report's text": _quietly(lambda text: (clean_text(text), shorten_start(text, 60), shorten(text, 12))),
+    "a report's text": _quietly(lambda text: (shorten_start(text, 60), shorten(text, 12))),
     "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),
     "a terminal's text": _quietly(strip_control_characters),
     "a terminal's JSON": _quietly(escape_json),

@@ -16,7 +16,7 @@ from qtmiddleware.cli.terminal import escape_json, strip_control_characters
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.evaluation import Dataset
-from qtmiddleware.evaluation.reporting.figures import clean_text, shorten, shorten_start
+from qtmiddleware.evaluation.reporting.figures import shorten, shorten_start
 from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.preprocessing import prepare, protected_spans
 from qtmiddleware.providers.stores.filters import build_matcher
@@ -93,7 +93,7 @@ def terminal(data: bytes) -> None:
     written = json.dumps({text: [text]}, ensure_ascii=False)
     check(json.loads(escape_json(written)) == json.loads(written), "JSON says the same")
     check(not _OBEYED.search(escape_json(written)), "nothing is left that a terminal obeys")
-    for one in (clean_text(text), shorten_start(text, 40), shorten(text, 12), escape_text(text, 200)):
+    for one in (shorten_start(text, 40), shorten(text, 12), escape_text(text, 200)):
         one.encode()
         check("\n" not in one and not _OBEYED.search(one), "a shown text is one harmless line")
 

@@ -9,7 +9,7 @@ from markdown_it.token import Token
 
 from qtmiddleware.evaluation import Comparison, Dataset
 from qtmiddleware.evaluation.reporting import headings, markdown, verdict
-from qtmiddleware.evaluation.reporting.figures import clean_text
+from qtmiddleware.preprocessing.text import clean
 from tests.support.report_world import comparison, data, run, score, several
 
 HOSTILE = (
@@ -99,5 +99,5 @@ def test_no_text_breaks_a_table_or_becomes_markup(name: str) -> None:
     }
     table = cells(text)
     assert [len(row) for row in table] == [len(headings(found, wide=True))] * 3
-    assert table[2][0] == clean_text(f"{name}!")
+    assert table[2][0] == clean(f"{name}!")
     assert sum(token.type == "heading_open" for token in parsed) == 3

@@ -174,10 +174,10 @@ def test_markup_in_texts_is_shown_as_text(name: str) -> None:
     assert name in found.text
 
 
-def test_characters_that_turn_or_hide_text_are_replaced() -> None:
+def test_characters_that_turn_or_hide_text_are_left_out() -> None:
     text = named("a\u202eb\u2066c\x00d\x1be\x85f\u2028g\ud800h")
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x00\x1b\x85\u2028\ud800]", text)
-    assert "a�b�c�d�e f g�h" in text
+    assert "abcde f gh" in text
 
 
 @settings(max_examples=25, deadline=None)
