@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from qtmiddleware.evaluation.bench.bench import Bench, build_index, config_of, open_index
+from qtmiddleware.evaluation.bench.bench import (
+    CACHE,
+    Bench,
+    OpenedBench,
+    ask_ahead,
+    asked_model,
+    build_index,
+    config_of,
+    open_bench,
+    open_index,
+)
 from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
-from qtmiddleware.evaluation.bench.opening import CACHE, OpenedBench, ask_ahead, asked_model, open_bench
 from qtmiddleware.evaluation.bench.recordings import EstimatedModel
 
 __all__ = [

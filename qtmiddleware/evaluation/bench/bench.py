@@ -1,15 +1,22 @@
-"""An index of a data set and a model, with any system around them."""
+"""A data set, its index and a model, opened, and any system of a comparison made of them."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from qtmiddleware.config import Config
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import (
     BASELINE,
     DEPTH,
@@ -22,17 +29,32 @@ from qtmiddleware.evaluation import (
     Run,
     System,
     measure,
+    require_extras,
+    require_measurable,
     run_of,
 )
-from qtmiddleware.evaluation.bench.caches import CachedEmbedder
+from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
+from qtmiddleware.evaluation.bench.recordings import EstimatedModel, list_fields, select_recorded
+from qtmiddleware.evaluation.compare import refuse_running_loop
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
+from qtmiddleware.providers.embedders import OpenAIEmbedder, embedder_named
+from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
+from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
+from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
 from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.runtime.files import make_private_folders, open_itself
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Wrapped
 
+CACHE: Final = Path(".qtm/bench")
+CONCURRENCY: Final = 8
+"""Questions the model is asked about at a time."""
 BATCH: Final = 64
 """Passages that are embedded and stored at a time."""
+_CACHE_FILE: Final = "cache.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +169,236 @@ def open_index(data: Dataset, folder: Path, embedder: Embedder, *, progress: Pro
             progress("embedding passages", done, total)
 
     return build_index(data, path, embedder, progress=report)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedBench:
+    """A bench, the *data* it is to be measured on, and sentences (*notes*) that a reader of the figures must know.
+
+    *has_model* says whether a model can be asked, or its recorded replies can be replayed. *recorded* are the names of
+    the fields a recording holds, ``None`` where there is none. *model* is the bench's, without what records its
+    replies. Close it, or use it as a context manager.
+    """
+
+    bench: Bench
+    data: Dataset
+    notes: tuple[str, ...]
+    has_model: bool
+    model: LanguageModel
+    recorded: frozenset[str] | None = None
+    concurrency: int = CONCURRENCY
+    _open: ExitStack = field(default_factory=ExitStack, repr=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the index, the cache and the clients that were made here; closing twice does no harm."""
+        self._open.close()
+
+    def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
+        """Return what a system of these settings asks for, where nothing of it was recorded; empty otherwise."""
+        wanted = list_fields(system)
+        return frozenset() if self.recorded is None or wanted & self.recorded else wanted
+
+    def measure(
+        self,
+        systems: Mapping[str, Mapping[str, Any]],
+        *,
+        deep: bool = False,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Comparison:
+        """Measure every one of the *systems* against the raw query, on all questions.
+
+        A live model is asked ahead, several questions at once, so that a question that is measured waits for no reply;
+        the time its reply took counts. Raises what `Bench.measure` raises, and `ModelError` for a model that
+        does not answer.
+        """
+        if self.has_model and self.recorded is None:
+            ask_ahead(self.bench.model, self.data, systems, concurrency=self.concurrency, progress=progress)
+        return self.bench.measure(self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress)
+
+
+def open_bench(
+    folder: str | Path | Dataset,
+    *,
+    settings: Settings,
+    client: Any = None,
+    recordings: Path | None = None,
+    record: Path | None = None,
+    model_ms: float = 0.0,
+    cache: Path = CACHE,
+    questions: int | None = None,
+    split: str = "",
+    seed: int = 0,
+    concurrency: int = CONCURRENCY,
+    progress: Progress | None = None,
+) -> OpenedBench:
+    """Open the data set in *folder*, or one already loaded, with its index and a model.
+
+    The index, every vector and every reply of a model are kept in the folder *cache*, so that a second run costs next
+    to nothing, and one that was interrupted is taken up. *settings* name the embedding model and the language model;
+    *client* is asked in place of the latter. *recordings* is a file of recorded replies that are replayed in its place,
+    each as if it had taken *model_ms* milliseconds: only the questions in it are asked then. *record* is a file that
+    the model's replies are written to. *questions* are drawn by *seed* where not all are to be asked.
+
+    Raises `ConfigError` for a data set or recording that cannot be read or an impossible time, `StoreError`,
+    `EmbeddingError` and `MissingExtra`.
+    """
+    if not 0 <= model_ms < inf:
+        raise ConfigError("the milliseconds that stand for a reply are no time", path="model_ms", value=model_ms)
+    if recordings is not None and record is not None:
+        raise ConfigError("replies are either replayed or recorded, not both", path="record")
+    with ExitStack() as stack:
+        data = folder if isinstance(folder, Dataset) else Dataset.load(folder, split=split)
+        require_extras()
+        # Before anything is embedded or asked.
+        require_measurable(data)
+        notes: list[str] = []
+        recorded: frozenset[str] | None = None
+        model: LanguageModel
+        has_model = recordings is not None or client is not None or has_language_model(settings)
+        if recordings is not None:
+            whole = len(data.questions)
+            replayed, data, recorded = select_recorded(data, recordings)
+            prices = {"input_price": settings.llm.input_price, "output_price": settings.llm.output_price}
+            estimated = EstimatedModel(replayed, settings.transformation_model, model_ms / 1e3, **prices)
+            model = estimated
+            notes += [*_describe_recording(recordings, model_ms, len(data.questions), whole), estimated.note]
+        else:
+            model = stack.enter_context(asked_model(settings, client=client, cache=cache))
+            notes.append(_describe_model(model, has_model=has_model))
+            if record is not None and not has_model:
+                raise ConfigError(f"there is nothing to record. {notes[0]}", path="record")
+        # Around the cache, so that what is known already is recorded too.
+        recording = model if record is None else RecordingModel(model, _require_writable(record))
+        if questions is not None and questions < len(data.questions):
+            notes.append(f"{questions} of {len(data.questions)} questions, drawn with seed {seed}.")
+            data = data.sampled(questions, seed=seed)
+        if data.is_synthetic:
+            notes.append("The questions are synthetic: a language model wrote them from the passages they ask for.")
+        inner = embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
+        if isinstance(inner, OpenAIEmbedder):
+            stack.callback(inner.close)
+        embedder = CachedEmbedder(inner, cache / _CACHE_FILE)
+        stack.callback(embedder.close)
+        store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
+        bench = Bench(store, embedder, recording)
+        return OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, stack.pop_all())
+
+
+@contextmanager
+def asked_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) -> Iterator[CachedModel]:
+    """Yield the language model of *settings*, or *client* in its place, its replies kept in the folder *cache*.
+
+    Raises `ConfigError` for what is no model, and `StoreError` where the cache cannot be used.
+    """
+    asked = as_language_model(client, settings)
+    llm = settings.llm
+    address = llm.base_url or [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
+    options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output, llm.reasoning_effort])
+    kept = CachedModel(asked, cache / _CACHE_FILE, options=options)
+    try:
+        yield kept
+    finally:
+        kept.close()
+        if client is None and isinstance(asked, OpenAIModel):
+            asked.close()
+
+
+def ask_ahead(
+    model: LanguageModel,
+    data: Dataset,
+    systems: Mapping[str, Mapping[str, Any]],
+    *,
+    concurrency: int = CONCURRENCY,
+    progress: Progress | None = None,
+) -> None:
+    """Ask *model*, which keeps its replies, all that *systems* will ask it about *data*, *concurrency* at a time.
+
+    Left out are the questions of which a gate decides, since it decides by what was found before. Where this is
+    interrupted, every reply that had come is kept. Raises `ModelError` where none of the first questions is answered:
+    what would be measured then is the model's absence. Raises `WrapError` inside a running event loop.
+    """
+    with suppress(ImportError):
+        # To load a client is no part of the time the first replies take.
+        import_module("openai")
+    refuse_running_loop("ask_ahead")
+    asyncio.run(_ask_all(model, data, systems, concurrency, progress))
+
+
+async def _ask_all(
+    model: LanguageModel,
+    data: Dataset,
+    systems: Mapping[str, Mapping[str, Any]],
+    concurrency: int,
+    progress: Progress | None,
+) -> None:
+    free = asyncio.Semaphore(concurrency)
+
+    async def ask(middleware: QueryMiddleware, question: Question) -> str:
+        """Return why the model failed, in one word; empty where it did not."""
+        async with free:
+            transformed = await middleware.atransform(question.text, history=question.history)
+        reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
+        return reasons[0] if transformed.is_empty and reasons else ""
+
+    for name, settings in systems.items():
+        config = config_of(settings)
+        if config.settings.transformation_type == "none":
+            continue
+        gated = config.settings.escalation.mode == "auto"
+        questions = [question for question in data.questions if question.history or not gated]
+        middleware = QueryMiddleware(config, client=model)
+        failures: list[str] = []
+        # A few at first: a model that is not there is noticed before all of them wait for it.
+        for part in (questions[:concurrency], questions[concurrency:]):
+            for asked in asyncio.as_completed([ask(middleware, question) for question in part]):
+                failures.append(await asked)
+                if progress is not None:
+                    progress(f"asking: {name}", len(failures), len(questions))
+            if failures and all(failures):
+                raise ModelError(
+                    failures[0],
+                    f"{model.name} answered none of the first {len(failures)} questions ({failures[0]}); check the "
+                    "key, llm.baseUrl and the model's name, and see that the service is up",
+                )
+
+
+def _require_writable(recording: Path) -> Path:
+    """*recording*; raises `ConfigError` where nothing can be recorded there, before anything is asked."""
+    try:
+        make_private_folders(recording.parent)
+        os.close(open_itself(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    except OSError as error:
+        raise ConfigError(f"the replies cannot be recorded in {recording}: {error.strerror}", path="record") from error
+    for _ in read_lines(recording):
+        pass
+    return recording
+
+
+def _describe_recording(path: Path, model_ms: float, kept: int, whole: int) -> Iterator[str]:
+    time = (
+        f"{model_ms:g} ms stand for the time of each"
+        if model_ms
+        else "the model's time is not part of the added milliseconds"
+    )
+    yield f"Recorded replies of a language model ({path.name}): none was asked, and {time}."
+    if kept < whole:
+        yield f"{kept} of {whole} questions were recorded; the others are left out."
+
+
+def _describe_model(model: LanguageModel, *, has_model: bool) -> str:
+    if not has_model:
+        return (
+            "No language model was asked: there are no recorded replies, and neither OPENAI_API_KEY nor "
+            "QTM_LLM_BASE_URL is set."
+        )
+    return (
+        f"Replies of {model.name}. They are kept: one that is used again costs nothing more, and counts with the "
+        "tokens, money and time it took at first."
+    )

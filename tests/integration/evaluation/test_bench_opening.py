@@ -86,7 +86,7 @@ def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.M
     asked = len(model.prompts)
     assert asked >= 6
     inner = CountingEmbedder()
-    monkeypatch.setattr("qtmiddleware.evaluation.bench.opening.embedder_named", lambda *_, **__: Unused(inner))
+    monkeypatch.setattr("qtmiddleware.evaluation.bench.bench.embedder_named", lambda *_, **__: Unused(inner))
     with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
         second = opened.measure(systems, deep=True)
     assert (len(model.prompts), inner.texts) == (asked, [])
