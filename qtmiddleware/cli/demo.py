@@ -47,10 +47,7 @@ def demo_command(
     embedder = embedder_named("all-MiniLM-L6-v2")
     with ExitStack() as until_walked:
         with show_progress() as update:
-            total = len(data.passages)
-            store = until_walked.enter_context(
-                build_index(data, index, embedder, progress=lambda done, _: update("embedding passages", done, total))
-            )
+            store = until_walked.enter_context(build_index(data, index, embedder, progress=update))
             bench = Bench(store, embedder, answers)
 
             def advance(name: str, done: int, count: int) -> None:

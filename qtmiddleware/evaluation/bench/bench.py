@@ -6,13 +6,13 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
@@ -134,16 +134,16 @@ def build_index(
     path: str | Path,
     embedder: Embedder,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Embed the passages of *data* and store them at *path*; *progress* receives how many of how many are done."""
+    """Embed the passages of *data* and store them at *path*."""
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
         for start in range(0, len(data.passages), BATCH):
             batch = data.passages[start : start + BATCH]
             store.upsert(batch, embedder.embed([passage.text for passage in batch]))
             if progress is not None:
-                progress(min(start + BATCH, len(data.passages)), len(data.passages))
+                progress("embedding passages", min(start + BATCH, len(data.passages)), len(data.passages))
     except BaseException:
         store.close()
         raise
@@ -163,12 +163,7 @@ def open_index(data: Dataset, folder: Path, embedder: Embedder, *, progress: Pro
     if store.count() == len(data.passages):
         return store
     store.close()
-
-    def report(done: int, total: int) -> None:
-        if progress is not None:
-            progress("embedding passages", done, total)
-
-    return build_index(data, path, embedder, progress=report)
+    return build_index(data, path, embedder, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +172,7 @@ class OpenedBench:
 
     *has_model* says whether a model can be asked, or its recorded replies can be replayed. *recorded* are the names of
     the fields a recording holds, ``None`` where there is none. *model* is the bench's, without what records its
-    replies. Close it, or use it as a context manager.
+    replies.
     """
 
     bench: Bench
@@ -185,19 +180,8 @@ class OpenedBench:
     notes: tuple[str, ...]
     has_model: bool
     model: LanguageModel
-    recorded: frozenset[str] | None = None
-    concurrency: int = CONCURRENCY
-    _open: ExitStack = field(default_factory=ExitStack, repr=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the index, the cache and the clients that were made here; closing twice does no harm."""
-        self._open.close()
+    recorded: frozenset[str] | None
+    concurrency: int
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
         """Return what a system of these settings asks for, where nothing of it was recorded; empty otherwise."""
@@ -223,6 +207,7 @@ class OpenedBench:
         return self.bench.measure(self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress)
 
 
+@contextmanager
 def open_bench(
     folder: str | Path | Dataset,
     *,
@@ -237,8 +222,8 @@ def open_bench(
     seed: int = 0,
     concurrency: int = CONCURRENCY,
     progress: Progress | None = None,
-) -> OpenedBench:
-    """Open the data set in *folder*, or one already loaded, with its index and a model.
+) -> Iterator[OpenedBench]:
+    """Yield the data set in *folder*, or one already loaded, with its index and a model, to be closed afterwards.
 
     The index, every vector and every reply of a model are kept in the folder *cache*, so that a second run costs next
     to nothing, and one that was interrupted is taken up. *settings* name the embedding model and the language model;
@@ -288,7 +273,7 @@ def open_bench(
         stack.callback(embedder.close)
         store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
         bench = Bench(store, embedder, recording)
-        return OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, stack.pop_all())
+        yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency)
 
 
 @contextmanager

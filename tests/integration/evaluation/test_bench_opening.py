@@ -216,14 +216,14 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
 )
 def test_what_cannot_be_measured_is_not_even_embedded(cache: Path, data: Dataset, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        open_bench(data, settings=SETTINGS, cache=cache)
+        open_bench(data, settings=SETTINGS, cache=cache).__enter__()
     assert not cache.exists()
 
 
 @pytest.mark.parametrize("model_ms", [-1.0, float("inf"), float("nan")])
 def test_a_reply_cannot_have_taken_an_impossible_time(cache: Path, model_ms: float) -> None:
     with pytest.raises(ConfigError, match="no time"):
-        open_bench(DATA, settings=SETTINGS, model_ms=model_ms, cache=cache)
+        open_bench(DATA, settings=SETTINGS, model_ms=model_ms, cache=cache).__enter__()
 
 
 def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> None:
@@ -280,20 +280,20 @@ def test_a_recording_of_another_set_is_refused(tmp_path: Path, cache: Path) -> N
         path = tmp_path / f"{number}.jsonl"
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
         with pytest.raises(ConfigError, match=f"none of the 6 questions of bridges .*{number}.jsonl"):
-            open_bench(DATA, settings=SETTINGS, recordings=path, cache=cache)
+            open_bench(DATA, settings=SETTINGS, recordings=path, cache=cache).__enter__()
 
 
 def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "file").write_text("x")
     model = ScriptedModel({})
     with pytest.raises(ConfigError, match="cannot be recorded in"):
-        open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache)
+        open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache).__enter__()
     with pytest.raises(ConfigError, match=r"file, line 1 is not a JSON object"):
-        open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file", cache=cache)
+        open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file", cache=cache).__enter__()
     with pytest.raises(ConfigError, match="nothing to record"):
-        open_bench(DATA, settings=SETTINGS, record=tmp_path / "r.jsonl", cache=cache)
+        open_bench(DATA, settings=SETTINGS, record=tmp_path / "r.jsonl", cache=cache).__enter__()
     with pytest.raises(ConfigError, match="not both"):
-        open_bench(DATA, settings=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache)
+        open_bench(DATA, settings=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache).__enter__()
     assert model.prompts == []
 
 

@@ -17,8 +17,8 @@ from qtmiddleware.cli.bench import check_places, write_report
 from qtmiddleware.cli.session import make_history_file
 from qtmiddleware.cli.tune import write_config
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.evaluation.bench.caches import CachedModel, CacheFile
 from qtmiddleware.evaluation.bench.bench import _require_writable
+from qtmiddleware.evaluation.bench.caches import CachedModel, CacheFile
 from qtmiddleware.evaluation.testsets.writing import write
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
