@@ -23,7 +23,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
-from qtmiddleware.evaluation.bench import CACHE, OpenedBench, asked_model, open_bench
+from qtmiddleware.evaluation.bench import CACHE, OpenedBench, open_bench, open_model
 from qtmiddleware.evaluation.tuning import nested
 from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.runtime.files import refuse_link, replace_file
@@ -202,7 +202,7 @@ def generate_test_set(
     check_free(folder)  # Before anything is paid for.
     require_extras()
     passages = passages_of(docs, settings)
-    with asked_model(settings, cache=cache) as model:
+    with open_model(settings, cache=cache) as model:
         made = generate(
             passages,
             model,
@@ -256,7 +256,7 @@ def judge_answers(
     bench = replace(opened.bench, model=opened.model)
 
     def answers(name: str) -> Callable[[Question], str]:
-        wrapped = bench.wrapped(systems[name])
+        wrapped = bench.wrap(systems[name])
         return lambda question: wrapped.answer(question.text, history=question.history).text
 
     return judge(

@@ -7,11 +7,11 @@ from qtmiddleware.evaluation.bench.bench import (
     Bench,
     OpenedBench,
     ask_ahead,
-    asked_model,
+    build_config,
     build_index,
-    config_of,
     open_bench,
     open_index,
+    open_model,
 )
 from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.evaluation.bench.recordings import EstimatedModel
@@ -24,9 +24,9 @@ __all__ = [
     "EstimatedModel",
     "OpenedBench",
     "ask_ahead",
-    "asked_model",
+    "build_config",
     "build_index",
-    "config_of",
     "open_bench",
     "open_index",
+    "open_model",
 ]

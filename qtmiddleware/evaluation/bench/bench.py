@@ -65,23 +65,23 @@ class Bench:
     embedder: Embedder = field(repr=False)
     model: LanguageModel
 
-    def wrapped(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
+    def wrap(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
         """Return the search of the index with the middleware of *settings* around it."""
         wrapped: Any = QueryMiddleware(
-            config_of(settings), client=self.model, store=self.store, embedder=self.embedder
+            build_config(settings), client=self.model, store=self.store, embedder=self.embedder
         ).retriever
         return wrapped  # type: ignore[no-any-return]
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
         """Return what the system of *settings* finds for one question."""
-        return self.wrapped(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
+        return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
     def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
         """Return the system of *settings*, to be measured one question at a time.
 
         Vectors and replies that were kept take no time now; what they took at first is part of the time added.
         """
-        wrapped = self.wrapped(settings)
+        wrapped = self.wrap(settings)
 
         def run(question: Question) -> Run:
             with self._record_replays() as replayed:
@@ -121,7 +121,7 @@ class Bench:
         )
 
 
-def config_of(settings: Mapping[str, Any]) -> Config:
+def build_config(settings: Mapping[str, Any]) -> Config:
     """Return the config under which a system of these *settings* is measured, whatever the environment sets.
 
     A model that fails is asked all the same: what is measured is the system, not the outage before.
@@ -255,7 +255,7 @@ def open_bench(
             model = estimated
             notes += [*_describe_recording(recordings, model_ms, len(data.questions), whole), estimated.note]
         else:
-            model = stack.enter_context(asked_model(settings, client=client, cache=cache))
+            model = stack.enter_context(open_model(settings, client=client, cache=cache))
             notes.append(_describe_model(model, has_model=has_model))
             if record is not None and not has_model:
                 raise ConfigError(f"there is nothing to record. {notes[0]}", path="record")
@@ -277,7 +277,7 @@ def open_bench(
 
 
 @contextmanager
-def asked_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) -> Iterator[CachedModel]:
+def open_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) -> Iterator[CachedModel]:
     """Yield the language model of *settings*, or *client* in its place, its replies kept in the folder *cache*.
 
     Raises `ConfigError` for what is no model, and `StoreError` where the cache cannot be used.
@@ -333,7 +333,7 @@ async def _ask_all(
         return reasons[0] if transformed.is_empty and reasons else ""
 
     for name, settings in systems.items():
-        config = config_of(settings)
+        config = build_config(settings)
         if config.settings.transformation_type == "none":
             continue
         gated = config.settings.escalation.mode == "auto"

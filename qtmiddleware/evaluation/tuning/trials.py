@@ -25,8 +25,6 @@ from qtmiddleware.evaluation import (
     PRIMARY,
     SYSTEMS,
     Dataset,
-    Question,
-    Run,
     System,
     SystemScore,
     measure,
@@ -75,24 +73,16 @@ class Budget:
         *kept_rate* is the call rate a gate keeps over time: where it is within the limit, a sample of questions may be
         beyond it by what chance explains (exact binomial test, 5 %).
         """
-        return tuple(
-            text
-            for text in (
-                self._check_calls(score, kept_rate),
-                _describe_excess(
-                    score.added_ms.p95, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"
-                ),
-                _describe_excess(
-                    score.usd_per_thousand,
-                    self.max_usd_per_thousand,
-                    "a thousand questions cost ${:.3g}, the budget is ${:.3g}",
-                ),
-                _describe_excess(
-                    score.hurt_rate, self.max_hurt_rate, "it hurts {:.1%} of the questions, the budget is {:.1%}"
-                ),
-            )
-            if text
+        added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
+        excesses = (
+            self._check_calls(score, kept_rate),
+            _describe_excess(added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"),
+            _describe_excess(
+                usd, self.max_usd_per_thousand, "a thousand questions cost ${:.3g}, the budget is ${:.3g}"
+            ),
+            _describe_excess(hurt_rate, self.max_hurt_rate, "it hurts {:.1%} of the questions, the budget is {:.1%}"),
         )
+        return tuple(filter(None, excesses))
 
     def _check_calls(self, score: SystemScore, kept_rate: float | None) -> str:
         limit = self.max_call_rate
@@ -101,8 +91,10 @@ class Budget:
         )
         if not text or limit is None or kept_rate is None or kept_rate > limit:
             return text
+        from scipy.stats import binom
+
         asked = sum(run.llm_calls > 0 for run in score.runs.values())
-        return text if _compute_probability(asked, len(score.runs), kept_rate) < _CHANCE else ""
+        return text if binom.sf(asked - 1, len(score.runs), kept_rate) < _CHANCE else ""
 
     def to_dict(self) -> dict[str, float | None]:
         """Return the limits as plain data."""
@@ -113,13 +105,6 @@ def _describe_excess(value: float | None, limit: float | None, text: str) -> str
     if limit is None or (value is not None and value <= limit):
         return ""
     return "what it costs is not known" if value is None else text.format(value, limit)
-
-
-def _compute_probability(count: int, total: int, rate: float) -> float:
-    """Return the probability of *count* or more of *total*, each of probability *rate*."""
-    from scipy.stats import binom
-
-    return float(binom.sf(count - 1, total, rate))
 
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -236,9 +221,11 @@ class Trials:
     ) -> None:
         self._bench, self._data, self._budget, self._seed = bench, data, budget, seed
         self._report = report
-        self._raw: Mapping[str, Run] = {}
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
+        self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
         self.raw = self.run(BASELINE, flat(SYSTEMS[BASELINE]))
+        # Run once, the raw query is replayed beside every candidate.
+        self._baseline = lambda question: self.raw.score.runs[question.id]
 
     @property
     def all(self) -> tuple[Trial, ...]:
@@ -256,18 +243,12 @@ class Trials:
         return self._known[key]
 
     def _score(self, settings: Flat) -> SystemScore:
-        system = build_warm_system(self._bench, settings, self._data)
-        if not self._raw:
-            score = measure({BASELINE: system}, self._data, baseline=BASELINE, seed=self._seed)[BASELINE]
-            self._raw = score.runs
-            return score
-
-        def replayed(question: Question) -> Run:
-            return self._raw[question.id]
-
-        return measure({BASELINE: replayed, "candidate": system}, self._data, baseline=BASELINE, seed=self._seed)[
-            "candidate"
-        ]
+        systems = {BASELINE: self._baseline}
+        name = BASELINE
+        if self._known:
+            name = "candidate"
+            systems[name] = build_warm_system(self._bench, settings, self._data)
+        return measure(systems, self._data, baseline=BASELINE, seed=self._seed)[name]
 
 
 def build_warm_system(bench: Bench, settings: Flat, data: Dataset) -> System:

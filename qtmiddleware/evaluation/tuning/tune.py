@@ -26,7 +26,7 @@ from qtmiddleware.evaluation import (
 )
 from qtmiddleware.evaluation.bench import Bench
 from qtmiddleware.evaluation.tuning.search import DEFAULTS, PASSES, TIERS, Search, estimate_trials
-from qtmiddleware.evaluation.tuning.trials import Budget, Flat, Trial, Trials, build_warm_system, flat, keep_replies
+from qtmiddleware.evaluation.tuning.trials import Budget, Trial, Trials, build_warm_system, flat, keep_replies
 from qtmiddleware.protocols import KeywordStore
 
 LEAST: Final = 20
@@ -89,7 +89,23 @@ def tune(
             seed=seed,
             progress=progress,
         )
-    return _decide(comparison, compared, default, best, budget, trials, len(train.questions), perf_counter() - began)
+    own, tuned = (next(name for name, it in compared.items() if it is trial) for trial in (default, best))
+    refusals = {name: _find_refusals(name, comparison, compared, budget) for name in (own, tuned)}
+    has_failed = refusals[tuned] or comparison[tuned].means[PRIMARY] < comparison[own].means[PRIMARY] - TOLERANCE
+    recommended = own if has_failed and not refusals[own] else tuned
+    return Tuned(
+        config=compared[recommended].config,
+        chosen=recommended,
+        tuned=tuned,
+        default=own,
+        comparison=comparison,
+        trained=compared,
+        trials=trials.all,
+        trained_on=len(train.questions),
+        budget=budget,
+        refusals=refusals[recommended],
+        seconds=perf_counter() - began,
+    )
 
 
 def _list_compared(trials: Trials, tiers: Sequence[str], default: Trial, best: Trial) -> dict[str, Trial]:
@@ -104,48 +120,15 @@ def _list_compared(trials: Trials, tiers: Sequence[str], default: Trial, best: T
     return found
 
 
-def _decide(
-    comparison: Comparison,
-    compared: dict[str, Trial],
-    default: Trial,
-    best: Trial,
-    budget: Budget,
-    trials: Trials,
-    trained_on: int,
-    seconds: float,
-) -> Tuned:
-    name_of = {trial: name for name, trial in compared.items()}
-    own, tuned = name_of[default], name_of[best]
-    why = {name: _find_refusals(name, comparison, compared, budget) for name in (own, tuned)}
-    failed = why[tuned] or _is_worse(comparison[tuned], comparison[own])
-    taken = own if failed and not why[own] else tuned
-    return Tuned(
-        config=compared[taken].config,
-        chosen=taken,
-        tuned=tuned,
-        default=own,
-        comparison=comparison,
-        trained=compared,
-        trials=trials.all,
-        trained_on=trained_on,
-        budget=budget,
-        refusals=why[taken],
-        seconds=seconds,
-    )
-
-
-def _find_broken(budget: Budget, score: SystemScore, settings: Flat) -> tuple[str, ...]:
-    is_gated = settings.get("escalation.mode") == "auto"
-    return budget.broken_by(score, kept_rate=settings["escalation.targetCallRate"] if is_gated else None)
-
-
 def _find_refusals(name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget) -> tuple[str, ...]:
     """Return why the config called *name* is not to be used, and what to do."""
     if name == BASELINE:
         nothing = "no candidate within the budget did better than the raw query on the questions it was chosen by"
         return (f"{nothing}. Keep the raw query, widen the budget or judge more questions.",)
     score, trial = comparison[name], compared[name]
-    found, broken = score.difference, _find_broken(budget, score, trial.settings)
+    is_gated = trial.settings.get("escalation.mode") == "auto"
+    kept_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
+    found, broken = score.difference, budget.broken_by(score, kept_rate=kept_rate)
     why = [f"on the held-out questions {it}. Widen the budget, or tune with a tighter one." for it in broken]
     if found.gain <= TOLERANCE:
         why.append("on the held-out questions it does no better than the raw query. Keep the raw query.")
@@ -322,8 +305,3 @@ def _describe_gain(subject: str, score: SystemScore) -> str:
 
 def _format_points(gain: float) -> str:
     return f"{100 * gain:+.1f} points"
-
-
-def _is_worse(one: SystemScore, other: SystemScore) -> bool:
-    """Whether *one* found less on the questions both were asked."""
-    return one.means[PRIMARY] < other.means[PRIMARY] - TOLERANCE

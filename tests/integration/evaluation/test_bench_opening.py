@@ -21,9 +21,9 @@ from qtmiddleware.evaluation.bench import (
     CachedEmbedder,
     CachedModel,
     ask_ahead,
-    asked_model,
     open_bench,
     open_index,
+    open_model,
 )
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
@@ -301,7 +301,7 @@ def test_an_asynchronous_client_is_taken(cache: Path) -> None:
     async def model(messages: list[dict[str, str]]) -> str:
         return "{}"
 
-    with asked_model(SETTINGS, client=model, cache=cache) as asked:
+    with open_model(SETTINGS, client=model, cache=cache) as asked:
         assert asked.complete(Prompt("m", "1", "s", "u", (), "q"), Deadline()).text == "{}"
 
 
