@@ -9,16 +9,19 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Passage
 from qtmiddleware.runtime.files import open_document
 from qtmiddleware.types import Message
+
+T = TypeVar("T")
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The judgements: for each question's id, the grade of each judged passage's id; above 0 is relevant."""
@@ -66,9 +69,9 @@ class Dataset:
         unreadable, there twice, judged but not there or judged in two ways.
         """
         root = Path(folder).expanduser()
-        passages = tuple(_passages(root / "corpus.jsonl"))
-        questions = tuple(_questions(root / "queries.jsonl"))
-        qrels = _qrels(root, split, {question.id for question in questions}, {passage.id for passage in passages})
+        passages = _read_records(root / "corpus.jsonl", _build_passage)
+        questions = _read_records(root / "queries.jsonl", _build_question)
+        qrels = _read_qrels(root, split, {question.id for question in questions}, {passage.id for passage in passages})
         return cls(root.resolve().name, passages, tuple(one for one in questions if one.id in qrels), qrels)
 
     def first(self, count: int) -> Dataset:
@@ -108,61 +111,29 @@ def _update_hash(found: hashlib._Hash, *parts: Any) -> None:
     found.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Where something was read, for errors that can be found."""
-
-    file: Path
-    number: int
-
-    def refuse(self, what: str, allowed: str = "") -> NoReturn:
-        where = f"{self.file}:{self.number}"
-        # What is being handled may hold the whole line.
-        raise ConfigError(f"{self.file} line {self.number}: {what}", path=where, allowed=allowed) from None
-
-
-def _passages(file: Path) -> Iterator[Passage]:
-    for line, record in _records(file):
-        title, text = _text(line, record, "title", optional=True), _text(line, record, "text")
-        metadata = _mapping(line, record)
-        if title:
-            metadata = {**metadata, "title": title}
-        indexed = f"{title}\n{text}" if title else text
-        yield Passage(record["_id"], indexed, metadata)
+def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
+    """Return what *build* makes of each JSON object in *file*, which has an ``_id`` that no other has."""
+    built: dict[str, T] = {}
+    for number, text in _read_lines(file):
+        with _name_line_in_errors(file, number):
+            record = _parse_record(text)
+            if record["_id"] in built:
+                raise ValueError(f"the id {record['_id']!r} stands there a second time")
+            built[record["_id"]] = build(record)
+    return tuple(built.values())
 
 
-def _questions(file: Path) -> Iterator[Question]:
-    for line, record in _records(file):
-        metadata = dict(_mapping(line, record))
-        history = _history(line, metadata.pop("history", None))
-        yield Question(record["_id"], _text(line, record, "text"), history, metadata)
-
-
-def _history(line: _Line, found: Any) -> tuple[Message, ...]:
-    """Return the conversation before a question, which its metadata hold."""
-    try:
-        turns = [(turn["role"], turn["content"]) for turn in found or ()]
-    except (TypeError, KeyError):
-        line.refuse('"history" is no list of {"role": ..., "content": ...}')
-    if not all(isinstance(part, str) for turn in turns for part in turn):
-        line.refuse('"history" holds a role or content that is no text')
-    return tuple(Message(role, content) for role, content in turns)
-
-
-def _lines(path: Path) -> Iterator[tuple[_Line, str]]:
+def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of the file at *path* that hold something, numbered from 1."""
     try:
         with open_document(path, follow_link=True) as file:
             for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
-                line = _Line(path, number)
-                if len(raw) > MOST_BYTES:
-                    line.refuse(f"is longer than {MOST_BYTES:,} bytes")
-                try:
+                with _name_line_in_errors(path, number):
+                    if len(raw) > MOST_BYTES:
+                        raise ValueError(f"is longer than {MOST_BYTES:,} bytes")
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
-                except UnicodeDecodeError:
-                    line.refuse("is not UTF-8")
                 if text.strip():
-                    yield line, text
+                    yield number, text
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}; a data set is a folder with corpus.jsonl, queries.jsonl and "
@@ -171,45 +142,65 @@ def _lines(path: Path) -> Iterator[tuple[_Line, str]]:
         ) from error
 
 
-def _records(file: Path) -> Iterator[tuple[_Line, dict[str, Any]]]:
-    """Yield the JSON objects of *file*, each with an ``_id`` that no other has."""
-    seen: set[str] = set()
-    for line, text in _lines(file):
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            line.refuse(f"is not JSON ({getattr(error, 'msg', 'unreadable')})")
-        if not isinstance(record, dict):
-            line.refuse("is no JSON object")
-        record["_id"] = _text(line, record, "_id")
-        if record["_id"] in seen:
-            line.refuse(f"the id {record['_id']!r} stands there a second time")
-        seen.add(record["_id"])
-        yield line, record
+@contextmanager
+def _name_line_in_errors(path: Path, number: int) -> Iterator[None]:
+    """Raise a `ValueError` of the block as a `ConfigError` that names the line."""
+    try:
+        yield
+    except ValueError as error:
+        why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        # What is being handled may hold the whole line.
+        raise ConfigError(f"{path} line {number}: {why}", path=f"{path}:{number}") from None
 
 
-def _text(line: _Line, record: Mapping[str, Any], key: str, *, optional: bool = False) -> str:
-    """Return the text under *key*; ids are often written as numbers, and are taken as such."""
+def _parse_record(text: str) -> dict[str, Any]:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({getattr(error, 'msg', 'unreadable')})") from None
+    if not isinstance(record, dict):
+        raise ValueError("is no JSON object")
+    id_ = record.get("_id")
+    # Ids are often written as numbers, and are taken as such.
+    record["_id"] = str(id_) if isinstance(id_, int) and not isinstance(id_, bool) else _get_text(record, "_id")
+    if not record["_id"]:
+        raise ValueError('no "_id"')
+    record["metadata"] = record.get("metadata") or {}
+    if not isinstance(record["metadata"], dict):
+        raise ValueError(f'"metadata" is no object but {type(record["metadata"]).__name__}')
+    return record
+
+
+def _get_text(record: Mapping[str, Any], key: str) -> str:
     value = record.get(key)
-    if isinstance(value, int) and not isinstance(value, bool) and key == "_id":
-        return str(value)
-    if value is None and optional:
-        return ""
-    if value is None or (key == "_id" and value == ""):
-        line.refuse(f'no "{key}"')
+    if value is None:
+        raise ValueError(f'no "{key}"')
     if not isinstance(value, str):
-        line.refuse(f'"{key}" is no text but {type(value).__name__}', "text")
+        raise ValueError(f'"{key}" is no text but {type(value).__name__}')
     return value
 
 
-def _mapping(line: _Line, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = record.get("metadata") or {}
-    if not isinstance(found, dict):
-        line.refuse(f'"metadata" is no object but {type(found).__name__}', "an object")
-    return found
+def _build_passage(record: dict[str, Any]) -> Passage:
+    title = "" if record.get("title") is None else _get_text(record, "title")
+    text, metadata = _get_text(record, "text"), record["metadata"]
+    if title:
+        return Passage(record["_id"], f"{title}\n{text}", {**metadata, "title": title})
+    return Passage(record["_id"], text, metadata)
 
 
-def _qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> dict[str, dict[str, int]]:
+def _build_question(record: dict[str, Any]) -> Question:
+    metadata = record["metadata"]
+    try:
+        turns = [(turn["role"], turn["content"]) for turn in metadata.pop("history", None) or ()]
+    except (TypeError, KeyError):
+        raise ValueError('"history" is no list of {"role": ..., "content": ...}') from None
+    if not all(isinstance(part, str) for turn in turns for part in turn):
+        raise ValueError('"history" holds a role or content that is no text')
+    history = tuple(Message(role, content) for role, content in turns)
+    return Question(record["_id"], _get_text(record, "text"), history, metadata)
+
+
+def _read_qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> dict[str, dict[str, int]]:
     """Return the judgements of all files, or of the one of *split*."""
     folder = root / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
@@ -217,25 +208,25 @@ def _qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> d
         raise ConfigError(f"{folder} holds no .tsv file with judgements", path=str(folder))
     qrels: dict[str, dict[str, int]] = {}
     for file in files:
-        for line, text in _lines(file):
+        for number, text in _read_lines(file):
             columns = [column.strip() for column in text.split("\t")]
-            if line.number == 1 and columns[-1][:1].isalpha():
+            if number == 1 and columns[-1][:1].isalpha():
                 continue
-            if len(columns) not in (3, 4) or not _is_grade(columns[-1]):
-                line.refuse(
-                    "is not a question's id, a passage's id and a whole number of at most "
-                    f"{HIGHEST_GRADE:,}, separated by tabs"
-                )
-            # Four columns are the older layout of TREC, whose second says nothing.
-            question, passage = columns[0], columns[-2]
-            for id_, known, name in ((question, questions, "queries"), (passage, passages, "corpus")):
-                if id_ not in known:
-                    line.refuse(f"judges {id_!r}, which is not in {name}.jsonl")
-            grade = int(columns[-1])
-            if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
-                line.refuse(f"judges {passage!r} for {question!r} a second time, and not as before")
+            with _name_line_in_errors(file, number):
+                question, passage, grade = _parse_judgement(columns)
+                for id_, known, name in ((question, questions, "queries"), (passage, passages, "corpus")):
+                    if id_ not in known:
+                        raise ValueError(f"judges {id_!r}, which is not in {name}.jsonl")
+                if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
+                    raise ValueError(f"judges {passage!r} for {question!r} a second time, and not as before")
     return qrels
 
 
-def _is_grade(text: str) -> bool:
-    return bool(_GRADE.fullmatch(text)) and int(text) <= HIGHEST_GRADE
+def _parse_judgement(columns: Sequence[str]) -> tuple[str, str, int]:
+    is_whole = len(columns) in (3, 4) and _GRADE.fullmatch(columns[-1])
+    if not is_whole or int(columns[-1]) > HIGHEST_GRADE:
+        raise ValueError(
+            f"is not a question's id, a passage's id and a whole number of at most {HIGHEST_GRADE:,}, separated by tabs"
+        )
+    # Four columns are the older layout of TREC, whose second says nothing.
+    return columns[0], columns[-2], int(columns[-1])
