@@ -120,23 +120,23 @@ def measure(
     for name, system in (deep or {}).items():
         found, _ = _run(f"{name}, deep", system, dataset, progress)
         measured[name] = PerQuery({**measured[name].values, **evaluate(dataset.qrels, _list_ids(found), DEEP).values})
-    scores = [
-        _score(
-            name,
-            runs[name],
-            measured[name],
-            measured[baseline],
-            added_ms=_compute_added_ms(runs[name], seconds[name], seconds[baseline]),
-            seed=seed,
-        )
-        for name in systems
-    ]
+    scores = {}
+    for name, found in runs.items():
+        # What a system does not say itself is its time beyond the baseline's on the same question.
+        beyond = {asked: seconds[name][asked] - seconds[baseline][asked] for asked in found}
+        added = [beyond[asked] if run.seconds_added is None else run.seconds_added for asked, run in found.items()]
+        added_ms = Percentiles.of([1e3 * took for took in added])
+        scores[name] = _score(name, found, measured[name], measured[baseline], added_ms=added_ms, seed=seed)
+    corrected = holm({name: score.difference.p for name, score in scores.items() if name != baseline})
     return Comparison(
         dataset=dataset.name,
         passages=len(dataset.passages) or None,
         questions=len(dataset.questions),
         baseline=baseline,
-        systems=_correct_for_many(scores, baseline),
+        systems=tuple(
+            replace(score, difference=replace(score.difference, p_holm=corrected.get(name, 1.0)))
+            for name, score in scores.items()
+        ),
         notes=(*notes, *_find_doubts(dataset, runs)),
         seed=seed,
         data_hash=dataset.data_hash,
@@ -218,7 +218,7 @@ def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], q
     """Return the judged questions; raises `ConfigError` where a judgement is about none of them, or is none."""
     questions = [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
     for number, one in enumerate(questions, 1):
-        if not _is_question(one):
+        if not (isinstance(one, Question) and isinstance(one.id, str) and isinstance(one.text, str)):
             raise ConfigError(f"query {number} is no Question, or no text under an id that is text", path="queries")
     known = {question.id for question in questions}
     if len(known) < len(questions):
@@ -228,13 +228,8 @@ def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], q
             f"{len(unknown)} judged questions are not among the queries, the first is {unknown[0]!r}", path="qrels"
         )
     judged = tuple(question for question in questions if question.id in qrels)
-    return Dataset(
-        name, (), judged, {question.id: _check_grades(question.id, qrels[question.id]) for question in judged}
-    )
-
-
-def _is_question(one: Any) -> bool:
-    return isinstance(one, Question) and all(isinstance(it, str) for it in (one.id, one.text))
+    grades = {question.id: _check_grades(question.id, qrels[question.id]) for question in judged}
+    return Dataset(name, (), judged, grades)
 
 
 def _check_grades(question: str, grades: Any) -> dict[str, int]:
@@ -277,18 +272,6 @@ def _list_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
     return {question: run.ids for question, run in runs.items()}
 
 
-def _compute_added_ms(
-    runs: Mapping[str, Run], seconds: Mapping[str, float], base_seconds: Mapping[str, float]
-) -> Percentiles:
-    """Return the time the system says it added or, where it says nothing, its time beyond the baseline's."""
-    return Percentiles.of(
-        [
-            1e3 * (seconds[asked] - base_seconds[asked] if run.seconds_added is None else run.seconds_added)
-            for asked, run in runs.items()
-        ]
-    )
-
-
 def _score(
     name: str, runs: Mapping[str, Run], found: PerQuery, base: PerQuery, *, added_ms: Percentiles, seed: int
 ) -> SystemScore:
@@ -322,14 +305,6 @@ def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
         for name, ms in run.stages.items():
             stages.setdefault(name, []).append(ms)
     return {name: Percentiles.of(values) for name, values in stages.items()}
-
-
-def _correct_for_many(scores: Sequence[SystemScore], baseline: str) -> tuple[SystemScore, ...]:
-    """Return the *scores*, their probabilities corrected for how many systems are compared with the baseline."""
-    corrected = holm({score.name: score.difference.p for score in scores if score.name != baseline})
-    return tuple(
-        replace(score, difference=replace(score.difference, p_holm=corrected.get(score.name, 1.0))) for score in scores
-    )
 
 
 def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
