@@ -216,7 +216,9 @@ def _choose_systems(
 
 def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
     """Return the judged questions; raises `ConfigError` where a judgement is about none of them, or is none."""
-    questions = [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
+    questions: list[Any] = (
+        [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
+    )
     for number, one in enumerate(questions, 1):
         if not (isinstance(one, Question) and isinstance(one.id, str) and isinstance(one.text, str)):
             raise ConfigError(f"query {number} is no Question, or no text under an id that is text", path="queries")
