@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
-from math import isfinite
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 from qtmiddleware.errors import InvalidQuery
@@ -25,7 +25,7 @@ _JUNCTIONS: Final = ("$and", "$or")
 
 
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
-    """A function that tells whether metadata meets *filter*; it raises for no metadata whatever.
+    """Return a function that says whether metadata meets *filter*; it raises for no metadata whatever.
 
     ``{"field": value}`` means ``{"field": {"$eq": value}}``; several keys of one mapping must all be met. ``$eq`` and
     ``$ne`` take a text, a number or a boolean, ``$gt $gte $lt $lte`` a number, ``$in`` and ``$nin`` a list of what
@@ -39,20 +39,12 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     return _conditions(filter, 1)
 
 
-class Condition:
-    """A filter that is ready for use: *meets* is its `build_matcher`, *key* the same text for equal filters."""
-
-    def __init__(self, filter: Mapping[str, Any]) -> None:  # noqa: A002
-        self.meets: Final[Matcher] = build_matcher(filter)
-        self.key: Final = repr(filter)
-
-
-def _conditions(found: Any, depth: int) -> Matcher:
-    if not isinstance(found, Mapping):
-        raise _make_error(f"a condition is a mapping from fields, $and or $or, not {_kind_of(found)}")
+def _conditions(given: Any, depth: int) -> Matcher:
+    if not isinstance(given, Mapping):
+        raise _make_error(f"a condition is a mapping from fields, $and or $or, not {_kind_of(given)}")
     if depth > DEEPEST:
         raise _make_error(f"conditions may be nested {DEEPEST} deep, these are deeper")
-    return _all([_condition(key, value, depth) for key, value in found.items()])
+    return _all([_condition(key, value, depth) for key, value in given.items()])
 
 
 def _condition(key: Any, value: Any, depth: int) -> Matcher:
@@ -83,9 +75,10 @@ def _operation(field: str, name: Any, operand: Any) -> Matcher:
         equal = _equal(field, [_operand(name, one) for one in operand])
         return equal if name == "$in" else _not(equal)
     if name in _ORDERS:
-        if not _is_number(operand) or not _is_finite(operand):
+        if not _is_number(operand) or not abs(operand) < inf:
             raise _make_error(f"{name} takes a number, not {_kind_of(operand)}")
-        return _ordered(field, _ORDERS[name], operand)
+        compare = _ORDERS[name]
+        return _any_value(field, lambda one: _is_number(one) and compare(one, operand))
     if name == "$exists":
         if not isinstance(operand, bool):
             raise _make_error(f"$exists takes true or false, not {_kind_of(operand)}")
@@ -93,55 +86,28 @@ def _operation(field: str, name: Any, operand: Any) -> Matcher:
     raise _make_error(f"{name!r} is no operator; allowed are {', '.join(_OPERATORS)}")
 
 
-def _equal(field: str, operands: Collection[Any]) -> Matcher:
+def _equal(field: str, operands: Iterable[Any]) -> Matcher:
     # Beside the value goes whether it is a boolean, as Python takes True for 1.
     wanted = frozenset((isinstance(one, bool), one) for one in operands)
+    return _any_value(field, lambda one: isinstance(one, str | int | float) and (isinstance(one, bool), one) in wanted)
+
+
+def _any_value(field: str, holds: Callable[[Any], bool]) -> Matcher:
+    """A matcher for metadata whose *field*, or any element of a list there, *holds*."""
 
     def meets(metadata: Mapping[str, Any]) -> bool:
         value = metadata.get(field)
-        kind = type(value)
-        if kind is str or kind is int or kind is float or kind is bool:
-            return (kind is bool, value) in wanted
-        return isinstance(value, list | tuple) and any(
-            isinstance(one, str | int | float) and (isinstance(one, bool), one) in wanted for one in value
-        )
+        return any(map(holds, value)) if isinstance(value, list | tuple) else holds(value)
 
     return meets
 
 
-def _ordered(field: str, holds: Callable[[Any, Any], bool], operand: Any) -> Matcher:
-    def meets(metadata: Mapping[str, Any]) -> bool:
-        value = metadata.get(field)
-        kind = type(value)
-        if kind is int or kind is float:
-            return holds(value, operand)
-        return isinstance(value, list | tuple) and any(_is_number(one) and holds(one, operand) for one in value)
-
-    return meets
+def _all(parts: Sequence[Matcher]) -> Matcher:
+    return parts[0] if len(parts) == 1 else lambda metadata: all(part(metadata) for part in parts)
 
 
-def _all(parts: list[Matcher]) -> Matcher:
-    if len(parts) == 1:
-        return parts[0]
-
-    # Loops, as all() and any() over generators take three times as long, and this runs for every passage of a store.
-    def meets(metadata: Mapping[str, Any]) -> bool:
-        for part in parts:  # noqa: SIM110
-            if not part(metadata):
-                return False
-        return True
-
-    return meets
-
-
-def _any(parts: list[Matcher]) -> Matcher:
-    def meets(metadata: Mapping[str, Any]) -> bool:
-        for part in parts:  # noqa: SIM110
-            if part(metadata):
-                return True
-        return False
-
-    return meets
+def _any(parts: Sequence[Matcher]) -> Matcher:
+    return lambda metadata: any(part(metadata) for part in parts)
 
 
 def _not(part: Matcher) -> Matcher:
@@ -158,19 +124,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_finite(number: float) -> bool:
-    try:
-        return isfinite(number)
-    except OverflowError:
-        # A whole number beyond all that can be compared with one that is none.
-        return False
-
-
 def _kind_of(value: Any) -> str:
     """What *value* is, without telling what it holds."""
     if isinstance(value, list | tuple) and not value:
         return "an empty list"
-    return "null" if value is None else f"{type(value).__name__}"
+    return "null" if value is None else type(value).__name__
 
 
 def _make_error(why: str) -> InvalidQuery:

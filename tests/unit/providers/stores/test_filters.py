@@ -104,7 +104,7 @@ def nested(depth: int) -> dict[str, Any]:
         ({"a": {"$gt": "1"}}, r"\$gt takes a number, not str"),
         ({"a": {"$lte": True}}, r"\$lte takes a number, not bool"),
         ({"a": {"$lt": float("nan")}}, r"\$lt takes a number"),
-        ({"a": {"$lt": 10**400}}, r"\$lt takes a number"),
+        ({"a": {"$lt": float("inf")}}, r"\$lt takes a number"),
         ({"a": {"$in": "x"}}, r"\$in takes a list .*not str"),
         ({"a": {"$nin": [None]}}, r"\$nin takes a text, a number or a boolean, not null"),
         ({"a": None}, r"\$eq takes a text, a number or a boolean, not null"),
@@ -163,12 +163,10 @@ def test_and_is_met_where_all_are_and_or_where_any_is(parts: Any, metadata: Any)
 
 @given(field=FIELDS, values=st.lists(SCALARS, max_size=3), metadata=METADATA)
 def test_of_an_operator_and_its_negation_exactly_one_is_met(field: str, values: Any, metadata: Any) -> None:
-    for value in values:
-        assert build_matcher({field: {"$eq": value}})(metadata) is not build_matcher({field: {"$ne": value}})(metadata)
-    assert build_matcher({field: {"$in": values}})(metadata) is not build_matcher({field: {"$nin": values}})(metadata)
-    assert build_matcher({field: {"$exists": True}})(metadata) is not build_matcher({field: {"$exists": False}})(
-        metadata
-    )
+    pairs: list[tuple[Any, Any]] = [({"$eq": value}, {"$ne": value}) for value in values]
+    pairs += [({"$in": values}, {"$nin": values}), ({"$exists": True}, {"$exists": False})]
+    for asked, negated in pairs:
+        assert build_matcher({field: asked})(metadata) != build_matcher({field: negated})(metadata)
 
 
 @given(field=FIELDS, values=st.lists(SCALARS, min_size=1, max_size=3), metadata=METADATA)
