@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.protocols import Passage
@@ -70,11 +70,6 @@ class LocalStore(ClosingStore):
     def delete(self, ids: Sequence[str]) -> None:
         """Remove the passages of these *ids*, all or none; unknown ones are no error."""
         self.write((), delete=ids)
-
-
-def raise_other_layout(path: object, version: object, known: object) -> NoReturn:
-    """Raise the `StoreError` of a store at *path* whose layout has another *version* than the *known* one."""
-    raise StoreError(f"{path} has the layout {version}, this version reads {known}: move it away, ingest again")
 
 
 def check_model(path: object, model: object, length: object, embedding_model: str, dimension: int) -> None:

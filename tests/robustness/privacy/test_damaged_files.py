@@ -21,7 +21,7 @@ from qtmiddleware.evaluation.bench.caches import CacheFile
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
-from qtmiddleware.rag.ingestion.ledger import open_ledger
+from qtmiddleware.rag.ingestion.ledger import Ledger
 from qtmiddleware.testing import ScriptedModel
 from tests.support.emitted import PASSAGE, QUERY, listening
 
@@ -204,7 +204,7 @@ def test_a_ledger_or_cache_with_a_trigger_of_somebody_elses_is_not_used(tmp_path
     path = tmp_path / "file.sqlite"
 
     def use() -> None:
-        (open_ledger(str(path)) if kind == "ledger" else CacheFile(path)).close()
+        (Ledger(str(path)) if kind == "ledger" else CacheFile(path)).close()
 
     use()
     with closing(sqlite3.connect(path)) as theirs:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.protocols import Filter, Passage, Record
-from qtmiddleware.providers.stores.filters import Condition
+from qtmiddleware.providers.stores.filters import Matcher, build_matcher
 from qtmiddleware.providers.stores.lancedb.table import open_table, spill
 from qtmiddleware.providers.stores.passages import (
     DIGITS,
@@ -26,102 +26,14 @@ from qtmiddleware.providers.stores.passages import (
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
+_log = get_logger(__name__)
+
 _WIDER: Final = 16
 """How many times more is asked for where filter or ties leave too little."""
 _FEW: Final = 5_000
 """Ids that are asked for by name; for more it is quicker to look through what is found."""
 _REMEMBERED: Final = 32
 """Filters whose ids are kept until the table changes."""
-
-
-class ExactSearch:
-    """Finds the best of a table, exactly: neither a filter nor chance among equals keeps a better one out.
-
-    The table cannot read metadata itself. So what it finds is held against the filter here; where few of the best meet
-    it, all metadata is read once, and those few that meet it are asked for by id.
-    """
-
-    def __init__(self) -> None:
-        self._met: dict[tuple[int, str], list[str] | None] = {}
-
-    def find_best(
-        self,
-        table: Any,
-        query: Callable[[], Any],
-        measure: str,
-        score: Callable[[float], float],
-        *,
-        top_k: int,
-        condition: Condition | None,
-    ) -> list[Record]:
-        """The *top_k* of what *query* makes, by the *score* of their *measure*, those of equal score by id."""
-        if top_k < 1:
-            return []
-        first = limit = 1 + top_k * (1 if condition is None else 4)
-        while True:
-            version = table.version
-            if condition is not None and (limit > first or (version, condition.key) in self._met):
-                few = self._find_few(table, version, condition)
-                if few is not None:
-                    asked = query().where(match_ids(few), prefilter=True).limit(max(1, len(few)))
-                    found = _sort(_read_records(asked, measure, score), condition)
-                    if table.version == version:
-                        break
-                    # Ids of before a write say nothing of what came by it; the search below is of one state.
-            seen = _read_records(query().limit(limit), measure, score)
-            found = _sort(seen, condition)[:top_k]
-            enough = len(found) == top_k and found[-1]["score"] > seen[-1]["score"]
-            if enough or len(seen) < limit:
-                break
-            limit *= _WIDER
-        return [{**one, "metadata": json.loads(one["metadata"])} for one in found[:top_k]]
-
-    def _find_few(self, table: Any, version: int, condition: Condition) -> list[str] | None:
-        """The ids that meet *condition*, read once for each version of the table; ``None`` where they are many."""
-        key = version, condition.key
-        if key not in self._met:
-            ids = _find_matching(table, condition)
-            if len(self._met) >= _REMEMBERED:
-                self._met.clear()
-            self._met[key] = few = ids if len(ids) <= _FEW else None
-            return few
-        return self._met.get(key)
-
-
-def match_ids(ids: list[str]) -> str:
-    """The condition that a passage is one of these, as SQL writes it."""
-    if not ids:
-        return "false"
-    quoted = ("'" + id_.replace("'", "''") + "'" for id_ in ids)
-    return f"id IN ({', '.join(quoted)})"
-
-
-def _find_matching(table: Any, condition: Condition) -> list[str]:
-    found: list[str] = []
-    for batch in table.search().select(["id", "metadata"]).to_batches():
-        values = json.loads(f"[{','.join(batch['metadata'].to_pylist())}]")
-        ids = batch["id"].to_pylist()
-        found.extend(id_ for id_, value in zip(ids, values, strict=True) if condition.meets(value))
-    return found
-
-
-def _sort(records: list[Record], condition: Condition | None) -> list[Record]:
-    met = (one for one in records if condition is None or condition.meets(json.loads(one["metadata"])))
-    return sorted(met, key=lambda one: (-one["score"], one["id"]))
-
-
-def _read_records(query: Any, measure: str, score: Callable[[float], float]) -> list[Record]:
-    """What a query of the table finds, with the metadata as it is stored."""
-    found = query.select(["id", "text", "metadata", measure]).to_arrow()
-    columns = [found[name].to_pylist() for name in ("id", "text", "metadata", measure)]
-    return [
-        {"id": id_, "score": round(score(measured), DIGITS), "text": text, "metadata": metadata}
-        for id_, text, metadata, measured in zip(*columns, strict=True)
-    ]
-
-
-_log = get_logger(__name__)
-
 _WRITES_BETWEEN: Final = 20
 """Writes, or pieces of the table, after which its files are brought together."""
 _LOOSE: Final = 1_000
@@ -149,7 +61,7 @@ class LanceDBStore(LocalStore):
         self._dimension = dimension
         self._writing = ForkLock()
         self._writes = 0
-        self._search = ExactSearch()
+        self._met: dict[tuple[int, str], list[str] | None] = {}
         self._open: Any
         self._open, self._identity = open_table(self._path, embedding_model=embedding_model, dimension=dimension)
 
@@ -188,16 +100,11 @@ class LanceDBStore(LocalStore):
         the next write.
         """
         vector = normalise(check_query(query, self._dimension)[None].copy())[0]
-        condition = Condition(filter) if filter else None
-        with self._use_table("read") as table:
-            return self._search.find_best(
-                table,
-                lambda: table.search(vector, vector_column_name="vector").distance_type("dot").bypass_vector_index(),
-                "_distance",
-                lambda distance: 1.0 - distance,
-                top_k=top_k,
-                condition=condition,
-            )
+
+        def ask(table: Any) -> Any:
+            return table.search(vector, vector_column_name="vector").distance_type("dot").bypass_vector_index()
+
+        return self._find_best(ask, "_distance", lambda distance: 1.0 - distance, top_k, filter)
 
     def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
@@ -207,22 +114,66 @@ class LanceDBStore(LocalStore):
         read as query syntax; of scripts without spaces every pair of neighbouring characters is a word.
         """
         words = " ".join(query_words(text))
-        condition = Condition(filter) if filter else None
-        if not words:
-            return []
-        with self._use_table("read") as table:
-            return self._search.find_best(
-                table,
-                lambda: table.search(words, query_type="fts", fts_columns="words"),
-                "_score",
-                float,
-                top_k=top_k,
-                condition=condition,
-            )
+
+        def ask(table: Any) -> Any:
+            return table.search(words, query_type="fts", fts_columns="words")
+
+        return self._find_best(ask, "_score", float, top_k if words else 0, filter)
 
     def close(self) -> None:
         """Let go of the folder; closing twice does no harm."""
         self._open = None
+
+    def _find_best(
+        self,
+        ask: Callable[[Any], Any],
+        measure: str,
+        score: Callable[[float], float],
+        top_k: int,
+        filter: Filter | None,  # noqa: A002
+    ) -> list[Record]:
+        """Return the *top_k* of what *ask* makes a query of, by the *score* of their *measure*, equal ones by id.
+
+        Exactly: neither a filter nor chance among equals keeps a better one out. The table cannot read metadata itself,
+        so what it finds is held against the filter here; where too few of the best meet that, all metadata is read
+        once, and those passages, if they are few, are asked for by id.
+        """
+        meets = build_matcher(filter) if filter else None
+        if top_k < 1:
+            return []
+        limit = 1 + top_k * (1 if meets is None else 4)
+        with self._use_table("read") as table:
+            by_id = (table.version, repr(filter)) in self._met
+            while True:
+                version = table.version
+                if meets and by_id and (few := self._find_few(table, version, filter, meets)) is not None:
+                    asked = ask(table).where(match_ids(few), prefilter=True).limit(max(1, len(few)))
+                    best = _sort(_read_records(asked, measure, score), meets)
+                    if table.version == version:
+                        break
+                    # Ids of before a write say nothing of what came by it; the search below is of one state.
+                seen = _read_records(ask(table).limit(limit), measure, score)
+                best = _sort(seen, meets)[:top_k]
+                if len(seen) < limit or (len(best) == top_k and best[-1]["score"] > seen[-1]["score"]):
+                    break
+                limit *= _WIDER
+                by_id = True
+        return [{**one, "metadata": json.loads(one["metadata"])} for one in best[:top_k]]
+
+    def _find_few(self, table: Any, version: int, filter: Filter | None, meets: Matcher) -> list[str] | None:  # noqa: A002
+        """Return the ids that meet *filter*, read once for each version; ``None`` where they are many."""
+        key = version, repr(filter)
+        if key in self._met:
+            return self._met.get(key)
+        ids: list[str] = []
+        for batch in table.search().select(["id", "metadata"]).to_batches():
+            values = json.loads(f"[{','.join(batch['metadata'].to_pylist())}]")
+            ids.extend(id_ for id_, value in zip(batch["id"].to_pylist(), values, strict=True) if meets(value))
+        few = ids if len(ids) <= _FEW else None
+        if len(self._met) >= _REMEMBERED:
+            self._met.clear()
+        self._met[key] = few
+        return few
 
     def _optimise(self, table: Any) -> None:
         """Bring files together and new words into the index, now and then; no write fails by it."""
@@ -251,6 +202,30 @@ class LanceDBStore(LocalStore):
                 f"the store {self._path} could not be {doing} ({type(error).__name__}); its own words stand in the "
                 "cause of this error. With room on the disk, the folder is damaged: move it away and ingest again"
             ) from error
+
+
+def match_ids(ids: list[str]) -> str:
+    """The condition that a passage is one of these, as SQL writes it."""
+    if not ids:
+        return "false"
+    quoted = ("'" + id_.replace("'", "''") + "'" for id_ in ids)
+    return f"id IN ({', '.join(quoted)})"
+
+
+def _sort(records: list[Record], meets: Matcher | None) -> list[Record]:
+    """Return those of *records* whose metadata *meets* the filter, best first, those of equal score by id."""
+    met = (one for one in records if meets is None or meets(json.loads(one["metadata"])))
+    return sorted(met, key=lambda one: (-one["score"], one["id"]))
+
+
+def _read_records(query: Any, measure: str, score: Callable[[float], float]) -> list[Record]:
+    """Read what a query of the table finds, with the metadata as it is stored."""
+    found = query.select(["id", "text", "metadata", measure]).to_arrow()
+    columns = [found[name].to_pylist() for name in ("id", "text", "metadata", measure)]
+    return [
+        {"id": id_, "score": round(score(measured), DIGITS), "text": text, "metadata": metadata}
+        for id_, text, metadata, measured in zip(*columns, strict=True)
+    ]
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> LanceDBStore:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
-from qtmiddleware.providers.stores.passages import Row, check_model, index_text, normalise, raise_other_layout
+from qtmiddleware.providers.stores.passages import Row, check_model, index_text, normalise
 from qtmiddleware.runtime.files import PRIVATE_FOLDER, check_link, make_private_folders
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension
     if not version:
         raise StoreError(f"{path} is the LanceDB folder of another program; it was left as it is: name another path")
     if version != VERSION:
-        raise_other_layout(path, version, VERSION)
+        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
     check_model(path, held[b"embedding_model"].decode(), int(held[b"dimension"]), embedding_model, dimension)
 
 

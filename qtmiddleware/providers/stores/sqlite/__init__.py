@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Filter, Passage, Record
-from qtmiddleware.providers.stores.filters import Condition
+from qtmiddleware.providers.stores.filters import build_matcher
 from qtmiddleware.providers.stores.passages import (
     SLICE,
     LocalStore,
@@ -20,20 +20,20 @@ from qtmiddleware.providers.stores.passages import (
     check_query,
     check_slices,
     filter_ids,
+    index_text,
     query_words,
 )
 from qtmiddleware.providers.stores.sqlite.connections import Connections
-from qtmiddleware.providers.stores.sqlite.files import FAILURES, MEMORY, Damage
-from qtmiddleware.providers.stores.sqlite.memory_copy import MemoryCopy
+from qtmiddleware.providers.stores.sqlite.files import MEMORY, Damage
+from qtmiddleware.providers.stores.sqlite.memory_copy import MemoryCopy, read_meta
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.stores.passages import Floats
 
-_UPSERT: Final = """
-INSERT INTO passages (id, text, metadata, vector, changed) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET
-    text = excluded.text, metadata = excluded.metadata, vector = excluded.vector, changed = excluded.changed
-"""
+_INSERT: Final = "INSERT INTO passages (id, text, metadata, vector) VALUES (?, ?, ?, ?)"
+_INSERT_WORDS: Final = "INSERT INTO words (rowid, text) VALUES (?, ?)"
+# The full-text table keeps no copy of what it was given, and wants it back to forget it.
+_DELETE_WORDS: Final = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
 _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank"
 
 
@@ -58,7 +58,7 @@ class SQLiteStore(LocalStore):
         self._held = MemoryCopy(dimension)
         self._connections = Connections(self._path, embedding_model=embedding_model, dimension=dimension)
         with self._connections.reading() as run:
-            self._identity = str(_read_meta(run, "identity"))
+            self._identity = str(read_meta(run, "identity"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
@@ -70,23 +70,14 @@ class SQLiteStore(LocalStore):
         written. Of several with one id the last stays; an id in both is written, not removed. A store in memory takes
         all of *passages* before it writes, as its readers would have to wait.
         """
-        slices = check_slices(_mark_errors(passages), self._dimension)
-        try:
-            self._write(iter(list(slices)) if self._connections.in_memory else slices, filter_ids(delete))
-        except _OfThePassages as raised:
-            raise raised.error from None
-
-    def _write(self, slices: Iterator[tuple[list[Row], Floats]], gone: Sequence[str]) -> None:
+        slices: Iterable[tuple[list[Row], Floats]] = check_slices(passages, self._dimension)
+        if self._connections.in_memory:
+            slices = list(slices)
         with self._connections.writing() as run:
-            changes = int(_read_meta(run, "changes"))
-            if _delete_rows(run, gone):
-                run.execute("UPDATE meta SET value = value + 1 WHERE key = 'deletions'")
-            written = False
+            _delete_rows(run, filter_ids(delete))
             for rows, vectors in slices:
-                _write_rows(run, rows, vectors, changes + 1)
-                written = True
-            if written:
-                run.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
+                _write_rows(run, rows, vectors)
+            run.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
 
     def count(self) -> int:
         """How many passages there are."""
@@ -101,9 +92,10 @@ class SQLiteStore(LocalStore):
         text raises `StoreError`.
         """
         vector = check_query(query, self._dimension)
-        condition = Condition(filter) if filter else None
+        meets = build_matcher(filter) if filter else None
         with self._connections.reading() as run:
-            matrix, allowed = self._held.vectors(run, condition)
+            matrix = self._held.vectors(run)
+            allowed = self._held.rows(run, meets) if meets else None
             return _read_records(run, matrix.find_nearest(vector, top_k, allowed))
 
     def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
@@ -114,14 +106,14 @@ class SQLiteStore(LocalStore):
         read as query syntax; of scripts without spaces every pair of neighbouring characters is a word.
         """
         words = " OR ".join(f'"{word}"' for word in query_words(text))
-        condition = Condition(filter) if filter else None
+        meets = build_matcher(filter) if filter else None
         if not words or top_k < 1:
             return []
         # A query that is left open would keep its view of the file for the connection's next reader.
         with self._connections.reading() as run, closing(run.execute(_KEYWORDS, (words,))) as cursor:
             ranked: Iterator[tuple[int, float]] = cursor
-            if condition is not None:
-                allowed = frozenset(self._held.rows(run, condition).tolist())
+            if meets is not None:
+                allowed = frozenset(self._held.rows(run, meets).tolist())
                 ranked = (one for one in ranked if one[0] in allowed)
             found = _read_records(run, _take_with_ties(ranked, top_k))
         return sorted(found, key=lambda one: (-one["score"], one["id"]))[:top_k]
@@ -138,43 +130,33 @@ def _take_with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tup
     return [*found, *takewhile(lambda one: one[1] == found[-1][1], ranked)]
 
 
-class _OfThePassages(Exception):
-    """An error such as SQLite's that came with the passages and is none of the store's."""
+def _write_rows(run: sqlite3.Connection, rows: Sequence[Row], vectors: Floats) -> None:
+    """Write *rows* with their *vectors* in place of those of the same id; of several with one id the last stays."""
+    last = {row[0]: (row, vector.tobytes()) for row, vector in zip(rows, vectors.astype("<f4"), strict=True)}
+    _delete_rows(run, list(last))
+    for (id_, text, metadata), blob in last.values():
+        number = run.execute(_INSERT, (id_, text, metadata, blob)).lastrowid
+        run.execute(_INSERT_WORDS, (number, index_text(text, metadata)))
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
+
+def _delete_rows(run: sqlite3.Connection, ids: Sequence[str]) -> None:
+    """Remove the rows of these *ids* and their words."""
+    for part in _parts(ids):
+        among = f"FROM passages WHERE id IN ({_marks(part)})"
+        old = run.execute(f"SELECT row, text, metadata {among}", part).fetchall()
+        run.executemany(_DELETE_WORDS, [(row, _read_words(text, metadata)) for row, text, metadata in old])
+        run.execute(f"DELETE {among}", part)
 
 
-def _mark_errors(passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[tuple[Passage, Sequence[float]]]:
-    """*passages*, whose own errors of SQLite (they may be read from another database) are told from the store's."""
+def _read_words(text: str, metadata: str) -> str:
     try:
-        yield from passages
-    except FAILURES as error:
-        raise _OfThePassages(error) from error
-
-
-def _write_rows(run: sqlite3.Connection, rows: Sequence[Row], vectors: Floats, change: int) -> None:
-    """Write *rows* with their *vectors* as part of the change of this number."""
-    blobs = (vector.tobytes() for vector in vectors.astype("<f4"))
-    run.executemany(_UPSERT, ((*row, blob, change) for row, blob in zip(rows, blobs, strict=True)))
-
-
-def _read_meta(run: sqlite3.Connection, key: str) -> Any:
-    """What the store says of itself under *key*."""
-    found = run.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    if found is None:
-        raise Damage("its own account of itself is missing")
-    return found[0]
-
-
-def _delete_rows(run: sqlite3.Connection, ids: Sequence[str]) -> int:
-    """Remove the rows of these *ids*; answers how many there were."""
-    return sum(run.execute(f"DELETE FROM passages WHERE id IN ({_marks(part)})", part).rowcount for part in _parts(ids))
+        return index_text(text, metadata)
+    except (TypeError, ValueError, AttributeError):
+        raise Damage("the metadata of a passage is no JSON object") from None
 
 
 def _read_records(run: sqlite3.Connection, found: Sequence[tuple[int, float]]) -> list[Record]:
-    """The rows that were *found* (row, score), read."""
+    """Read the rows that were *found* (row, score)."""
     held: dict[int, tuple[str, str, str]] = {}
     for part in _parts([row for row, _ in found]):
         rows = run.execute(f"SELECT row, id, text, metadata FROM passages WHERE row IN ({_marks(part)})", part)

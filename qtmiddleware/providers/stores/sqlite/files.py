@@ -1,4 +1,4 @@
-"""SQLite files of ours: made for their owner alone, marked, and told from what is something else."""
+"""SQLite files of ours: made for their owner alone, laid out, marked, and told from what is something else."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+from qtmiddleware.errors import StoreError
 from qtmiddleware.runtime.files import PRIVATE, check_link, make_private_folders
 
 MEMORY: Final = ":memory:"
@@ -20,10 +22,114 @@ BUSY_SECONDS: Final = 30.0
 """How long is waited for another process to finish writing."""
 LOG_BYTES: Final = 64 << 20
 """What is left of the write-ahead log after a long write."""
+_PAGE_BYTES: Final = 16 << 10
+"""Of the usual page of 4 kB a passage with its vector would leave nearly half unused."""
 _SHORT_BYTES: Final = 100_000
 _RETRY_SECONDS: Final = 0.01
 _UNDECODED: Final = "Could not decode to UTF-8"
 """What Python's own error begins with where a text in a file is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """What files of one kind hold, and what is said where one cannot be opened.
+
+    *application_id* and *version* mark a file, *statements* make its tables. *subject* names it, with ``{path}``;
+    *busy* says why it cannot be had where somebody else has it, *remedy* what to do about one that is something else.
+    """
+
+    application_id: int
+    version: int
+    statements: tuple[str, ...]
+    subject: str
+    busy: str
+    remedy: str
+
+
+def open_file(
+    path: str,
+    kind: FileKind,
+    *,
+    timeout: float,
+    exclusive: bool = False,
+    facts: Mapping[str, Any] | None = None,
+    check: Callable[[sqlite3.Connection], None] | None = None,
+) -> sqlite3.Connection:
+    """Return a connection to the file at *path*, made with its folders where there is none, for its owner alone.
+
+    *timeout* is how many seconds another process is waited for. An *exclusive* connection keeps all others out until
+    it is closed. *facts* are put into the table ``meta`` of a new file; *check* may refuse one that is there. What is
+    refused, or something else, is left as it is. Raises `StoreError`.
+    """
+    subject = kind.subject.format(path=path)
+    try:
+        if path != MEMORY:
+            make_file(Path(path))
+            if not Path(path).is_file():
+                raise StoreError(f"{subject} cannot be opened: it is not a file; {kind.remedy}")
+        connection: sqlite3.Connection = connect_file(path, timeout=timeout)
+        try:
+            if exclusive:
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("BEGIN EXCLUSIVE")
+                connection.execute("COMMIT")
+            _prepare(connection, kind, facts or {})
+            if check is not None:
+                check(connection)
+        except BaseException:
+            connection.close()
+            raise
+    except OSError as error:
+        raise StoreError(f"{subject} cannot be opened: {error.strerror}; name a file that can be written") from error
+    except FAILURES as error:
+        # The cause may quote a text of the file.
+        raise StoreError(f"{subject} {_describe_refusal(error, kind)}") from (None if is_damage(error) else error)
+    return connection
+
+
+def _describe_refusal(error: Exception, kind: FileKind) -> str:
+    if is_foreign(error):
+        return f"cannot be used ({describe_error(error)}); it was left as it is: {kind.remedy}"
+    if result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return f"cannot be opened: {kind.busy}"
+    return (
+        f"cannot be opened: {error}; it must be a file that can be written, in a folder that can be written, with room "
+        "on the disk"
+    )
+
+
+def _prepare(connection: sqlite3.Connection, kind: FileKind, facts: Mapping[str, Any]) -> None:
+    """Lay out an empty database, or check one that is not empty before anything is written to it."""
+    if is_empty(connection):
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+    else:
+        check_kind(connection, kind)
+    use_write_ahead_log(connection)
+    tune(connection)
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        # Of two processes that come at once the second finds it made.
+        if is_empty(connection):
+            for statement in kind.statements:
+                connection.execute(statement)
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
+    check_kind(connection, kind)
+
+
+def tune(connection: sqlite3.Connection) -> None:
+    """Set what holds for one connection and not for its file."""
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+
+
+def check_kind(connection: sqlite3.Connection, kind: FileKind) -> None:
+    """Raise `Damage` unless the database is one of this *kind* and version."""
+    owner, version = read_mark(connection)
+    if owner != kind.application_id:
+        raise Damage("it is the SQLite database of another program")
+    if version != kind.version:
+        raise Damage(f"it has the layout {version}, this version reads {kind.version}")
+    check_layout(connection, kind.statements)
 
 
 def make_file(path: Path) -> None:
@@ -41,7 +147,7 @@ def make_file(path: Path) -> None:
 
 
 def connect_file(path: str, **options: Any) -> Any:
-    """A connection to the file at *path*, which is there; nothing was asked of it yet, and it may be anything.
+    """Return a connection to the file at *path*, which is there; nothing was asked of it yet, and it may be anything.
 
     Nothing is made, and no link followed that was put in its place meanwhile. *options* are those of
     `sqlite3.connect`. Raises `OSError`, also for a link, as `check_link` says, and what SQLite raises.
