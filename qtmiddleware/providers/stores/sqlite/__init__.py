@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Filter, Passage, Record
-from qtmiddleware.providers.stores.filters import build_matcher
 from qtmiddleware.providers.stores.passages import (
     SLICE,
     LocalStore,
@@ -92,10 +91,9 @@ class SQLiteStore(LocalStore):
         text raises `StoreError`.
         """
         vector = check_query(query, self._dimension)
-        meets = build_matcher(filter) if filter else None
         with self._connections.reading() as run:
             matrix = self._held.vectors(run)
-            allowed = self._held.rows(run, meets) if meets else None
+            allowed = self._held.rows(run, filter) if filter else None
             return _read_records(run, matrix.find_nearest(vector, top_k, allowed))
 
     def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
@@ -106,14 +104,13 @@ class SQLiteStore(LocalStore):
         read as query syntax; of scripts without spaces every pair of neighbouring characters is a word.
         """
         words = " OR ".join(f'"{word}"' for word in query_words(text))
-        meets = build_matcher(filter) if filter else None
         if not words or top_k < 1:
             return []
         # A query that is left open would keep its view of the file for the connection's next reader.
         with self._connections.reading() as run, closing(run.execute(_KEYWORDS, (words,))) as cursor:
             ranked: Iterator[tuple[int, float]] = cursor
-            if meets is not None:
-                allowed = frozenset(self._held.rows(run, meets).tolist())
+            if filter:
+                allowed = frozenset(self._held.rows(run, filter).tolist())
                 ranked = (one for one in ranked if one[0] in allowed)
             found = _read_records(run, _take_with_ties(ranked, top_k))
         return sorted(found, key=lambda one: (-one["score"], one["id"]))[:top_k]

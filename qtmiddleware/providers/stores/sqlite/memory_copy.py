@@ -6,9 +6,10 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.providers.stores.filters import Matcher
+from qtmiddleware.protocols import Filter
+from qtmiddleware.providers.stores.filters import build_matcher
 from qtmiddleware.providers.stores.passages import DIGITS, normalise
 from qtmiddleware.providers.stores.sqlite.files import Damage
 from qtmiddleware.runtime.forking import ForkLock
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from qtmiddleware.providers.stores.passages import Floats
 
     Rows = NDArray[np.int64]
+
+
+_REMEMBERED: Final = 32
+"""Filters whose rows are kept until the file changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +64,15 @@ class MemoryCopy:
         self._dimension = dimension
         self._lock = ForkLock()
         self._changes = 0
-        self._matrix: Matrix | None = None
-        self._metadata: tuple[Rows, list[Mapping[str, Any]]] | None = None
+        self._matrix: Matrix | None
+        self._metadata: tuple[Rows, list[Mapping[str, Any]]] | None
+        self._met: dict[str, Rows]
+        self._drop()
 
     def clear(self) -> None:
         """Let go of all of it."""
         with self._lock.free:
-            self._matrix = self._metadata = None
+            self._drop()
 
     def vectors(self, run: sqlite3.Connection) -> Matrix:
         """Return all vectors."""
@@ -75,22 +82,31 @@ class MemoryCopy:
                 self._matrix = _read_matrix(run, self._dimension)
             return self._matrix
 
-    def rows(self, run: sqlite3.Connection, meets: Matcher) -> Rows:
-        """Return the rows whose metadata *meets* a filter."""
+    def rows(self, run: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
+        """Return the rows whose metadata meets *filter*; raises `InvalidQuery`."""
         import numpy as np
 
+        meets, key = build_matcher(filter), repr(filter)
         with self._lock.free:
             self._drop_outdated(run)
             if self._metadata is None:
                 self._metadata = _read_metadata(run)
-            rows, values = self._metadata
-        return rows[np.fromiter(map(meets, values), dtype=np.bool_, count=len(values))]
+            if key not in self._met:
+                rows, values = self._metadata
+                if len(self._met) >= _REMEMBERED:
+                    self._met.clear()
+                self._met[key] = rows[np.fromiter(map(meets, values), dtype=np.bool_, count=len(values))]
+            return self._met[key]
 
     def _drop_outdated(self, run: sqlite3.Connection) -> None:
         changes = read_meta(run, "changes")
         if changes != self._changes:
-            self._matrix = self._metadata = None
+            self._drop()
             self._changes = changes
+
+    def _drop(self) -> None:
+        self._matrix = self._metadata = None
+        self._met = {}
 
 
 def read_meta(run: sqlite3.Connection, key: str) -> Any:
