@@ -9,7 +9,7 @@ from qtmiddleware.providers.stores.pinecone import (
     PineconeSparseEncoder,
     PineconeStore,
     PineconeTextStore,
-    SparseLeg,
+    SparsePineconeStore,
     open_pinecone,
 )
 from qtmiddleware.providers.stores.sqlite import SQLiteStore
@@ -22,6 +22,6 @@ __all__ = [
     "PineconeStore",
     "PineconeTextStore",
     "SQLiteStore",
-    "SparseLeg",
+    "SparsePineconeStore",
     "open_pinecone",
 ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from qtmiddleware.providers.stores.passages import index_text, query_words
-from qtmiddleware.providers.stores.pinecone import HybridPineconeStore, PineconeStore, SparseLeg
+from qtmiddleware.providers.stores.pinecone import HybridPineconeStore, PineconeStore, SparsePineconeStore
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.store_contract import TEXT, KeywordContract, StoreContract
 
@@ -69,7 +69,7 @@ class TestWithWords(StoreContract, KeywordContract):
         def make() -> Any:
             name = f"words-{len(world.app.indexes)}"
             world.add_index(name, kind="sparse")
-            leg = SparseLeg(world.index(name), encoder)
+            leg = SparsePineconeStore(world.index(name), encoder)
             return HybridPineconeStore(dense(world), sparse=leg, embedding_model="model", dimension=3)
 
         return make

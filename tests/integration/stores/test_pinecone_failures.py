@@ -19,7 +19,7 @@ from qtmiddleware.providers.stores.pinecone import (
     PineconeSparseEncoder,
     PineconeStore,
     PineconeTextStore,
-    SparseLeg,
+    SparsePineconeStore,
 )
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
@@ -181,7 +181,7 @@ def test_a_failure_of_the_second_batch_says_how_far_it_came(world: PineconeWorld
 
 
 def test_a_failure_of_the_word_index_is_told(world: PineconeWorld) -> None:
-    words = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=20))
+    words = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=20))
     store = HybridPineconeStore(world.index("passages"), sparse=words, embedding_model="a-model", dimension=3)
     world.answers("/embed", 429, "too many tokens")
     error = failure(lambda: store.upsert([Passage("a", SECRET_TEXT)], [X]))
@@ -190,7 +190,7 @@ def test_a_failure_of_the_word_index_is_told(world: PineconeWorld) -> None:
     store.upsert([Passage("a", SECRET_TEXT)], [X])
     assert store.keyword_search("Jaco", 1)[0]["id"] == "a"
     world.hangs("/embed")
-    hasty = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=0.5))
+    hasty = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=0.5))
     assert "within 0.5 seconds" in str(failure(lambda: hasty.search("Jaco", 1)))
 
 

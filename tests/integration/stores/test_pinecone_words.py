@@ -16,7 +16,7 @@ from qtmiddleware.providers.stores.pinecone import (
     PineconeSparseEncoder,
     PineconeStore,
     PineconeTextStore,
-    SparseLeg,
+    SparsePineconeStore,
 )
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 
@@ -37,12 +37,12 @@ def world() -> Iterator[PineconeWorld]:
 
 
 @pytest.fixture
-def words(world: PineconeWorld) -> SparseLeg:
-    return SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), SPARSE))
+def words(world: PineconeWorld) -> SparsePineconeStore:
+    return SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), SPARSE))
 
 
 @pytest.fixture
-def hybrid(world: PineconeWorld, words: SparseLeg) -> HybridPineconeStore:
+def hybrid(world: PineconeWorld, words: SparsePineconeStore) -> HybridPineconeStore:
     return HybridPineconeStore(world.index("passages"), sparse=words, embedding_model="a-model", dimension=3)
 
 
@@ -127,7 +127,7 @@ def test_sparse_vectors_of_long_texts_go_in_requests_within_the_limit(world: Pin
     def encoder(texts: Sequence[str], kind: str) -> list[tuple[list[int], list[float]]]:
         return [(list(range(2_048)), [0.123456789012345] * 2_048) for _ in texts]
 
-    leg = SparseLeg(world.index("words"), encoder)
+    leg = SparsePineconeStore(world.index("words"), encoder)
     leg.upsert([Passage(str(n), "ä" * 10_000) for n in range(120)], [()] * 120)
     requests = [one for one in world.exchanges if one.path == "/vectors/upsert"]
     assert max(len(one.body) for one in requests) <= 2_000_000
@@ -141,22 +141,22 @@ def test_another_sparse_model_is_refused(world: PineconeWorld, hybrid: HybridPin
         return [([1], [1.0]) for _ in texts]
 
     with pytest.raises(StoreError, match=f"'{SPARSE}'.*another"):
-        SparseLeg(world.index("words"), another).search("apple", 1)
+        SparsePineconeStore(world.index("words"), another).search("apple", 1)
 
 
 def test_an_index_of_dense_vectors_is_refused_for_words(world: PineconeWorld) -> None:
     with pytest.raises(StoreError, match="holds dense vectors"):
-        SparseLeg(world.index("passages"), PineconeSparseEncoder(world.client())).search("apple", 1)
+        SparsePineconeStore(world.index("passages"), PineconeSparseEncoder(world.client())).search("apple", 1)
 
 
 def test_a_dense_model_is_refused_for_words(world: PineconeWorld) -> None:
-    leg = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), "test-embed"))
+    leg = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), "test-embed"))
     with pytest.raises(StoreError, match=r"test-embed did not give a sparse vector a text; set store\.sparseModel"):
         leg.search("apple", 1)
 
 
 def test_a_model_that_is_not_there_is_told(world: PineconeWorld) -> None:
-    leg = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), "nobody"))
+    leg = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), "nobody"))
     with pytest.raises(StoreError, match=r"nobody could not be asked .*HTTP 404"):
         leg.upsert(PASSAGES, VECTORS)
 
@@ -173,7 +173,7 @@ def test_a_model_that_is_not_there_is_told(world: PineconeWorld) -> None:
     ],
 )
 def test_what_is_no_sparse_vector_is_refused(world: PineconeWorld, made: Any) -> None:
-    leg = SparseLeg(world.index("words"), lambda texts, kind: made)
+    leg = SparsePineconeStore(world.index("words"), lambda texts, kind: made)
     with pytest.raises(StoreError, match="the sparse encoder gave"):
         leg.upsert([Passage("a", "apple")], [()])
     assert world.stored("words") == {}
@@ -181,7 +181,7 @@ def test_what_is_no_sparse_vector_is_refused(world: PineconeWorld, made: Any) ->
 
 def test_of_more_words_than_pinecone_takes_the_weightiest_are_kept(world: PineconeWorld) -> None:
     made = [(list(range(3_000)), [float(n) for n in range(3_000)])]
-    SparseLeg(world.index("words"), lambda texts, kind: made).upsert([Passage("a", "apple")], [()])
+    SparsePineconeStore(world.index("words"), lambda texts, kind: made).upsert([Passage("a", "apple")], [()])
     assert min(world.stored("words")["a"].sparse) == 3_000 - 2_048
 
 
@@ -194,7 +194,7 @@ def test_text_that_was_decoded_badly_is_searched_and_kept(
     assert [one["text"] for one in texts.search("\ud800 apple", 5)] == ["an ? apple"]
 
 
-def test_a_word_index_is_searched_by_text_alone(words: SparseLeg) -> None:
+def test_a_word_index_is_searched_by_text_alone(words: SparsePineconeStore) -> None:
     with pytest.raises(StoreError, match="text"):
         words.search(X, 1)
 
@@ -203,7 +203,7 @@ def test_the_identity_is_of_both_indexes(world: PineconeWorld, hybrid: HybridPin
     before = hybrid.identity
     assert before == hybrid.identity
     world.add_index("words", kind="sparse")
-    leg = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), SPARSE))
+    leg = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), SPARSE))
     other = HybridPineconeStore(world.index("passages"), sparse=leg, embedding_model="a-model", dimension=3)
     assert other.identity != before
 
@@ -321,8 +321,8 @@ def test_own_vectors_and_those_of_the_index_do_not_mix(world: PineconeWorld) -> 
         other.search([1.0] * 16, 1)
 
 
-def test_another_sparse_model_is_refused_by_both_names(world: PineconeWorld, words: SparseLeg) -> None:
+def test_another_sparse_model_is_refused_by_both_names(world: PineconeWorld, words: SparsePineconeStore) -> None:
     words.upsert(PASSAGES, VECTORS)
-    other = SparseLeg(world.index("words"), PineconeSparseEncoder(world.client(), "another"))
+    other = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), "another"))
     with pytest.raises(StoreError, match=f"'{SPARSE}', not with the embedding model 'another':"):
         other.search("apple", 1)

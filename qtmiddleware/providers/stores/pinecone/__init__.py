@@ -15,7 +15,7 @@ from qtmiddleware.providers.stores.pinecone.indexes import (
     PineconeSparseEncoder,
     PineconeStore,
     PineconeTextStore,
-    SparseLeg,
+    SparsePineconeStore,
 )
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "PineconeSparseEncoder",
     "PineconeStore",
     "PineconeTextStore",
-    "SparseLeg",
+    "SparsePineconeStore",
     "open_pinecone",
     "open_store",
 ]
@@ -77,32 +77,15 @@ def _check(options: StoreSettings) -> None:
 def _store(key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack) -> Store:
     client = _client(key, opened)
     index = _index(client, options.index, options.host, opened)
+    place: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
     if options.integrated:
-        return PineconeTextStore(index, namespace=options.namespace, text_field=options.text_field, opened=opened)
+        return PineconeTextStore(index, **place, opened=opened)
+    dense = {**place, "embedding_model": embedding_model, "dimension": dimension, "opened": opened}
     if not options.sparse_index and not options.sparse_host:
-        return PineconeStore(
-            index,
-            embedding_model=embedding_model,
-            dimension=dimension,
-            namespace=options.namespace,
-            text_field=options.text_field,
-            opened=opened,
-        )
-    words = SparseLeg(
-        _index(client, options.sparse_index, options.sparse_host, opened),
-        PineconeSparseEncoder(client, options.sparse_model),
-        namespace=options.namespace,
-        text_field=options.text_field,
-    )
-    return HybridPineconeStore(
-        index,
-        sparse=words,
-        embedding_model=embedding_model,
-        dimension=dimension,
-        namespace=options.namespace,
-        text_field=options.text_field,
-        opened=opened,
-    )
+        return PineconeStore(index, **dense)
+    sparse_index = _index(client, options.sparse_index, options.sparse_host, opened)
+    sparse = SparsePineconeStore(sparse_index, PineconeSparseEncoder(client, options.sparse_model), **place)
+    return HybridPineconeStore(index, sparse=sparse, **dense)
 
 
 def _client(key: str, opened: ExitStack) -> Any:

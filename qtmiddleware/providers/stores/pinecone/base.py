@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from hashlib import sha256
 from typing import Any, Final
 from uuid import uuid4
@@ -44,9 +44,9 @@ def count_vectors(stats: Any, namespace: str) -> int:
 class ModelRecord:
     """The record that says which model made the vectors of *namespace*, looked for once, before anything else.
 
-    *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *timeout* is how many seconds a
-    thread waits for another that looks. *put* writes the record, given its namespace, its id and its metadata. With
-    *model* ``""`` the index embeds by itself.
+    *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *put* writes the record, given its
+    namespace, its id and its metadata. With *model* ``""`` the index embeds by itself. Threads that come at once may
+    all look, so that none waits for another's request; one of them writes.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class ModelRecord:
         kind: str,
         model: str,
         dimension: int,
-        timeout: float,
         put: Callable[[str, str, dict[str, Any]], None],
     ) -> None:
         self._calls = calls
@@ -65,52 +64,47 @@ class ModelRecord:
         self._kind = kind
         self._model = model
         self._dimension = dimension
-        self._timeout = timeout
         self._put = put
         self._lock = ForkLock()
-        self._looked = False
+        self._has_looked = False
         self._token = ""
         self._foreign = 0
         self.metric = ""
 
     def look(self) -> None:
         """Read the record, the first time; raises `StoreError` where the vectors are not of this model."""
-        with self._locked():
-            self._look()
+        if self._has_looked:
+            return
+        stats = self._calls("describe_index_stats", "opened")
+        self._check_index(stats)
+        answer = self._calls("fetch", "opened", ids=[self._id], namespace=NAMESPACE, may_be_missing=True)
+        found = None if answer is None else answer.vectors.get(self._id)
+        self._foreign = count_vectors(stats, self._namespace)
+        if found is not None:
+            self._check_model(found.metadata or {})
+        elif self._foreign:
+            _log.info("%s is not recorded as made by this package; only its dimension was checked", self._where)
+        self._has_looked = True
 
     def claim(self) -> None:
         """As `look`, and write the record where nothing is in the namespace yet.
 
         Raises `StoreError` where somebody else's vectors are in it: which model made them is not known.
         """
-        with self._locked():
-            self._look()
-            if not self._token and self._foreign and self._model:
-                raise StoreError(
-                    f"{self._where} holds {self._foreign:,} vectors of an embedding model that is not recorded there; "
-                    "vectors of two models cannot stand together. Use another store.namespace to write to"
-                )
-            self._write()
+        self.look()
+        if not self._token and self._foreign and self._model:
+            raise StoreError(
+                f"{self._where} holds {self._foreign:,} vectors of an embedding model that is not recorded there; "
+                "vectors of two models cannot stand together. Use another store.namespace to write to"
+            )
+        self._write()
 
     def identity(self) -> str:
-        """The name of this index and namespace, and of this making of them where that is recorded."""
-        with self._locked():
-            self._look()
-            if not self._foreign or not self._model:
-                self._write()
-            return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One thread at a time asks; the others do not queue behind one that waits in vain."""
-        lock = self._lock.free
-        if not lock.acquire(timeout=self._timeout):
-            late = f"Pinecone did not answer within {self._timeout:g} seconds; try again later"
-            raise StoreError(f"{self._calls.subject} could not be opened: {late}")
-        try:
-            yield
-        finally:
-            lock.release()
+        """Return the name of this index and namespace, and of this making of them where that is recorded."""
+        self.look()
+        if not self._foreign or not self._model:
+            self._write()
+        return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
 
     @property
     def _id(self) -> str:
@@ -124,20 +118,6 @@ class ModelRecord:
     @property
     def _where(self) -> str:
         return f"the namespace {self._key!r} of {self._calls.subject}"
-
-    def _look(self) -> None:
-        if self._looked:
-            return
-        stats = self._calls("describe_index_stats", "opened")
-        self._check_index(stats)
-        answer = self._calls("fetch", "opened", ids=[self._id], namespace=NAMESPACE, missing=None)
-        found = None if answer is None else answer.vectors.get(self._id)
-        self._foreign = count_vectors(stats, self._namespace)
-        if found is not None:
-            self._check_model(found.metadata or {})
-        elif self._foreign:
-            _log.info("%s is not recorded as made by this package; only its dimension was checked", self._where)
-        self._looked = True
 
     def _check_index(self, stats: Any) -> None:
         kind, dimension = getattr(stats, "vector_type", None), getattr(stats, "dimension", None)
@@ -161,20 +141,13 @@ class ModelRecord:
         self._token = str(held.get("identity", ""))
 
     def _write(self) -> None:
-        if self._token:
-            return
-        token = uuid4().hex
-        self._put(
-            NAMESPACE,
-            self._id,
-            {
-                "namespace": self._key,
-                "embedding_model": self._model,
-                "dimension": self._dimension,
-                "identity": token,
-            },
-        )
-        self._token = token
+        with self._lock.free:
+            if self._token:
+                return
+            token = uuid4().hex
+            facts = {"namespace": self._key, "embedding_model": self._model, "dimension": self._dimension}
+            self._put(NAMESPACE, self._id, {**facts, "identity": token})
+            self._token = token
 
 
 def _describe_model(model: str, dimension: int) -> str:
@@ -203,8 +176,8 @@ class PineconeBase(ClosingStore):
         *,
         embedding_model: str,
         dimension: int,
-        namespace: str,
-        text_field: str,
+        namespace: str = "",
+        text_field: str = "text",
         timeout_seconds: float = TIMEOUT_SECONDS,
         opened: ExitStack | None = None,
     ) -> None:
@@ -215,6 +188,7 @@ class PineconeBase(ClosingStore):
         if namespace == NAMESPACE:
             raise StoreError(f"the namespace {NAMESPACE!r} is kept for notes on the others; use another one")
         self._namespace = namespace
+        self._dimension = dimension
         self._text_field = text_field
         self._calls = Calls(index, seconds=timeout_seconds, opened=opened)
         self._about = ModelRecord(
@@ -223,7 +197,6 @@ class PineconeBase(ClosingStore):
             kind=self._kind,
             model=embedding_model,
             dimension=dimension,
-            timeout=timeout_seconds,
             put=self._write_note,
         )
 
@@ -302,7 +275,7 @@ class PineconeBase(ClosingStore):
         raise NotImplementedError
 
     def _remove(self, ids: list[str]) -> None:
-        self._calls("delete", WRITING, ids=ids, namespace=self._namespace, missing=None)
+        self._calls("delete", WRITING, ids=ids, namespace=self._namespace, may_be_missing=True)
 
     def _upsert_vectors(self, records: list[dict[str, Any]], namespace: str) -> None:
         answer = self._calls("upsert", WRITING, vectors=records, namespace=namespace)
@@ -315,6 +288,8 @@ class PineconeBase(ClosingStore):
         condition = plain_filter(filter)
         if top_k < 1:
             return []
+        if condition:
+            query["filter"] = condition
         answer = self._calls(
             "query",
             "searched",
@@ -322,7 +297,6 @@ class PineconeBase(ClosingStore):
             namespace=self._namespace,
             include_metadata=True,
             include_values=False,
-            **({"filter": condition} if condition else {}),
             **query,
         )
         # A Euclidean index answers distances, the least first; everywhere here greater is better.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from contextvars import copy_context
 from functools import partial
@@ -32,15 +32,8 @@ def status_of(error: BaseException) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def read_client_error(error: Exception, subject: str, doing: str) -> StoreError:
-    """The `StoreError` for *error*, raised by the client while *subject* was being *doing* ("searched", "written to").
-
-    Its message names the kind of failure alone: Pinecone likes to quote what it was sent.
-    """
-    return StoreError(f"{subject} could not be {doing}: {_describe(error)}")
-
-
 def _describe(error: Exception) -> str:
+    """Name the kind of failure alone: Pinecone likes to quote what it was sent."""
     status = status_of(error)
     if status is not None:
         advice = _ADVICE.get(status) or ("is not available; try again later" if status >= 500 else _ADVICE[400])
@@ -60,37 +53,30 @@ T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 60.0
 """Seconds one request may take by default, with the client's own retries."""
-FAIL: Final = object()
 
 
 def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T:
-    """What *call* returns; raises `StoreError` for what it raises and when it has not returned after *seconds*.
+    """Return what *call* does; raises `StoreError` for what it raises and when it has not returned after *seconds*.
 
     The client's own timeout counts for one attempt of four, each followed by a pause of up to a minute and a half. A
     call that is late goes on in a daemon thread, where nobody waits for it.
     """
-    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    done: Future[T] = Future()
 
     def work() -> None:
         try:
-            done.put((call(), None))
+            done.set_result(call())
         except BaseException as error:
-            done.put((None, error))
+            done.set_exception(error)
 
     threading.Thread(target=copy_context().run, args=(work,), name="qtmiddleware-pinecone", daemon=True).start()
     try:
-        value, error = done.get(timeout=seconds)
-    except queue.Empty:
-        raise StoreError(
-            f"{subject} could not be {doing}: Pinecone did not answer within {seconds:g} seconds; try again later"
-        ) from TimeoutError()
-    if error is None:
-        return value  # type: ignore[no-any-return]
-    if not isinstance(error, Exception):
-        raise error
-    if isinstance(error, StoreError):
-        raise error
-    raise read_client_error(error, subject, doing) from error
+        return done.result(timeout=seconds)
+    except StoreError:
+        raise
+    except Exception as error:
+        late = f"Pinecone did not answer within {seconds:g} seconds; try again later"
+        raise StoreError(f"{subject} could not be {doing}: {_describe(error) if done.done() else late}") from error
 
 
 class Calls:
@@ -108,8 +94,8 @@ class Calls:
         self.host = _host_of(index)
         self.subject = f"the Pinecone index {self.host}" if self.host else "the Pinecone index"
 
-    def __call__(self, method: str, doing: str, *, missing: Any = FAIL, **arguments: Any) -> Any:
-        """What *method* of the index returns; *missing* where Pinecone says that there is no such namespace."""
+    def __call__(self, method: str, doing: str, *, may_be_missing: bool = False, **arguments: Any) -> Any:
+        """Return what *method* of the index does; ``None`` for a namespace that is not there and *may_be_missing*."""
         if self._closed:
             raise StoreError(f"{self.subject} could not be {doing}: the store is closed")
         call = getattr(self._index, method, None)
@@ -120,8 +106,8 @@ class Calls:
         try:
             return call_within(self._seconds, partial(call, **arguments), self.subject, doing)
         except StoreError as error:
-            if missing is not FAIL and error.__cause__ is not None and status_of(error.__cause__) == 404:
-                return missing
+            if may_be_missing and error.__cause__ is not None and status_of(error.__cause__) == 404:
+                return None
             raise
 
     def close(self) -> None:

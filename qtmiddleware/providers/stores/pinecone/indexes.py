@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from heapq import nlargest
 from itertools import islice
 from math import isfinite
@@ -34,33 +33,17 @@ class PineconeTextStore(PineconeBase):
     """Keeps passages in a Pinecone index with integrated embedding, dense or sparse; it is searched by text.
 
     *index* is an index of the ``pinecone`` client; *text_field* is the field its ``field_map`` names. *namespace*
-    ``""`` and ``"__default__"`` are the same. Vectors that come with passages are ignored. The limits are those of
-    `PineconeStore`; a request takes 96 passages. Raises `StoreError`, and `InvalidQuery` for an
-    impossible filter.
+    ``""`` and ``"__default__"`` are the same; the other *options* and the limits are those of a `PineconeStore`; a
+    request takes 96 passages. Vectors that come with passages are ignored. Raises `StoreError`, and `InvalidQuery` for
+    an impossible filter.
     """
 
     embeds: Final = True
     _most = MOST_TEXTS
 
-    def __init__(
-        self,
-        index: Any,
-        *,
-        namespace: str = "",
-        text_field: str = "text",
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        opened: ExitStack | None = None,
-    ) -> None:
-        super().__init__(
-            index,
-            embedding_model="",
-            dimension=0,
-            # Here the client takes no empty name.
-            namespace=namespace or "__default__",
-            text_field=text_field,
-            timeout_seconds=timeout_seconds,
-            opened=opened,
-        )
+    def __init__(self, index: Any, *, namespace: str = "", **options: Any) -> None:
+        # Here the client takes no empty name.
+        super().__init__(index, embedding_model="", dimension=0, namespace=namespace or "__default__", **options)
 
     def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The passages nearest to the text *query* that meet *filter*, best first; at most 10,000."""
@@ -162,14 +145,14 @@ class PineconeSparseEncoder:
         return made  # type: ignore[return-value]
 
 
-class SparseLeg(PineconeBase):
+class SparsePineconeStore(PineconeBase):
     """Keeps passages by the words of their texts in a sparse Pinecone index; it is searched by text.
 
     *encoder* makes the sparse vectors: a `PineconeSparseEncoder` or any function of texts and ``"passage"`` or
     ``"query"`` that returns one (indices, weights) pair a text, of which the 2,048 weightiest words are kept. Its
     ``name`` is kept in the index and compared, as the embedding model of a dense one is. The words of a text in the
     metadata's ``context`` count as the passage's own. A passage without a word the encoder knows is not kept: nothing
-    could find it. Vectors that come with passages are ignored. The limits are those of `PineconeStore`.
+    could find it. Vectors that come with passages are ignored. *options* and limits are those of a `PineconeStore`.
 
     Raises `StoreError`, and `InvalidQuery` for an impossible filter; what *encoder* raises passes through.
     """
@@ -177,27 +160,10 @@ class SparseLeg(PineconeBase):
     embeds: Final = True
     _kind = "sparse"
 
-    def __init__(
-        self,
-        index: Any,
-        encoder: SparseEncoder,
-        *,
-        namespace: str = "",
-        text_field: str = "text",
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        opened: ExitStack | None = None,
-    ) -> None:
+    def __init__(self, index: Any, encoder: SparseEncoder, **options: Any) -> None:
         self._encoder = encoder
         name = getattr(encoder, "name", "") or getattr(encoder, "__qualname__", "") or type(encoder).__qualname__
-        super().__init__(
-            index,
-            embedding_model=str(name),
-            dimension=0,
-            namespace=namespace,
-            text_field=text_field,
-            timeout_seconds=timeout_seconds,
-            opened=opened,
-        )
+        super().__init__(index, embedding_model=str(name), dimension=0, **options)
 
     def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The passages that share the weightiest words with the text *query* and meet *filter*, best first."""
@@ -284,28 +250,6 @@ class PineconeStore(PineconeBase):
     embeds: Final = False
     _kind = "dense"
 
-    def __init__(
-        self,
-        index: Any,
-        *,
-        embedding_model: str,
-        dimension: int,
-        namespace: str = "",
-        text_field: str = "text",
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        opened: ExitStack | None = None,
-    ) -> None:
-        self._dimension = dimension
-        super().__init__(
-            index,
-            embedding_model=embedding_model,
-            dimension=dimension,
-            namespace=namespace,
-            text_field=text_field,
-            timeout_seconds=timeout_seconds,
-            opened=opened,
-        )
-
     def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The nearest passages that meet *filter*, best first; at most 10,000.
 
@@ -337,12 +281,12 @@ class PineconeStore(PineconeBase):
 class HybridPineconeStore(PineconeStore):
     """A `PineconeStore` that also finds passages by their words, in a second index *sparse*.
 
-    *sparse* is a `SparseLeg`, or a `PineconeTextStore` over a sparse index that embeds by itself; *options* are those
-    of a `PineconeStore`. Each batch is written to and removed from both, the dense index first; a failure between the
-    two leaves them apart until the same is written again. *sparse* is closed with this store.
+    *sparse* is a `SparsePineconeStore`, or a `PineconeTextStore` over a sparse index that embeds by itself; *options*
+    are those of a `PineconeStore`. Each batch is written to and removed from both, the dense index first; a failure
+    between the two leaves them apart until the same is written again. *sparse* is closed with this store.
     """
 
-    def __init__(self, index: Any, *, sparse: SparseLeg | PineconeTextStore, **options: Any) -> None:
+    def __init__(self, index: Any, *, sparse: SparsePineconeStore | PineconeTextStore, **options: Any) -> None:
         super().__init__(index, **options)
         self._words = sparse
 
