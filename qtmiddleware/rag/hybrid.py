@@ -35,30 +35,23 @@ logger: Final = get_logger("qtmiddleware")
 PATIENCE: Final = 10.0
 """Seconds the word search is waited for once the vector search is there."""
 
-Leg = Callable[..., Any]
-"""A search of ``(query, top_k)``, and of ``filter=`` where one is given; answers in any shape the middleware reads."""
+Search = Callable[..., Any]
+"""A search of ``(query, top_k)``, and of ``filter=`` where one is given; returns any shape the middleware reads."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What one of the two searches found, each passage once."""
+class _Results:
+    """What one of the two searches returned: its *ranking*, and the best place of each passage in it."""
 
     ranking: Ranking
     places: Mapping[Key, int]
 
-    @classmethod
-    def of(cls, query: str, weight: float, response: Any) -> _Found:
-        """Read *response*; raises `ResponseShapeError` where it is of no known shape."""
-        ranking = read_response(Variant("original", query, weight), response).ranking
-        # Backwards, so that of one that comes twice the better place stays.
-        return cls(ranking, {key: place for place, key in reversed(list(enumerate(ranking.keys)))})
-
     def score(self, key: Key) -> float | None:
-        """The search's own number for a passage, ``None`` where it did not find it."""
+        """Returns the search's own number for a passage, ``None`` where it did not find it."""
         return self.ranking.scores[self.places[key]] if key in self.places else None
 
     def record(self, key: Key) -> Record:
-        """A passage this search found."""
+        """Returns a passage this search found."""
         item = self.ranking.items[self.places[key]]
         reader = find_reader(item)
         record = {
@@ -70,15 +63,24 @@ class _Found:
         return record if key[0] == DEFAULT_NAMESPACE else {**record, "namespace": key[0]}
 
 
+def _read_results(query: str, weight: float, response: Any) -> _Results:
+    """Reads *response*; raises `ResponseShapeError` where it is of no known shape."""
+    ranking = read_response(Variant("original", query, weight), response).ranking
+    places: dict[Key, int] = {}
+    for place, key in enumerate(ranking.keys):
+        places.setdefault(key, place)
+    return _Results(ranking, places)
+
+
 class Hybrid:
     """Two searches of one's own, by vectors and by words, as one: ``search(query, top_k, filter=None)``.
 
     *vector_search* and *keyword_search* take ``(query, top_k)``, and ``filter=`` too where a call gives one. Both
-    answer with matches in any shape the middleware reads, such as those of two Pinecone indexes, dense and sparse. They
+    return matches in any shape the middleware reads, such as those of two Pinecone indexes, dense and sparse. They
     run at the same time, the word search in a daemon thread with a copy of the caller's context, each for
     ``max(options.fusion_top_k, top_k)`` candidates; *top_k* is *options.search_top_k* by default.
 
-    A call answers records ``{"id", "score", "text", "metadata"}`` (and ``"namespace"`` where one was told), best first,
+    A call returns records ``{"id", "score", "text", "metadata"}`` (and ``"namespace"`` where there is one), best first,
     equal ones by id. The score is 0 to 1 by the method ``weighted`` and 0 to 1 / (rrf_k + 1) by ``rrf``, with weights
     taken as shares of their sum; beside it stand ``"vector_score"`` and ``"bm25_score"``, the searches' own, ``None``
     where that search did not find the passage. Where scores are missing or do not follow the order, ranks count.
@@ -93,8 +95,8 @@ class Hybrid:
 
     def __init__(
         self,
-        vector_search: Leg,
-        keyword_search: Leg,
+        vector_search: Search,
+        keyword_search: Search,
         *,
         options: HybridSettings | None = None,
         preprocess: PreprocessSettings | None = None,
@@ -133,21 +135,21 @@ class Hybrid:
         condition = {} if filter is None else {"filter": filter}
         vector_weight, bm25_weight = self._weights
 
-        def by_vector() -> _Found:
-            return _Found.of(query, vector_weight, self._vector_search(query, width, **condition))
+        def search_vectors() -> _Results:
+            return _read_results(query, vector_weight, self._vector_search(query, width, **condition))
 
-        def by_words() -> _Found:
+        def search_words() -> _Results:
             keywords = self._keywords(query)
-            return _Found.of(keywords, bm25_weight, self._keyword_search(keywords, width, **condition))
+            return _read_results(keywords, bm25_weight, self._keyword_search(keywords, width, **condition))
 
         if not bm25_weight:
-            return self._records(by_vector(), None, top_k)
+            return _merge(search_vectors(), None, self._options, top_k)
         if not vector_weight:
-            return self._records(None, by_words(), top_k)
+            return _merge(None, search_words(), self._options, top_k)
         bulkhead = current_bulkhead() or self._bulkhead
-        words = self._beside(by_words, bulkhead)
-        vectors = by_vector()
-        return self._records(vectors, self._if_there(words, bulkhead), top_k)
+        words = _start(search_words, bulkhead)
+        vectors = search_vectors()
+        return _merge(vectors, self._wait_for(words, bulkhead), self._options, top_k)
 
     def _keywords(self, query: str) -> str:
         rules = self._preprocess
@@ -155,25 +157,8 @@ class Hybrid:
             return query
         return to_keywords(query, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
 
-    def _beside(self, call: Callable[[], _Found], bulkhead: Bulkhead) -> Future[_Found]:
-        """*call*, performed in a daemon thread of ours in a copy of the caller's context, while the caller goes on."""
-        future: Future[_Found] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                # In a thread of ours nobody else would hear of an interrupt or exit.
-                future.set_exception(error)
-
-        try:
-            bulkhead.start(partial(copy_context().run, work))
-        except ModelError as error:
-            future.set_exception(error)
-        return future
-
-    def _if_there(self, words: Future[_Found], bulkhead: Bulkhead) -> _Found | None:
-        """What the word search found, ``None`` where it failed or is late; of a foreign error only the kind is told."""
+    def _wait_for(self, words: Future[_Results], bulkhead: Bulkhead) -> _Results | None:
+        """Returns what the word search found, ``None`` where it failed or is late; a foreign error is named by kind."""
         try:
             return words.result(timeout=self._patience)
         except Exception as error:
@@ -183,19 +168,47 @@ class Hybrid:
             logger.log(level, "the word search failed (%s); vectors alone were searched", why)
             return None
 
-    def _records(self, vectors: _Found | None, words: _Found | None, top_k: int) -> list[Record]:
-        """Both lists as one."""
-        searches = [found for found in (vectors, words) if found is not None]
-        ranked = sum_weighted([it.ranking for it in searches], self._options.method, rrf_k=self._options.rrf_k)
-        return [
-            {
-                **_record(key, searches),
-                "score": score,
-                "vector_score": vectors.score(key) if vectors is not None else None,
-                "bm25_score": words.score(key) if words is not None else None,
-            }
-            for key, score in ranked[:top_k]
-        ]
+
+def _start(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[_Results]:
+    """Performs *search* in a daemon thread of ours, in a copy of the caller's context, while the caller goes on."""
+    future: Future[_Results] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(search())
+        except BaseException as error:
+            # In a thread of ours nobody else would hear of an interrupt or exit.
+            future.set_exception(error)
+
+    try:
+        bulkhead.start(partial(copy_context().run, work))
+    except ModelError as error:
+        future.set_exception(error)
+    return future
+
+
+def _merge(vectors: _Results | None, words: _Results | None, options: HybridSettings, top_k: int) -> list[Record]:
+    """Returns the best *top_k* records of both searches."""
+    searches = [results for results in (vectors, words) if results is not None]
+    ranked = sum_weighted([it.ranking for it in searches], options.method, rrf_k=options.rrf_k)
+    return [
+        {
+            **_build_record(key, searches),
+            "score": score,
+            "vector_score": vectors.score(key) if vectors is not None else None,
+            "bm25_score": words.score(key) if words is not None else None,
+        }
+        for key, score in ranked[:top_k]
+    ]
+
+
+def _build_record(key: Key, searches: Sequence[_Results]) -> Record:
+    """Returns a passage as the first search that found it has it; what that lacks comes from the other."""
+    first, *others = [results.record(key) for results in searches if key in results.places]
+    for other in others:
+        first["text"] = first["text"] or other["text"]
+        first["metadata"] = first["metadata"] or other["metadata"]
+    return first
 
 
 class HybridSearch(Hybrid):
@@ -227,14 +240,5 @@ class HybridSearch(Hybrid):
             asked = query if store.embeds or embedder is None else embedder.embed([query])[0]
             return store.search(asked, top_k, **condition)
 
-        words: Leg = store.keyword_search if isinstance(store, KeywordStore) else nearest
-        super().__init__(nearest, words, options=options, preprocess=preprocess, patience=patience)
-
-
-def _record(key: Key, searches: Sequence[_Found]) -> Record:
-    """A passage as the first search that found it tells of it; what it does not tell comes from the other."""
-    first, *others = [found.record(key) for found in searches if key in found.places]
-    for other in others:
-        first["text"] = first["text"] or other["text"]
-        first["metadata"] = first["metadata"] or other["metadata"]
-    return first
+        word_search: Search = store.keyword_search if isinstance(store, KeywordStore) else nearest
+        super().__init__(nearest, word_search, options=options, preprocess=preprocess, patience=patience)
