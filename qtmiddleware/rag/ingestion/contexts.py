@@ -32,15 +32,6 @@ _TODO: Final = """
 SELECT t.n, c.document, c.ordinal, c.start, c.stop, c.text FROM todo t JOIN chunks c ON c.id = t.chunk
 WHERE t.n > ? ORDER BY t.n LIMIT ?
 """
-_CLONE: Final = """
-INSERT INTO documents (root, file, name, source, fingerprint, contextual)
-SELECT root, file, name, source, fingerprint, contextual FROM documents WHERE id = ?
-"""
-_CLONE_CHUNKS: Final = """
-INSERT INTO chunks (document, ordinal, start, stop, text, metadata, context, hash)
-SELECT ?, ordinal, start, stop, text, metadata, context, hash FROM chunks WHERE document = ?
-"""
-
 logger: Final = get_logger("qtmiddleware.ingest")
 
 
@@ -126,7 +117,6 @@ class Contexts:
         self._limit = settings.limits.max_concurrency
         self._writer = ContextWriter(model, ledger, settings.limits.llm_timeout_ms / 1e3)
         self._views = DocumentViews(ledger)
-        self._clones: dict[int, int] = {}
         self.written = 0
         self.failed = 0
 
@@ -176,21 +166,7 @@ class Contexts:
                 if context is None:
                     self.failed += 1
                     continue
-                document = self._make_writable(chunk.document)
                 self._ledger.rows(
                     "UPDATE chunks SET context = ?, hash = ? WHERE document = ? AND ordinal = ?",
-                    [chunk.key, hash_text(build_embedded_text(chunk.text, context)), document, chunk.ordinal],
+                    [chunk.key, hash_text(build_embedded_text(chunk.text, context)), chunk.document, chunk.ordinal],
                 )
-
-    def _make_writable(self, document: int) -> int:
-        """*document*, or a new version of it where it is in the store as it is."""
-        ledger = self._ledger
-        if document not in self._clones:
-            self._clones[document] = document
-            if ledger.value("SELECT stored FROM documents WHERE id = ?", [document]):
-                clone = ledger.insert(_CLONE, [document])
-                ledger.rows(_CLONE_CHUNKS, [clone, document])
-                ledger.rows("UPDATE documents SET complete = 1 WHERE id = ?", [clone])
-                ledger.rows("UPDATE target SET document = ? WHERE document = ?", [clone, document])
-                self._clones[document] = clone
-        return self._clones[document]

@@ -91,8 +91,10 @@ _NO_PROSE: Final = re.compile(
 )
 _TITLE_CHARS: Final = 200
 
+# One that is in the store without some of its contexts is read again: a version that is there is never changed.
 _KNOWN: Final = """
-SELECT id, stored FROM documents WHERE file = ? AND fingerprint = ? AND complete ORDER BY id DESC LIMIT 1
+SELECT id FROM documents d WHERE file = ? AND fingerprint = ? AND complete AND NOT (stored AND contextual
+AND EXISTS (SELECT 1 FROM chunks c WHERE c.document = d.id AND c.context IS NULL)) ORDER BY id DESC LIMIT 1
 """
 _KEPT: Final = "SELECT id FROM documents WHERE file = ? AND complete AND stored ORDER BY stored DESC, id DESC LIMIT 1"
 _CHUNK: Final = """
@@ -125,16 +127,16 @@ class Reader:
         state = _read_state(path)
         fingerprint = self._hash_file(path)
         self._claim(file)
-        versions = dict(self._ledger.rows("SELECT id, stored FROM documents WHERE file = ?", [file]))
+        versions = self._ledger.rows("SELECT stored, fingerprint FROM documents WHERE file = ?", [file])
         known = self._ledger.rows(_KNOWN, [file, fingerprint])
         document = known[0][0] if known else self._read(path, file, fingerprint)
         if not known and _read_state(path) != state:
             # What was read need not be what was hashed. It stands for now, and is read again by the next run.
             self._ledger.rows("UPDATE documents SET fingerprint = '' WHERE id = ?", [document])
         self._add_target(document, file)
-        if versions.get(document) == 2:
+        if (2, fingerprint) in versions:
             return "unchanged"
-        return "changed" if any(versions.values()) else "added"
+        return "changed" if any(stored for stored, _ in versions) else "added"
 
     def keep(self, path: Path) -> None:
         """Let what is indexed of the document at *path* stay as it is."""
