@@ -58,7 +58,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
         # What a broken file makes pypdf stumble over is an error of any kind.
         except Exception as error:
             if _lacks_aes(error):
-                raise _build_aes_error(path) from error
+                raise
             broken += 1
             _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__)
         if text.strip():
@@ -93,17 +93,13 @@ def _name_file_in_errors(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         if _lacks_aes(error):
-            raise _build_aes_error(path) from error
+            raise UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"') from error
         reason = "empty" if type(error).__name__ == "EmptyFileError" else "damaged"
         raise UnreadableDocument(path, reason, "" if reason == "empty" else type(error).__name__) from error
 
 
 def _lacks_aes(error: Exception) -> bool:
     return type(error).__name__ == "DependencyError"
-
-
-def _build_aes_error(path: Path) -> UnreadableDocument:
-    return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
 
 
 def _extract_text(page: Any) -> str:
