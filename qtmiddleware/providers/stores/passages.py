@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from qtmiddleware.errors import MissingExtra, StoreError
@@ -34,9 +34,7 @@ class ClosingStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -176,16 +174,13 @@ def normalise(vectors: Floats) -> Floats:
 CATEGORIES: Final = "L* N* M* Co"
 """The Unicode categories a word is made of: letters, numbers, the marks that are written on them, private use."""
 
+_PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 _WORD: Final = r"[\p{L}\p{N}\p{M}\p{Co}]+"
 # Scripts without spaces between words, and Hangul, whose words carry their particles.
 _UNSPACED: Final = (
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff"
     r"\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
-
-
-_PLAIN_WORDS: Final = bytes(ord(chr(code).lower()) if chr(code).isalnum() else 32 for code in range(128)) + bytes(128)
-"""What is no letter or number of a plain text is a gap between its words; the letters are small."""
 
 
 def index_text(text: str, metadata: str) -> str:
@@ -199,7 +194,8 @@ def index_text(text: str, metadata: str) -> str:
         if isinstance(context, str):
             text = f"{text}\n{context.encode('utf-8', 'replace').decode()}"
     if text.isascii():
-        return text.encode().translate(_PLAIN_WORDS).decode()
+        # Ten times as fast as what follows, for the same words.
+        return " ".join(_PLAIN_WORD.findall(text.lower()))
     return " ".join(_words(text, singles=True))
 
 
