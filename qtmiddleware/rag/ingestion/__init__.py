@@ -148,7 +148,7 @@ def ingest(
     with hold_ledger(settings, store) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
-            return _Run(Root.of(path), settings, ledger, retriever, model, progress).perform(paths)
+            return _run(paths, Root.of(path), settings, ledger, retriever, model, _Stages(progress))
         finally:
             retriever.close()
 
@@ -159,108 +159,92 @@ def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
     return GovernedModel(model, settings, Breaker(0, 1.0))
 
 
-class _Run:
-    """One run over one data path."""
+class _Stages:
+    """Tells *progress* of the steps of each stage, and measures how many *seconds* the stage takes."""
 
-    def __init__(
-        self,
-        root: Root,
-        settings: Settings,
-        ledger: Ledger,
-        retriever: StoreRetriever,
-        model: LanguageModel | None,
-        progress: Listener | None,
-    ) -> None:
-        self._root = root
-        self._settings = settings
-        self._ledger = ledger
-        self._retriever = retriever
-        self._model = model
+    def __init__(self, progress: Listener | None) -> None:
         self._progress = progress
-        self._seconds: defaultdict[Stage, float] = defaultdict(float)
-
-    def perform(self, paths: Sequence[Path]) -> IngestReport:
-        """Perform the run over the documents at *paths*; what came of it."""
-        began = perf_counter()
-        kinds, skipped = self._read(paths)
-        contexts = self._write_contexts()
-        embedding = identify_embedding(self._retriever.embedder)
-        publication = Publication(self._ledger, self._root, self._retriever.store, embedding)
-        written = publication.prepare()
-        embedded = self._embed()
-        removed = self._publish(publication)
-        ((documents, chunks),) = self._ledger.rows(_HELD, [self._root.key])
-        seconds = perf_counter() - began
-        _log("Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3))
-        return IngestReport(
-            documents=documents,
-            chunks=chunks,
-            added=kinds["added"],
-            changed=kinds["changed"],
-            unchanged=kinds["unchanged"],
-            removed=removed,
-            skipped=tuple(skipped),
-            written=written,
-            embedded=embedded,
-            reused=written - embedded if embedding else 0,
-            contexts=contexts.written if contexts else 0,
-            contexts_failed=contexts.failed if contexts else 0,
-            seconds=seconds,
-            embed_seconds=self._seconds["embedding"],
-            context_seconds=self._seconds["contexts"],
-        )
-
-    def _read(self, paths: Sequence[Path]) -> tuple[Counter[str], list[Skipped]]:
-        model = self._model
-        context_version = "" if model is None else f"{build_version(self._settings)} {model.name}"
-        reader = Reader(self._ledger, self._settings, self._root, context_version)
-        kinds: Counter[str] = Counter()
-        skipped: list[Skipped] = []
-        with self._time_stage("reading"):
-            for done, path in enumerate(paths, 1):
-                try:
-                    kinds[reader.take(path)] += 1
-                except UnreadableDocument as error:
-                    reader.keep(path)
-                    detail = f" ({error.detail})" if error.detail else ""
-                    skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
-                self._report("reading", done, len(paths), str(path))
-        _log("Loaded documents", count=kinds.total(), skipped=len(skipped))
-        _log("Created chunks", count=self._ledger.rows(_HELD, [self._root.key])[0][1])
-        return kinds, skipped
-
-    def _write_contexts(self) -> Contexts | None:
-        if self._model is None:
-            return None
-        contexts = Contexts(self._ledger, self._settings, self._model)
-        with self._time_stage("contexts"):
-            contexts.write(lambda done, total: self._report("contexts", done, total))
-        _log("Wrote contexts", count=contexts.written, failed=contexts.failed)
-        return contexts
-
-    def _embed(self) -> int:
-        if self._retriever.embedder is None:
-            return 0
-        with self._time_stage("embedding"):
-            count = embed_missing(
-                self._ledger, self._retriever.embedder, lambda done, total: self._report("embedding", done, total)
-            )
-        _log("Embedded chunks", count=count, seconds=round(self._seconds["embedding"], 3))
-        return count
-
-    def _publish(self, publication: Publication) -> int:
-        with self._time_stage("publishing"):
-            return publication.publish(lambda done, total: self._report("publishing", done, total))
-
-    def _report(self, stage: Stage, done: int, total: int, path: str = "") -> None:
-        if self._progress is not None:
-            self._progress(Progress(stage, done, total, path))
+        self.seconds: defaultdict[Stage, float] = defaultdict(float)
 
     @contextmanager
-    def _time_stage(self, stage: Stage) -> Iterator[None]:
+    def run(self, stage: Stage) -> Iterator[Callable[..., None]]:
+        """Lends a function that takes the number of steps done, that of all, and the path of the document."""
+
+        def report(done: int, total: int, path: str = "") -> None:
+            if self._progress is not None:
+                self._progress(Progress(stage, done, total, path))
+
         began = perf_counter()
-        yield
-        self._seconds[stage] += perf_counter() - began
+        yield report
+        self.seconds[stage] += perf_counter() - began
+
+
+def _run(
+    paths: Sequence[Path],
+    root: Root,
+    settings: Settings,
+    ledger: Ledger,
+    retriever: StoreRetriever,
+    model: LanguageModel | None,
+    stages: _Stages,
+) -> IngestReport:
+    """Performs one run over the documents at *paths*. Returns what came of it."""
+    began = perf_counter()
+    context_version = "" if model is None else f"{build_version(settings)} {model.name}"
+    with stages.run("reading") as report:
+        kinds, skipped = _read(paths, Reader(ledger, settings, root, context_version), report)
+    _log("Loaded documents", count=kinds.total(), skipped=len(skipped))
+    _log("Created chunks", count=ledger.rows(_HELD, [root.key])[0][1])
+    contexts = None if model is None else Contexts(ledger, settings, model)
+    if contexts is not None:
+        with stages.run("contexts") as report:
+            contexts.write(report)
+        _log("Wrote contexts", count=contexts.written, failed=contexts.failed)
+    embedder = retriever.embedder
+    publication = Publication(ledger, root, retriever.store, identify_embedding(embedder))
+    written = publication.prepare()
+    embedded = 0
+    if embedder is not None:
+        with stages.run("embedding") as report:
+            embedded = embed_missing(ledger, embedder, report)
+        _log("Embedded chunks", count=embedded, seconds=round(stages.seconds["embedding"], 3))
+    with stages.run("publishing") as report:
+        removed = publication.publish(report)
+    ((documents, chunks),) = ledger.rows(_HELD, [root.key])
+    seconds = perf_counter() - began
+    _log("Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3))
+    return IngestReport(
+        documents=documents,
+        chunks=chunks,
+        added=kinds["added"],
+        changed=kinds["changed"],
+        unchanged=kinds["unchanged"],
+        removed=removed,
+        skipped=tuple(skipped),
+        written=written,
+        embedded=embedded,
+        reused=0 if embedder is None else written - embedded,
+        contexts=contexts.written if contexts else 0,
+        contexts_failed=contexts.failed if contexts else 0,
+        seconds=seconds,
+        embed_seconds=stages.seconds["embedding"],
+        context_seconds=stages.seconds["contexts"],
+    )
+
+
+def _read(paths: Sequence[Path], reader: Reader, report: Callable[..., None]) -> tuple[Counter[str], list[Skipped]]:
+    """Returns how many documents are new, changed or unchanged, and which could not be read."""
+    kinds: Counter[str] = Counter()
+    skipped: list[Skipped] = []
+    for done, path in enumerate(paths, 1):
+        try:
+            kinds[reader.take(path)] += 1
+        except UnreadableDocument as error:
+            reader.keep(path)
+            detail = f" ({error.detail})" if error.detail else ""
+            skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
+        report(done, len(paths), str(path))
+    return kinds, skipped
 
 
 def _log(event: str, **meta: float) -> None:
