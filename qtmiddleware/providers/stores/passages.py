@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.protocols import Passage
+from qtmiddleware.providers import replace_surrogates
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,8 +115,7 @@ def check_row(passage: Passage) -> Row:
         raise StoreError(
             f"the metadata of the passage {passage.id!r} is not JSON ({error}); nothing was written"
         ) from error
-    # A surrogate that stands alone comes of broken decoding and has no UTF-8; the rest of the text is worth keeping.
-    return passage.id, passage.text.encode("utf-8", "replace").decode(), metadata
+    return passage.id, replace_surrogates(passage.text), metadata
 
 
 def _is_storable(id_: Any) -> bool:
@@ -192,7 +192,7 @@ def index_text(text: str, metadata: str) -> str:
     if '"context"' in metadata:
         context = json.loads(metadata).get("context")
         if isinstance(context, str):
-            text = f"{text}\n{context.encode('utf-8', 'replace').decode()}"
+            text = f"{text}\n{replace_surrogates(context)}"
     if text.isascii():
         # Ten times as fast as what follows, for the same words.
         return " ".join(_PLAIN_WORD.findall(text.lower()))

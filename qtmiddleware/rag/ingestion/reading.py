@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import UnreadableDocument
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.rag.documents import DocumentChunk, cut_document
 from qtmiddleware.rag.ingestion.ledger import Ledger
 from qtmiddleware.runtime.files import open_document
@@ -73,11 +74,6 @@ def build_document_name(source: str) -> str:
     if len(name) <= LONGEST:
         return name
     return f"{name[: LONGEST - 40]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-
-
-def replace_surrogates(text: str) -> str:
-    """*text* with whatever has no UTF-8, as undecodable bytes of a file's name, replaced."""
-    return text.encode("utf-8", "replace").decode()
 
 
 READER: Final = 2

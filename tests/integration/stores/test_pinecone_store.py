@@ -93,7 +93,7 @@ def test_arrays_are_taken_for_vectors(store: PineconeStore) -> None:
 
 def test_text_that_was_decoded_badly_is_kept_readable(store: PineconeStore) -> None:
     store.upsert([Passage("a", "be\ud800fore", {"k": "\ud800"})], [X])
-    assert store.search(X, 1)[0]["text"] == "be?fore"
+    assert store.search(X, 1)[0]["text"] == "be\ufffdfore"
 
 
 def test_a_filter_reaches_pinecone_in_plain_json(world: PineconeWorld, store: PineconeStore) -> None:

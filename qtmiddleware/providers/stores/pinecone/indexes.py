@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.protocols import Filter, Passage, Record
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.stores.pinecone.base import WRITING, PineconeBase
 from qtmiddleware.providers.stores.pinecone.calls import TIMEOUT_SECONDS, call_within, status_of
 from qtmiddleware.providers.stores.pinecone.records import (
@@ -23,7 +24,6 @@ from qtmiddleware.providers.stores.pinecone.records import (
     check_id,
     check_vector,
     plain_filter,
-    plain_text,
     read_record,
     sort_records,
 )
@@ -52,7 +52,7 @@ class PineconeTextStore(PineconeBase):
         self._about.look()
         if top_k < 1 or not query.strip():
             return []
-        asked: dict[str, Any] = {"inputs": {"text": plain_text(query)}, "top_k": min(top_k, MOST_MATCHES)}
+        asked: dict[str, Any] = {"inputs": {"text": replace_surrogates(query)}, "top_k": min(top_k, MOST_MATCHES)}
         if condition := plain_filter(filter):
             asked["filter"] = condition
         answer = self._call("search", "searched", namespace=self._namespace, query=asked)
@@ -202,7 +202,7 @@ class SparsePineconeStore(PineconeBase):
         self._upsert_vectors([{"id": id_, "values": [], "sparse_values": anything, "metadata": metadata}], namespace)
 
     def _encode(self, texts: list[str], kind: TextKind) -> list[dict[str, list[Any]] | None]:
-        made = self._encoder([plain_text(text) for text in texts], kind)
+        made = self._encoder([replace_surrogates(text) for text in texts], kind)
         if len(made) != len(texts):
             raise StoreError(f"the sparse encoder gave {len(made)} vectors for {len(texts)} texts")
         return [_check_sparse(indices, values) for indices, values in made]

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import InvalidQuery, StoreError
 from qtmiddleware.protocols import Filter, Passage, Record
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.stores.filters import build_matcher
 
 # https://docs.pinecone.io/reference/api/database-limits and the requests' own description.
@@ -66,8 +67,8 @@ def check_fields(passage: Passage, text_field: str, reserved: Sequence[str] = ()
             why = "holds the text itself" if key == text_field else "cannot be one of Pinecone's metadata"
             raise StoreError(f"the passage {passage.id!r} has a metadata key {key!r}, which {why}; rename it")
         if value is not None:
-            fields[plain_text(key)] = _plain(value, passage.id, key)
-    fields[text_field] = plain_text(passage.text)
+            fields[replace_surrogates(key)] = _plain(value, passage.id, key)
+    fields[text_field] = replace_surrogates(passage.text)
     size = len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())
     if size > MOST_METADATA_BYTES:
         raise StoreError(
@@ -82,22 +83,17 @@ def _plain(value: Any, id_: str, key: str) -> Any:
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return plain_text(value)
+        return replace_surrogates(value)
     if isinstance(value, int) and abs(value) <= EXACT:
         return int(value)
     if isinstance(value, float) and isfinite(value):
         return float(value)
     if isinstance(value, list | tuple) and all(isinstance(member, str) for member in value):
-        return [plain_text(member) for member in value]
+        return [replace_surrogates(member) for member in value]
     raise StoreError(
         f"the metadata {key!r} of the passage {id_!r} cannot be kept in Pinecone: a value is a text, a finite number "
         f"(whole ones up to 2**53), true, false or a list of texts, not {type(value).__name__}"
     )
-
-
-def plain_text(text: str) -> str:
-    """*text* as it can be sent: a surrogate that stands alone comes of broken decoding and has no UTF-8."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def check_vector(vector: Any, dimension: int, whose: str) -> list[float]:
