@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -120,15 +119,12 @@ class Reader:
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(path, "cannot be opened", "it is a link; name the file it leads to")
         file = encode_path(str(make_absolute(path)))
-        state = _read_state(path)
+        # Before it is read: what is changed in the meantime has another fingerprint in the next run.
         fingerprint = self._hash_file(path)
         self._claim(file)
         versions = self._ledger.rows("SELECT stored, fingerprint FROM documents WHERE file = ?", [file])
         known = self._ledger.rows(_KNOWN, [file, fingerprint])
         document = known[0][0] if known else self._read(path, file, fingerprint)
-        if not known and _read_state(path) != state:
-            # What was read need not be what was hashed. It stands for now, and is read again by the next run.
-            self._ledger.rows("UPDATE documents SET fingerprint = '' WHERE id = ?", [document])
         self._add_target(document, file)
         if (2, fingerprint) in versions:
             return "unchanged"
@@ -194,18 +190,6 @@ class Reader:
 def hash_text(text: str) -> bytes:
     """What tells the texts that are embedded from one another."""
     return hashlib.sha256(text.encode()).digest()
-
-
-def _read_state(path: Path) -> tuple[int, ...]:
-    """What changes whenever the file at *path* does; raises `UnreadableDocument` where it is none."""
-    try:
-        # Looked at before it is opened: opening a pipe would wait for somebody to write to it.
-        seen = path.stat()
-    except OSError as error:
-        raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
-    if not stat.S_ISREG(seen.st_mode):
-        raise UnreadableDocument(path, "cannot be opened", "it is not a file")
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _build_rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path) -> Iterator[tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -158,16 +159,15 @@ def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
 ) -> None:
     (tmp_path / "credentials").write_text("the precious password")
     found = world.docs / "alpha.txt"
-    look = reading._read_state
+    read = reading.open_document
 
-    def look_and_swap(path: Path) -> tuple[int, ...]:
-        seen = look(path)
+    def swap_and_open(path: Path, **options: Any) -> Any:
         if path == found and not found.is_symlink():
             found.unlink()
             found.symlink_to(tmp_path / "credentials")
-        return seen
+        return read(path, **options)
 
-    monkeypatch.setattr(reading, "_read_state", look_and_swap)
+    monkeypatch.setattr(reading, "open_document", swap_and_open)
     report = world.ingest()
     assert [Path(one.path).name for one in report.skipped] == ["alpha.txt"]
     assert "precious" not in repr(world.passages())
