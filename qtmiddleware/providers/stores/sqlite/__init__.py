@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers.stores.passages import (
-    SLICE,
     LocalStore,
     Row,
     check_query,
@@ -24,7 +23,7 @@ from qtmiddleware.providers.stores.passages import (
 )
 from qtmiddleware.providers.stores.sqlite.connections import Connections
 from qtmiddleware.providers.stores.sqlite.files import MEMORY, Damage
-from qtmiddleware.providers.stores.sqlite.memory_copy import MemoryCopy, read_meta
+from qtmiddleware.providers.stores.sqlite.memory_copy import NO_OBJECT, MemoryCopy, read_meta
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.stores.passages import Floats
@@ -73,9 +72,11 @@ class SQLiteStore(LocalStore):
         if self._connections.in_memory:
             slices = list(slices)
         with self._connections.writing() as run:
-            _delete_rows(run, filter_ids(delete))
+            for id_ in filter_ids(delete):
+                _delete_row(run, id_)
             for rows, vectors in slices:
-                _write_rows(run, rows, vectors)
+                for row, vector in zip(rows, vectors.astype("<f4"), strict=True):
+                    _write_row(run, row, vector.tobytes())
             run.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
 
     def count(self) -> int:
@@ -94,7 +95,7 @@ class SQLiteStore(LocalStore):
         with self._connections.reading() as run:
             matrix = self._held.vectors(run)
             allowed = self._held.rows(run, filter) if filter else None
-            return _read_records(run, matrix.find_nearest(vector, top_k, allowed))
+            return [_read_record(run, row, score) for row, score in matrix.find_nearest(vector, top_k, allowed)]
 
     def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
@@ -112,7 +113,7 @@ class SQLiteStore(LocalStore):
             if filter:
                 allowed = frozenset(self._held.rows(run, filter).tolist())
                 ranked = (one for one in ranked if one[0] in allowed)
-            found = _read_records(run, _take_with_ties(ranked, top_k))
+            found = [_read_record(run, row, score) for row, score in _take_with_ties(ranked, top_k)]
         return sorted(found, key=lambda one: (-one["score"], one["id"]))[:top_k]
 
     def close(self) -> None:
@@ -127,58 +128,36 @@ def _take_with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tup
     return [*found, *takewhile(lambda one: one[1] == found[-1][1], ranked)]
 
 
-def _write_rows(run: sqlite3.Connection, rows: Sequence[Row], vectors: Floats) -> None:
-    """Write *rows* with their *vectors* in place of those of the same id; of several with one id the last stays."""
-    last = {row[0]: (row, vector.tobytes()) for row, vector in zip(rows, vectors.astype("<f4"), strict=True)}
-    _delete_rows(run, list(last))
-    for (id_, text, metadata), blob in last.values():
-        number = run.execute(_INSERT, (id_, text, metadata, blob)).lastrowid
-        run.execute(_INSERT_WORDS, (number, index_text(text, metadata)))
+def _write_row(run: sqlite3.Connection, row: Row, vector: bytes) -> None:
+    """Write *row* with its *vector* in place of the one of the same id."""
+    id_, text, metadata = row
+    _delete_row(run, id_)
+    number = run.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
+    run.execute(_INSERT_WORDS, (number, index_text(text, metadata)))
 
 
-def _delete_rows(run: sqlite3.Connection, ids: Sequence[str]) -> None:
-    """Remove the rows of these *ids* and their words."""
-    for part in _parts(ids):
-        among = f"FROM passages WHERE id IN ({_marks(part)})"
-        old = run.execute(f"SELECT row, text, metadata {among}", part).fetchall()
-        run.executemany(_DELETE_WORDS, [(row, _read_words(text, metadata)) for row, text, metadata in old])
-        run.execute(f"DELETE {among}", part)
+def _delete_row(run: sqlite3.Connection, id_: str) -> None:
+    """Remove the row of this id, if there is one, and its words."""
+    for row, text, metadata in run.execute("SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)).fetchall():
+        try:
+            words = index_text(text, metadata)
+        except (TypeError, ValueError, AttributeError):
+            raise Damage(NO_OBJECT) from None
+        run.execute(_DELETE_WORDS, (row, words))
+        run.execute("DELETE FROM passages WHERE row = ?", (row,))
 
 
-def _read_words(text: str, metadata: str) -> str:
-    try:
-        return index_text(text, metadata)
-    except (TypeError, ValueError, AttributeError):
-        raise Damage("the metadata of a passage is no JSON object") from None
-
-
-def _read_records(run: sqlite3.Connection, found: Sequence[tuple[int, float]]) -> list[Record]:
-    """Read the rows that were *found* (row, score)."""
-    held: dict[int, tuple[str, str, str]] = {}
-    for part in _parts([row for row, _ in found]):
-        rows = run.execute(f"SELECT row, id, text, metadata FROM passages WHERE row IN ({_marks(part)})", part)
-        held.update({row: (id_, text, metadata) for row, id_, text, metadata in rows})
-    if any(row not in held for row, _ in found):
+def _read_record(run: sqlite3.Connection, row: int, score: float) -> Record:
+    """Returns the passage in *row*."""
+    held = run.execute("SELECT id, text, metadata FROM passages WHERE row = ?", (row,)).fetchone()
+    if held is None:
         raise Damage("an index of it names passages that are not there")
-    return [_read_one(*held[row], score) for row, score in found]
-
-
-def _read_one(id_: str, text: str, metadata: str, score: float) -> Record:
+    id_, text, metadata = held
     try:
         facts = dict(json.loads(metadata))
     except (TypeError, ValueError):
-        raise Damage("the metadata of a passage is no JSON object") from None
+        raise Damage(NO_OBJECT) from None
     return {"id": id_, "score": score, "text": text, "metadata": facts}
-
-
-def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    # Some builds of SQLite allow no more than 999 values in one statement.
-    for start in range(0, len(values), SLICE):
-        yield values[start : start + SLICE]
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ",".join("?" * len(values))
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> SQLiteStore:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
+NO_OBJECT: Final = "the metadata of a passage is no JSON object"
 _REMEMBERED: Final = 32
 """Filters whose rows are kept until the file changes."""
 
@@ -141,5 +142,5 @@ def _read_metadata(run: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any
     except (TypeError, ValueError):
         values = []
     if len(values) != len(found) or not all(isinstance(value, dict) for value in values):
-        raise Damage("the metadata of a passage is no JSON object")
+        raise Damage(NO_OBJECT)
     return np.fromiter((row for row, _ in found), dtype=np.int64, count=len(found)), values
