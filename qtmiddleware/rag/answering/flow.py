@@ -155,10 +155,7 @@ class AnswerFlow:
         return self.retrieval
 
     def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
-        parts = SubAnswerFlow(self._request, self.chat, self._retrieved.trace)
-        self._sub_answers = yield from parts.flow(questions)
-        self._degradations.extend(parts.degradations)
-        self._errors.extend(parts.errors)
+        self._sub_answers = yield from self._answer_parts(questions)
         # That the passages do not hold an answer is no failure, but nothing to make an answer of either.
         useful = [answer for answer in self._sub_answers if answer.found]
         if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
@@ -168,6 +165,80 @@ class AnswerFlow:
         matches, joined = _join_sub_answers(useful)
         prompt = self._build_prompt(SYNTHESIS, {"sub_answers": list_sub_answers(joined)})
         return Draft("synthesis", prompt, matches, joined)
+
+    def _answer_parts(self, questions: Sequence[str]) -> Flow[tuple[SubAnswer, ...]]:
+        """Answers each of *questions*, in their order, from passages of its own and by a call of its own."""
+        settings, trace = self._settings, self._retrieved.trace
+        began = trace.clock()
+        limit = settings.limits.max_concurrency
+        searches = [self._search_part(question) for question in questions]
+        deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
+        matches = yield from gather_flows(searches, limit=limit, deadline=deadline)
+        passages = [it if it is None else select_passages(it, settings.answer.context_chars) for it in matches]
+        deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
+        asks = {
+            place: Ask(
+                SUB_ANSWER.build_prompt(settings, questions[place], (), {"passages": it.entries}),
+                Deadline(deadline.at),
+                self.chat,
+            )
+            for place, it in enumerate(passages)
+            if it is not None and it.matches
+        }
+        outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
+        outcome_of = dict(zip(asks, outcomes, strict=True))
+        answers = tuple(
+            self._build_sub_answer(question, it, outcome_of.get(place))
+            for place, (question, it) in enumerate(zip(questions, passages, strict=True))
+        )
+        trace.stage("sub_answers", trace.clock() - began, began=began)
+        return answers
+
+    def _search_part(self, question: str) -> Flow[tuple[Match, ...] | None]:
+        """Returns what is found for *question* by itself; ``None`` where the search fails."""
+        trace = self._retrieved.trace
+        request = replace(
+            self._request,
+            original=question,
+            history=(),
+            shares=False,
+            response_only=False,
+            settings=replace(self._settings, transformation_type="none"),
+        )
+        try:
+            retrieval = yield from retrieve(request)
+        except Exception as error:
+            trace.searches += 1
+            self._degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
+            return None
+        trace.searches += retrieval.trace.searches
+        self._degradations.extend(it for it in retrieval.degradations if it not in self._degradations)
+        return retrieval.matches
+
+    def _build_sub_answer(self, question: str, passages: PromptPassages | None, outcome: Outcome | None) -> SubAnswer:
+        if passages is None or outcome is None:
+            return SubAnswer(question, "", found=False, reason="search_failed" if passages is None else "no_passages")
+        error = _record_call("sub_answer", outcome, self._retrieved.trace)
+        reader = AnswerReader(passages.matches)
+        if error is None:
+            reader.read(outcome.value.text)
+            error = reader.error
+        if error is not None:
+            self._errors.append(error)
+            self._degradations.append(Degradation("sub_answers", error.reason, str(error)))
+            return SubAnswer(question, "", matches=passages.matches, found=False, reason=error.reason)
+        if reader.invented:
+            self._degradations.append(Degradation("citations", "invented", f"{reader.invented} in a sub-answer"))
+        if outcome.value.truncated:
+            self._degradations.append(Degradation("sub_answers", "truncated"))
+        return SubAnswer(
+            question,
+            reader.text,
+            citations=reader.citations,
+            matches=passages.matches,
+            found=reader.found,
+            reason="" if reader.found else "no_answer",
+        )
 
     def _build_prompt(self, task: Task, material: Mapping[str, Any]) -> Prompt:
         return task.build_prompt(self._settings, self._request.original, self._request.history, material)
@@ -202,86 +273,6 @@ class AnswerFlow:
             sub_answers=self._sub_answers,
             status="degraded" if degradations else "full",
             degradations=degradations,
-        )
-
-
-class SubAnswerFlow:
-    """Answers each part of the question of *request* from passages of its own, by one call of *chat* each.
-
-    *degradations* and *errors* collect what went wrong; what was found to be unanswerable did not. Calls and searches
-    are recorded in *trace*.
-    """
-
-    def __init__(self, request: Request, chat: LanguageModel, trace: Trace) -> None:
-        self.degradations: list[Degradation] = []
-        self.errors: list[ModelError] = []
-        self._request = replace(
-            request, history=(), response_only=False, settings=replace(request.settings, transformation_type="none")
-        )
-        self._chat = chat
-        self._trace = trace
-
-    def flow(self, questions: Sequence[str]) -> Flow[tuple[SubAnswer, ...]]:
-        """An answer to each of *questions*, in their order."""
-        settings, began = self._request.settings, self._trace.clock()
-        limit = settings.limits.max_concurrency
-        searches = [self._search(question) for question in questions]
-        deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
-        matches = yield from gather_flows(searches, limit=limit, deadline=deadline)
-        passages = [it if it is None else select_passages(it, settings.answer.context_chars) for it in matches]
-        deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
-        asks = {
-            place: Ask(self._build_prompt(questions[place], it), Deadline(deadline.at), self._chat)
-            for place, it in enumerate(passages)
-            if it is not None and it.matches
-        }
-        outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
-        outcome_of = dict(zip(asks, outcomes, strict=True))
-        answers = tuple(
-            self._build_answer(question, it, outcome_of.get(place))
-            for place, (question, it) in enumerate(zip(questions, passages, strict=True))
-        )
-        self._trace.stage("sub_answers", self._trace.clock() - began, began=began)
-        return answers
-
-    def _search(self, question: str) -> Flow[tuple[Match, ...] | None]:
-        """What is found for *question* by itself; ``None`` where the search fails."""
-        try:
-            retrieval = yield from retrieve(replace(self._request, original=question, shares=False))
-        except Exception as error:
-            self._trace.searches += 1
-            self.degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
-            return None
-        self._trace.searches += retrieval.trace.searches
-        self.degradations.extend(it for it in retrieval.degradations if it not in self.degradations)
-        return retrieval.matches
-
-    def _build_prompt(self, question: str, passages: PromptPassages) -> Prompt:
-        return SUB_ANSWER.build_prompt(self._request.settings, question, (), {"passages": passages.entries})
-
-    def _build_answer(self, question: str, passages: PromptPassages | None, outcome: Outcome | None) -> SubAnswer:
-        if passages is None or outcome is None:
-            return SubAnswer(question, "", found=False, reason="search_failed" if passages is None else "no_passages")
-        error = _record_call("sub_answer", outcome, self._trace)
-        reader = AnswerReader(passages.matches)
-        if error is None:
-            reader.read(outcome.value.text)
-            error = reader.error
-        if error is not None:
-            self.errors.append(error)
-            self.degradations.append(Degradation("sub_answers", error.reason, str(error)))
-            return SubAnswer(question, "", matches=passages.matches, found=False, reason=error.reason)
-        if reader.invented:
-            self.degradations.append(Degradation("citations", "invented", f"{reader.invented} in a sub-answer"))
-        if outcome.value.truncated:
-            self.degradations.append(Degradation("sub_answers", "truncated"))
-        return SubAnswer(
-            question,
-            reader.text,
-            citations=reader.citations,
-            matches=passages.matches,
-            found=reader.found,
-            reason="" if reader.found else "no_answer",
         )
 
 

@@ -107,7 +107,7 @@ _HIGHEST_INDEX: Final = 2**32 - 1
 class PineconeSparseEncoder:
     """Sparse vectors made by a model that Pinecone hosts; *client* is a ``pinecone.Pinecone``.
 
-    At most 96 texts go in a request; what a text has beyond the model's length is cut off. *timeout_seconds* is the
+    It takes at most 96 texts at once; what a text has beyond the model's length is cut off. *timeout_seconds* is the
     longest one request may take. Raises `StoreError`.
     """
 
@@ -123,13 +123,9 @@ class PineconeSparseEncoder:
 
     def __call__(self, texts: Sequence[str], kind: TextKind) -> list[SparseVector]:
         """The indices and weights of the words of each of *texts*; a blank one has none and is not sent."""
-        made: list[SparseVector] = [((), ())] * len(texts)
-        worded = [at for at, text in enumerate(texts) if text.strip()]
-        for start in range(0, len(worded), MOST_TEXTS):
-            part = worded[start : start + MOST_TEXTS]
-            for at, vector in zip(part, self._embed([texts[at] for at in part], kind), strict=True):
-                made[at] = vector
-        return made
+        worded = [text for text in texts if text.strip()]
+        vectors = iter(self._embed(worded, kind) if worded else ())
+        return [next(vectors) if text.strip() else ((), ()) for text in texts]
 
     def _embed(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
         subject, options = f"Pinecone's model {self.name}", {"input_type": kind, "truncate": "END"}
