@@ -213,10 +213,17 @@ def test_what_the_description_forbids_is_rejected_as_described(spec: str, index:
     tried()
 
 
+def is_json_object(body: bytes) -> bool:
+    try:
+        return isinstance(json.loads(body), dict)
+    except ValueError:
+        return False
+
+
 @pytest.mark.parametrize(("spec", "index", "method", "path"), POSTED, ids=[it[3] for it in POSTED])
 @bounded
 @given(
-    body=st.binary(max_size=60)
+    body=st.binary(max_size=60).filter(lambda body: not is_json_object(body))
     | st.sampled_from([b"", b"{", b"[]", b"null", b"NaN", b'{"topK": Infinity}', b"[" * 5_000])
 )
 def test_a_body_that_is_no_json_object_is_refused(spec: str, index: str, method: str, path: str, body: bytes) -> None:
