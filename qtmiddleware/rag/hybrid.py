@@ -225,7 +225,6 @@ class HybridSearch(Hybrid):
         *,
         options: HybridSettings | None = None,
         preprocess: PreprocessSettings | None = None,
-        patience: float = PATIENCE,
     ) -> None:
         options = options or HybridSettings()
         if options.bm25_weight and not isinstance(store, KeywordStore):
@@ -241,4 +240,4 @@ class HybridSearch(Hybrid):
             return store.search(asked, top_k, **condition)
 
         word_search: Search = store.keyword_search if isinstance(store, KeywordStore) else nearest
-        super().__init__(nearest, word_search, options=options, preprocess=preprocess, patience=patience)
+        super().__init__(nearest, word_search, options=options, preprocess=preprocess)

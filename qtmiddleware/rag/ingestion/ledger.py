@@ -24,16 +24,12 @@ from qtmiddleware.providers.stores.sqlite.files import (
     open_file,
 )
 
-APPLICATION_ID: Final = 0x71746D69
-"""Marks the file as ours: "qtmi" in ASCII."""
-VERSION: Final = 1
-
 # A row of "documents" is one version of one file. "stored" is 0 for one that no store was given, 1 for one that may be
 # in the store or not, as a write of it began and was not seen to end, and 2 for one that is there. "hash" is that of
 # the text that is embedded: the context, if there is one, and the chunk.
 LEDGER_FILE: Final = FileKind(
-    application_id=APPLICATION_ID,
-    version=VERSION,
+    application_id=0x71746D69,  # "qtmi" in ASCII
+    version=1,
     statements=(
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
         """CREATE TABLE documents (
@@ -70,8 +66,6 @@ LEDGER_FILE: Final = FileKind(
             vector BLOB NOT NULL,
             PRIMARY KEY (embedding, hash)
         )""",
-        f"PRAGMA application_id = {APPLICATION_ID}",
-        f"PRAGMA user_version = {VERSION}",
     ),
     subject="{path}, which ingest keeps beside the index,",
     busy="another ingest is running into this index; wait until it has ended",

@@ -26,15 +26,11 @@ from qtmiddleware.providers.stores.sqlite.files import (
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 
-APPLICATION_ID: Final = 0x71746D73
-"""Marks the file as ours: "qtms" in ASCII."""
-VERSION: Final = 4
-
 # The full-text table keeps no copy of the texts. It is given what `index_text` makes of a passage; whoever changes that
 # function changes the layout. "changes" in "meta" counts the writes, so that a reader knows when to read anew.
 STORE_FILE: Final = FileKind(
-    application_id=APPLICATION_ID,
-    version=VERSION,
+    application_id=0x71746D73,  # "qtms" in ASCII
+    version=4,
     statements=(
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
         """CREATE TABLE passages (
@@ -46,8 +42,6 @@ STORE_FILE: Final = FileKind(
         )""",
         f"""CREATE VIRTUAL TABLE words USING fts5
             (text, content='', tokenize="unicode61 remove_diacritics 2 categories '{CATEGORIES}'")""",
-        f"PRAGMA application_id = {APPLICATION_ID}",
-        f"PRAGMA user_version = {VERSION}",
     ),
     subject="the store {path}",
     busy="another process is writing to it; try again",

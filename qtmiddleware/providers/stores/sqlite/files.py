@@ -112,7 +112,10 @@ def _prepare(connection: sqlite3.Connection, kind: FileKind, facts: Mapping[str,
         if is_empty(connection):
             for statement in kind.statements:
                 connection.execute(statement)
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
+            connection.execute(f"PRAGMA application_id = {kind.application_id}")
+            connection.execute(f"PRAGMA user_version = {kind.version}")
+            for fact in facts.items():
+                connection.execute("INSERT INTO meta VALUES (?, ?)", fact)
     check_kind(connection, kind)
 
 
