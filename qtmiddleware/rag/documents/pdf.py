@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -40,9 +39,12 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
     spelled out; soft hyphens and spaces at line ends are dropped. A page that cannot be read is left out and logged;
     the document counts as damaged when no page could be read, or after three that took too long.
     """
-    with _name_file_in_errors(path):
-        reader = _open_reader(path, file)
-        pages = list(reader.pages)
+    try:
+        pages = list(_open_reader(path, file).pages)
+    except (OSError, QtMiddlewareError):
+        raise
+    except Exception as error:
+        raise _build_error(path, error) from error
     slow = broken = found = 0
     for number, page in enumerate(pages, 1):
         text = ""
@@ -58,7 +60,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
         # What a broken file makes pypdf stumble over is an error of any kind.
         except Exception as error:
             if _lacks_aes(error):
-                raise
+                raise _build_error(path, error) from error
             broken += 1
             _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__)
         if text.strip():
@@ -84,18 +86,13 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
     return reader
 
 
-@contextmanager
-def _name_file_in_errors(path: Path) -> Iterator[None]:
-    """Errors of any kind, as which a broken file shows, become one that names the file."""
-    try:
-        yield
-    except (OSError, QtMiddlewareError):
-        raise
-    except Exception as error:
-        if _lacks_aes(error):
-            raise UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"') from error
-        reason = "empty" if type(error).__name__ == "EmptyFileError" else "damaged"
-        raise UnreadableDocument(path, reason, "" if reason == "empty" else type(error).__name__) from error
+def _build_error(path: Path, error: Exception) -> UnreadableDocument:
+    """Returns what names the file for an *error* of any kind, as which a broken one shows."""
+    if _lacks_aes(error):
+        return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
+    if type(error).__name__ == "EmptyFileError":
+        return UnreadableDocument(path, "empty")
+    return UnreadableDocument(path, "damaged", type(error).__name__)
 
 
 def _lacks_aes(error: Exception) -> bool:
