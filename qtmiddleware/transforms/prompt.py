@@ -63,12 +63,12 @@ class Transform:
         fields = self.fields(settings) if callable(self.fields) else self.fields
         if turns and STANDALONE not in fields:
             fields = (STANDALONE, *fields)
-        own = _find_own_instruction(settings, self.mode)
+        own = find_own_instruction(settings, self.mode)
         flavour = self.flavour(settings) if self.flavour else ""
         built_in = self.instruction(settings) if callable(self.instruction) else self.instruction
         return Prompt(
             mode=self.mode,
-            version=self._version(flavour, own),
+            version=mark_version(f"{self.version}+{flavour}" if flavour else self.version, own),
             system=self._write_system(
                 own or built_in, fields, has_example=not (own or flavour), has_history=bool(turns)
             ),
@@ -78,12 +78,6 @@ class Transform:
             history=turns,
             max_tokens=settings.llm.max_tokens or MAX_TOKENS,
         )
-
-    def _version(self, flavour: str, own: str) -> str:
-        mark = f"#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}" if own else ""
-        if not (flavour or own):
-            return self.version
-        return f"{self.version}{'+' if flavour else ''}{flavour}{mark}"
 
     def _write_system(
         self, instruction: str, fields: tuple[ReplyField, ...], *, has_example: bool, has_history: bool
@@ -120,7 +114,13 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
-def _find_own_instruction(settings: Settings, mode: str) -> str:
+def mark_version(version: str, own: str) -> str:
+    """Returns *version*, of another name for every *own* instruction."""
+    return f"{version}#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}" if own else version
+
+
+def find_own_instruction(settings: Settings, mode: str) -> str:
+    """Returns the instruction that *settings* give for *mode* (``llm.prompts``), empty where there is none."""
     prompts = settings.llm.prompts
     other_spelling = {"stepback": "step_back"}.get(mode, mode)
     return (prompts.get(mode) or prompts.get(other_spelling) or "").strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -11,7 +10,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.rag.answering.reading import MARKER
-from qtmiddleware.transforms.prompt import as_data, select_recent
+from qtmiddleware.transforms.prompt import as_data, find_own_instruction, mark_version, select_recent
 from qtmiddleware.types import Match, Message, SubAnswer
 
 _LABELS: Final = ("title", "source", "url", "page")
@@ -123,15 +122,14 @@ class Task:
         self, settings: Settings, question: str, history: Sequence[Message], material: Mapping[str, Any]
     ) -> Prompt:
         """The prompt for *question*; *material* and all else that is not ours stands in the user message alone."""
-        own = (settings.llm.prompts.get(self.mode) or "").strip()
+        own = find_own_instruction(settings, self.mode)
         turns = select_recent(history, question, settings.llm.history_messages)
         said = {"history": [{"role": turn.role, "content": turn.content} for turn in turns]} if turns else {}
         data = _DATA.format(material=self.material, history=_HISTORY if turns else "")
         rules = "\n".join(f"- {rule}" for rule in self.rules)
-        mark = f"#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}" if own else ""
         return Prompt(
             mode=self.mode,
-            version=self.version + mark,
+            version=mark_version(self.version, own),
             system="\n\n".join((own or self.instruction, data, rules)),
             user=as_data({**material, **said, "question": question}),
             fields=(),

@@ -21,7 +21,7 @@ from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal,
 from qtmiddleware.transforms.json_reading import Cut, find_json
 from qtmiddleware.transforms.parsing import pick_texts, strip_thoughts
 from qtmiddleware.transforms.plain_text import strip_quotes
-from qtmiddleware.transforms.prompt import MAX_TOKENS
+from qtmiddleware.transforms.prompt import MAX_TOKENS, find_own_instruction, mark_version
 
 MODE: Final = "context"
 PROMPT_VERSION: Final = "context/1"
@@ -57,20 +57,17 @@ _JSON: Final = re.compile(r"\s*(?:```|[{\[])")
 
 def build_version(settings: Settings) -> str:
     """What names the instructions in force, built in or own (``llm.prompts.context``)."""
-    own = _read_own_instruction(settings)
-    mark = f"#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}" if own else ""
-    return f"{PROMPT_VERSION}{mark}"
+    return mark_version(PROMPT_VERSION, find_own_instruction(settings, MODE))
 
 
 def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
     """The question for one chunk; *view* holds what is shown of the document."""
     shown = chunk[:CHUNK_CHARS]
+    instruction = find_own_instruction(settings, MODE) or INSTRUCTION
     return Prompt(
         mode=MODE,
         version=build_version(settings),
-        system="\n\n".join(
-            [_read_own_instruction(settings) or INSTRUCTION, _DATA, "\n".join(f"- {rule}" for rule in RULES), _FORM],
-        ),
+        system="\n\n".join([instruction, _DATA, "\n".join(f"- {rule}" for rule in RULES), _FORM]),
         user=json.dumps({**view, "chunk": shown}, ensure_ascii=False),
         fields=(FIELD,),
         query=shown,
@@ -106,10 +103,6 @@ def parse_context(asked: Prompt, reply: Reply) -> str:
     if len(value) > MOST_CHARS:
         raise ModelError("too_long", f"the model's context has more than {MOST_CHARS} characters")
     return value
-
-
-def _read_own_instruction(settings: Settings) -> str:
-    return (settings.llm.prompts.get(MODE) or "").strip()
 
 
 WHOLE_CHARS: Final = 12_000
