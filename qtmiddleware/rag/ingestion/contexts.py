@@ -29,9 +29,10 @@ INSERT INTO todo (chunk) SELECT c.id FROM target t JOIN documents d ON d.id = t.
 JOIN chunks c ON c.document = d.id AND c.context IS NULL ORDER BY c.document, c.ordinal
 """
 _TODO: Final = """
-SELECT t.n, c.document, c.ordinal, c.start, c.stop, c.text FROM todo t JOIN chunks c ON c.id = t.chunk
+SELECT t.n, c.id, c.document, c.ordinal, c.start, c.stop, c.text FROM todo t JOIN chunks c ON c.id = t.chunk
 WHERE t.n > ? ORDER BY t.n LIMIT ?
 """
+
 logger: Final = get_logger("qtmiddleware.ingest")
 
 
@@ -101,8 +102,7 @@ def build_embedded_text(text: str, context: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    document: int
-    ordinal: int
+    id: int
     text: str
     asked: Prompt
     key: bytes
@@ -122,10 +122,7 @@ class Contexts:
 
     def write(self, progress: Callable[[int, int], None]) -> None:
         """Let every chunk of this run have its context, as far as the model gives one."""
-        with self._ledger.transaction():
-            self._ledger.rows("DELETE FROM todo")
-            self._ledger.rows(_MISSING)
-        total = self._ledger.value("SELECT count(*) FROM todo")
+        total = self._ledger.fill_todo(_MISSING)
         done = 0
         for page in self._ledger.pages(_TODO, GROUP * self._limit):
             group = [self._build_chunk(*row[1:]) for row in page]
@@ -134,9 +131,9 @@ class Contexts:
             done += len(group)
             progress(done, total)
 
-    def _build_chunk(self, document: int, ordinal: int, start: int, stop: int, text: str) -> _Chunk:
+    def _build_chunk(self, id_: int, document: int, ordinal: int, start: int, stop: int, text: str) -> _Chunk:
         asked = build_prompt(self._settings, self._views.build(document, ordinal, start, stop), text)
-        return _Chunk(document, ordinal, text, asked, hash_prompt(asked, self._writer.name))
+        return _Chunk(id_, text, asked, hash_prompt(asked, self._writer.name))
 
     def _find_context(self, wanted: bytes) -> str | None:
         found: str | None = self._ledger.value("SELECT text FROM contexts WHERE key = ?", [wanted])
@@ -167,6 +164,6 @@ class Contexts:
                     self.failed += 1
                     continue
                 self._ledger.rows(
-                    "UPDATE chunks SET context = ?, hash = ? WHERE document = ? AND ordinal = ?",
-                    [chunk.key, hash_text(build_embedded_text(chunk.text, context)), chunk.document, chunk.ordinal],
+                    "UPDATE chunks SET context = ?, hash = ? WHERE id = ?",
+                    [chunk.key, hash_text(build_embedded_text(chunk.text, context)), chunk.id],
                 )

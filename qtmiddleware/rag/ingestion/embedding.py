@@ -36,10 +36,7 @@ def embed_missing(ledger: Ledger, embedder: Embedder, progress: Callable[[int, i
     Raises `EmbeddingError` where the vectors are not what was promised, and whatever the embedder raises.
     """
     embedding = identify_embedding(embedder)
-    with ledger.transaction():
-        ledger.rows("DELETE FROM todo")
-        ledger.rows(_MISSING, [embedding])
-    total: int = ledger.value("SELECT count(*) FROM todo")
+    total = ledger.fill_todo(_MISSING, [embedding])
     done = 0
     for page in ledger.pages(_TODO, BATCH):
         vectors = embedder.embed([build_embedded_text(text, context) for _, _, text, context in page])

@@ -140,6 +140,14 @@ class Ledger:
             last = page[-1][0]
             yield page
 
+    def fill_todo(self, statement: str, values: Values = ()) -> int:
+        """Puts what *statement* inserts into ``todo`` in place of what is there. Returns how much that is."""
+        with self.transaction():
+            self.rows("DELETE FROM todo")
+            self.rows(statement, values)
+        count: int = self.value("SELECT count(*) FROM todo")
+        return count
+
     def insert(self, statement: str, values: Values) -> int:
         """Perform *statement*; returns the number of the row it made."""
         with self._use() as run:
