@@ -6,7 +6,8 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -14,20 +15,17 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.llms.calls import complete_in_background, time_left
 from qtmiddleware.providers.llms.failures import find_defect, read_client_error
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
-    CUT_OFF,
     has_reasoning,
-    make_empty_error,
+    make_reply,
     raise_refusal,
     raise_wrapped_error,
     read_field,
     read_reply,
     read_text,
-    read_tokens,
 )
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import in_thread
@@ -237,9 +235,6 @@ _TEXTS: Final = ("output_text", "text", "content", "output", "response", "answer
 """Where a text may stand; the content of a message is looked for first."""
 
 _ENDS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "reason")
-_READ: Final = ("prompt_tokens", "input_tokens", "inputTokens")
-_WRITTEN: Final = ("completion_tokens", "output_tokens", "outputTokens")
-_DECLINED: Final = frozenset({"refusal", "content_filter"})
 
 ACCEPTED: Final = (
     "text, a chat completion (an object or a dict, of OpenAI, LiteLLM or alike), a message of LangChain, Anthropic or"
@@ -254,24 +249,14 @@ def read_returned(answer: Any, prompt: Prompt, label: str, prices: Callable[[str
     model by its name. Raises `ModelError` as `read_reply` does, ``unparsable`` for anything else.
     """
     if isinstance(answer, str):
-        reply = Reply(answer)
+        reply = make_reply(answer, None)
     elif isinstance(answer, Mapping) and any(it.name in answer for it in prompt.fields):
-        reply = Reply(json.dumps(dict(answer), ensure_ascii=False, default=str))
+        reply = make_reply(json.dumps(dict(answer), ensure_ascii=False, default=str), answer)
     elif isinstance(read_field(answer, "choices"), list | tuple) and not _is_old_completion(answer):
         reply = read_reply(answer)
     else:
         reply = _read_message(answer, label)
-    if not reply.text.strip():
-        raise ModelError("empty", f"{label} returned no text")
-    usage = next(_usages(answer), None)
-    read, written = read_tokens({"usage": usage}, *_READ), read_tokens({"usage": usage}, *_WRITTEN)
-    return Reply(
-        replace_surrogates(reply.text),
-        read,
-        written,
-        cost_usd=_cost(answer, read, written, prices),
-        truncated=reply.truncated,
-    )
+    return replace(reply, cost_usd=_find_cost(answer, reply, prices))
 
 
 def _is_old_completion(answer: Any) -> bool:
@@ -287,16 +272,11 @@ def _read_message(answer: Any, label: str) -> Reply:
     if found is None:
         raise ModelError("unparsable", f"{label} returned {_kind_of(answer)}; it has to return {ACCEPTED}")
     message, text = found
-    ended = {
-        str(read_field(holder, name) or "").lower()
-        for holder in (answer, inner, read_field(answer, "response_metadata"), read_field(answer, "incomplete_details"))
-        for name in _ENDS
-    }
-    raise_refusal(message, "content_filter" if ended & _DECLINED else "")
-    cut = bool(ended & {*CUT_OFF, "max_output_tokens"})
-    if not text.strip():
-        raise make_empty_error(reasoned=has_reasoning(message), cut=cut)
-    return Reply(text, truncated=cut)
+    holders = (answer, inner, read_field(answer, "response_metadata"), read_field(answer, "incomplete_details"))
+    ends = (read_field(holder, name) for holder in holders for name in _ENDS)
+    finish = next((end.lower() for end in ends if isinstance(end, str) and end), "")
+    raise_refusal(message, finish)
+    return make_reply(text, answer, finish=finish, reasoned=has_reasoning(message))
 
 
 def _text_in(holder: Any) -> str | None:
@@ -314,20 +294,11 @@ def _kind_of(answer: Any) -> str:
     return "None" if answer is None else type(answer).__name__
 
 
-def _usages(answer: Any) -> Iterator[Any]:
-    found = (
-        read_field(answer, "usage"),
-        read_field(answer, "usage_metadata"),
-        read_field(read_field(answer, "raw"), "usage"),
-    )
-    return (usage for usage in found if usage)
-
-
-def _cost(answer: Any, read: int, written: int, prices: Callable[[str], Prices]) -> float | None:
+def _find_cost(answer: Any, reply: Reply, prices: Callable[[str], Prices]) -> float | None:
     # LiteLLM knows what it came to.
     known = read_field(read_field(answer, "_hidden_params"), "response_cost")
     if isinstance(known, int | float) and not isinstance(known, bool):
         return float(known)
     names = (read_field(answer, "model"), read_field(read_field(answer, "response_metadata"), "model_name"))
     model = next((name for name in names if isinstance(name, str)), "")
-    return prices(model).cost(read, written)
+    return prices(model).cost(reply.input_tokens, reply.output_tokens)

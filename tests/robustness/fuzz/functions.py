@@ -96,7 +96,8 @@ def _streamed(text: str) -> None:
     for at in range(0, len(data), 16):
         for _ in reader.feed(data[at : at + 16]):
             pass
-    reader.end()
+    for _ in reader.end():
+        pass
 
 
 def _chunked(text: str) -> None:

@@ -118,16 +118,16 @@ def streaming(data: bytes) -> None:
 
 
 def _streamed(chunks: list[bytes]) -> tuple[str, str]:
-    reader, said = StreamReader(), []
+    reader = StreamReader()
     try:
-        for chunk in chunks:
-            said += reader.feed(chunk)
-        left, reply = reader.end()
+        pieces = [piece for chunk in chunks for piece in reader.feed(chunk)]
+        pieces += reader.end()
     except ModelError as error:
         return error.reason, ""
-    text = "".join([*said, left])
+    text = "".join(piece for piece in pieces if isinstance(piece, str))
     text.encode()
-    check(text == reply.text, "the pieces are the whole")
+    whole = pieces[-1]
+    check(isinstance(whole, Reply) and text == whole.text, "the pieces are the whole")
     return "", text
 
 

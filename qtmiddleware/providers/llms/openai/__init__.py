@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, aclosing, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from qtmiddleware.config.settings import ReasoningEffort, Settings, StructuredOutput
-from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.calls import LONGEST_WAIT, complete_in_background, make_timeout, request_timeout
 from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
 from qtmiddleware.providers.llms.openai.prices import Prices, find_prices
-from qtmiddleware.providers.llms.openai.replies import Collector, StreamReader, is_whole_completion, read_reply
+from qtmiddleware.providers.llms.openai.replies import StreamReader, is_whole_completion
 from qtmiddleware.providers.llms.openai.requests import Negotiator, Received, Response
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.steps import aconverse, converse
@@ -93,33 +92,34 @@ class OpenAIModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        with self._clients.in_use:
-            if not self._clients.can_block:
-                return complete_in_background(self.acomplete, prompt, deadline)
-            response = converse(self._negotiator.negotiate(prompt), partial(self._send, deadline=deadline))
-            return self._account(response, read_reply(response.answer))
+        if not self._clients.can_block:
+            return complete_in_background(self.acomplete, prompt, deadline)
+        pieces = self._exchange(prompt, deadline, streams=False)
+        return [piece for piece in pieces if isinstance(piece, Reply)][-1]
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        with self._clients.in_use:
-            response = await aconverse(self._negotiator.negotiate(prompt), partial(self._asend, deadline=deadline))
-            return self._account(response, read_reply(response.answer))
+        async with aclosing(self._aexchange(prompt, deadline, streams=False)) as pieces:
+            return [piece async for piece in pieces if isinstance(piece, Reply)][-1]
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
         if not self._clients.can_block:
-            yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
-            return
-        reader = StreamReader(deadline)
+            return iterate_in_background_loop(partial(self.astream, prompt, deadline))
+        return self._exchange(prompt, deadline, streams=True)
+
+    def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
+        """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
+        return self._aexchange(prompt, deadline, streams=True)
+
+    def _exchange(self, prompt: Prompt, deadline: Deadline, *, streams: bool) -> Iterator[str | Reply]:
+        reader = StreamReader(deadline, streams=streams)
         with self._clients.in_use, ExitStack() as stack:
-            negotiation = self._negotiator.negotiate(prompt, streams=True)
+            negotiation = self._negotiator.negotiate(prompt, streams=streams)
             response = converse(negotiation, partial(self._open, deadline=deadline, stack=stack))
-            chunks = iter(response.answer)
-            if hasattr(chunks, "close"):
-                stack.callback(chunks.close)
             while not reader.is_done:
                 try:
-                    chunk = next(chunks, None)
+                    chunk = next(response.answer, None)
                 except Exception as error:
                     # Nothing is missing of an answer that had ended already.
                     if reader.is_whole:
@@ -127,48 +127,41 @@ class OpenAIModel:
                     raise self._negotiator.read_error(error) from None
                 if chunk is None:
                     break
-                yield from filter(None, reader.feed(chunk))
-                if ended := reader.take_ended():
-                    yield self._account(response, ended)
-        left, reply = reader.end()
-        if left:
-            yield left
-        yield self._account(response, reply)
+                for piece in reader.feed(chunk):
+                    yield self._account(response, piece)
+        for piece in reader.end():
+            yield self._account(response, piece)
 
-    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
-        """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
-        reader = StreamReader(deadline)
-        async with AsyncExitStack() as stack:
-            stack.enter_context(self._clients.in_use)
-            negotiation = self._negotiator.negotiate(prompt, streams=True)
-            response = await aconverse(negotiation, partial(self._aopen, deadline=deadline, stack=stack))
-            chunks = aiter(response.answer)
-            if hasattr(chunks, "aclose"):
-                stack.push_async_callback(chunks.aclose)
-            while not reader.is_done:
-                try:
-                    async with asyncio.timeout(request_timeout(deadline)):
-                        chunk = await anext(chunks, None)
-                except Exception as error:
-                    if reader.is_whole:
+    async def _aexchange(
+        self, prompt: Prompt, deadline: Deadline, *, streams: bool
+    ) -> AsyncGenerator[str | Reply, None]:
+        reader = StreamReader(deadline, streams=streams)
+        with self._clients.in_use:
+            async with AsyncExitStack() as stack:
+                negotiation = self._negotiator.negotiate(prompt, streams=streams)
+                response = await aconverse(negotiation, partial(self._aopen, deadline=deadline, stack=stack))
+                while not reader.is_done:
+                    try:
+                        async with asyncio.timeout(request_timeout(deadline)):
+                            chunk = await anext(response.answer, None)
+                    except Exception as error:
+                        if reader.is_whole:
+                            break
+                        raise self._negotiator.read_error(error) from None
+                    if chunk is None:
                         break
-                    if isinstance(error, ModelError):
-                        raise
-                    raise self._negotiator.read_error(error) from None
-                if chunk is None:
-                    break
-                for text in filter(None, reader.feed(chunk)):
-                    yield text
-                if ended := reader.take_ended():
-                    yield self._account(response, ended)
-        left, reply = reader.end()
-        if left:
-            yield left
-        yield self._account(response, reply)
+                    for piece in reader.feed(chunk):
+                        yield self._account(response, piece)
+        for piece in reader.end():
+            yield self._account(response, piece)
 
-    def _account(self, response: Response, reply: Reply) -> Reply:
+    def _account(self, response: Response, piece: str | Reply) -> str | Reply:
+        """*piece*, where it is the reply with what it cost; what its provider understood is remembered then."""
+        if isinstance(piece, str):
+            return piece
         self._negotiator.learn(response.capabilities)
-        return replace(reply, calls=response.calls, cost_usd=self._prices.cost(reply.input_tokens, reply.output_tokens))
+        usd = self._prices.cost(piece.input_tokens, piece.output_tokens)
+        return replace(piece, calls=response.calls, cost_usd=usd)
 
     def warm_up(self) -> None:
         """Load and make what asking takes, and send nothing; raises `ModelError` where there is no key."""
@@ -190,44 +183,23 @@ class OpenAIModel:
         """`close` for our async client of the running event loop too; the model stays usable."""
         await self._clients.aclose()
 
-    def _send(self, request: dict[str, Any], deadline: Deadline) -> Received:
-        client = self._clients.sync()
-        left = request_timeout(deadline)
-        completions = client.chat.completions
-        if not can_stream(client):
-            return completions.create(**request, timeout=left), 0
-        collector = Collector(deadline)
-        with completions.with_streaming_response.create(**request, timeout=make_timeout(left)) as response:
-            for chunk in response.iter_bytes():
-                collector.add(chunk)
-        return collector.take(), _retries_of(response)
-
-    async def _asend(self, request: dict[str, Any], deadline: Deadline) -> Received:
-        client = await self._clients.asynchronous()
-        left = request_timeout(deadline)
-        async with asyncio.timeout(left):
-            completions = client.chat.completions
-            if not can_stream(client):
-                return await completions.create(**request, timeout=left), 0
-            collector = Collector(deadline)
-            async with completions.with_streaming_response.create(**request, timeout=make_timeout(left)) as response:
-                async for chunk in response.iter_bytes():
-                    collector.add(chunk)
-            return collector.take(), _retries_of(response)
-
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
-        """What comes back, as an iterator that lives as long as *stack*."""
+        """What comes back, as an iterator of its pieces that lives as long as *stack*."""
         client = self._clients.sync()
         left = request_timeout(deadline)
         completions = client.chat.completions
         if can_stream(client):
             opened = completions.with_streaming_response.create(**request, timeout=make_timeout(left))
             response = stack.enter_context(opened)
-            return response.iter_bytes(), _retries_of(response)
+            return stack.enter_context(closing(response.iter_bytes())), _retries_of(response)
         answer = completions.create(**request, timeout=left)
-        if hasattr(answer, "close"):
-            stack.callback(answer.close)
-        return iter((answer,) if is_whole_completion(answer) else answer), 0
+        if "stream" not in request or is_whole_completion(answer):
+            return iter((answer,)), 0
+        chunks = iter(answer)
+        for opened in (answer, chunks):
+            if hasattr(opened, "close"):
+                stack.callback(opened.close)
+        return chunks, 0
 
     async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Received:
         client = await self._clients.asynchronous()
@@ -237,11 +209,15 @@ class OpenAIModel:
             if can_stream(client):
                 opened = completions.with_streaming_response.create(**request, timeout=make_timeout(left))
                 response = await stack.enter_async_context(opened)
-                return response.iter_bytes(), _retries_of(response)
+                return await stack.enter_async_context(aclosing(response.iter_bytes())), _retries_of(response)
             answer = await completions.create(**request, timeout=left)
-        if hasattr(answer, "close"):
-            stack.push_async_callback(answer.close)
-        return _yield_once(answer) if is_whole_completion(answer) else answer, 0
+        if "stream" not in request or is_whole_completion(answer):
+            return _yield_once(answer), 0
+        chunks = aiter(answer)
+        for opened, close in ((answer, "close"), (chunks, "aclose")):
+            if hasattr(opened, close):
+                stack.push_async_callback(getattr(opened, close))
+        return chunks, 0
 
 
 async def _yield_once(answer: Any) -> AsyncIterator[Any]:

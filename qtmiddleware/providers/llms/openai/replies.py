@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
@@ -16,10 +16,13 @@ from qtmiddleware.types import Deadline
 MOST_BYTES: Final = 1 << 20
 """Largest body, and largest event of a stream, that is read: an answer is a few kilobytes, so this is none."""
 
-CUT_OFF: Final = frozenset({"length", "max_tokens"})
+_CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 """The reasons to end that mean the token limit."""
+_DECLINED: Final = frozenset({"content_filter", "refusal"})
+_READ: Final = ("prompt_tokens", "input_tokens", "inputTokens")
+_WRITTEN: Final = ("completion_tokens", "output_tokens", "outputTokens")
 
-STILL_SENDING: Final = "the model was still sending"
+_STILL_SENDING: Final = "the model was still sending"
 
 
 class Collector:
@@ -36,7 +39,7 @@ class Collector:
         """Keep *chunk*; raises `ModelError` (``too_long``, ``timeout``, ``cancelled``) where that was one too many."""
         self._size += len(chunk)
         check_size(self._size, MOST_BYTES)
-        time_left(self._deadline, STILL_SENDING)
+        time_left(self._deadline, _STILL_SENDING)
         self._chunks.append(chunk)
 
     def take(self) -> bytes:
@@ -66,15 +69,36 @@ def read_reply(raw: Any) -> Reply:
     message = read_field(choice, "message")
     if message is None:
         raise ModelError("unparsable", "the model's answer holds no message")
-    text = read_text(message)
     finish = str(read_field(choice, "finish_reason") or "").lower()
     raise_refusal(message, finish)
-    cut = finish in CUT_OFF
-    if not text.strip():
-        raise make_empty_error(reasoned=has_reasoning(message), cut=cut)
-    read = read_tokens(completion, "prompt_tokens", "input_tokens")
-    written = read_tokens(completion, "completion_tokens", "output_tokens")
-    return Reply(replace_surrogates(text), read, written, truncated=cut)
+    return make_reply(read_text(message), completion, finish=finish, reasoned=has_reasoning(message))
+
+
+def make_reply(text: str, completion: Any, *, finish: str = "", reasoned: bool = False) -> Reply:
+    """The reply of this *text*, which ended for the reason *finish*, with the tokens that *completion* counts.
+
+    Raises `ModelError` where the text is blank; *reasoned* says that the model said something to itself.
+    """
+    cut = finish in _CUT_OFF
+    if text.strip():
+        usage = _find_usage(completion)
+        return Reply(replace_surrogates(text), _count(usage, _READ), _count(usage, _WRITTEN), truncated=cut)
+    if cut:
+        advice = "raise llm.maxTokens, for answers answer.maxTokens"
+        raise ModelError("truncated", f"the token limit was reached before the answer began; {advice}")
+    raise ModelError("empty", "the model reasoned and answered nothing" if reasoned else "the model's answer is empty")
+
+
+def _find_usage(completion: Any) -> Any:
+    """What *completion* says of its tokens: as OpenAI, LangChain or LlamaIndex keep it."""
+    raw = read_field(completion, "raw")
+    return read_field(completion, "usage") or read_field(completion, "usage_metadata") or read_field(raw, "usage")
+
+
+def _count(usage: Any, names: Sequence[str]) -> int:
+    """The first count of these *names*, 0 where none is a positive number, of which a call can come to so many."""
+    counts = (read_field(usage, name) for name in names)
+    return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MOST_TOKENS), 0)
 
 
 def _parse_json(raw: bytes | bytearray | str) -> Any:
@@ -122,7 +146,7 @@ def raise_refusal(message: Any, finish: str) -> None:
     declined = isinstance(parts, list | tuple) and any(read_field(part, "type") == "refusal" for part in parts)
     if declined or (isinstance(refusal, str) and refusal.strip()):
         raise ModelError("refused", "the model refused to answer")
-    if finish == "content_filter":
+    if finish in _DECLINED:
         raise ModelError("refused", "the provider's content filter withheld the answer")
     if finish == "error":
         raise ModelError("unavailable", "the provider failed while the model was answering")
@@ -142,22 +166,6 @@ def read_text(message: Any) -> str:
 def has_reasoning(message: Any) -> bool:
     """Whether *message* holds what the model says to itself."""
     return any(isinstance(read_field(message, name), str) for name in ("reasoning_content", "reasoning"))
-
-
-def make_empty_error(*, reasoned: bool, cut: bool) -> ModelError:
-    """Why there is no answer in a reply."""
-    if cut:
-        advice = "raise llm.maxTokens, for answers answer.maxTokens"
-        return ModelError("truncated", f"the token limit was reached before the answer began; {advice}")
-    said = "the model reasoned and answered nothing" if reasoned else "the model's answer is empty"
-    return ModelError("empty", said)
-
-
-def read_tokens(completion: Any, *names: str) -> int:
-    """The first count of these *names*, 0 where none is a positive number, of which a call can come to so many."""
-    usage = read_field(completion, "usage")
-    counts = (read_field(usage, name) for name in names)
-    return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MOST_TOKENS), 0)
 
 
 MOST_STREAM_BYTES: Final = 64 << 20
@@ -217,19 +225,20 @@ class Events:
 
 
 class StreamReader:
-    """Puts one streamed reply together; a server that does not stream but answers at once is understood too.
+    """Puts one reply together as it comes; a server that is asked to stream but answers at once is understood too.
 
-    Chunks are bytes or the client's own objects. *is_done* says that nothing more will come, *is_whole* that the model
-    has ended its answer. The *deadline* (none by default) is looked at after every piece: an answer that was ended by
-    then is done, for any other that is an error.
+    Chunks are bytes or the client's own objects. Where it *streams* not, all of them are one completion. *is_done* says
+    that nothing more will come, *is_whole* that the model has ended its answer. The *deadline* (none by default) is
+    looked at after every piece: an answer that was ended by then is done, for any other that is an error.
     """
 
-    def __init__(self, deadline: Deadline | None = None) -> None:
+    def __init__(self, deadline: Deadline | None = None, *, streams: bool = True) -> None:
         self.is_done = False
         self._deadline = deadline or Deadline()
         self._events = Events()
         self._size = 0
-        self._body: Collector | None = None
+        self._streams = streams
+        self._body = None if streams else Collector(self._deadline)
         self._given: Any = None
         self._seen = b""
         self._texts: list[str] = []
@@ -246,25 +255,43 @@ class StreamReader:
         """Whether the model has said that its answer ends here."""
         return self.is_done or bool(self._finish)
 
-    def feed(self, chunk: Any) -> Iterator[str]:
-        """The texts that came with *chunk*, each before what follows it is looked at; raises as `read_reply` does."""
+    def feed(self, chunk: Any) -> Iterator[str | Reply]:
+        """The texts that came with *chunk*, each before what follows it is looked at; raises as `read_reply` does.
+
+        Where the model has just ended its answer and what that cost is still to come, the reply follows, once.
+        """
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")
         if not isinstance(chunk, bytes):
-            text = self._read_completion(chunk)
-            self._add_size(len(text))
-            yield text
-            self._check_deadline()
+            yield from self._feed_completion(chunk)
+        else:
+            yield from self._feed_bytes(chunk)
+        # In this order: the whole text is put together once, not for every chunk.
+        if not self._was_given and not self.is_done and self._finish and self._says:
+            self._was_given = True
+            yield self._make_reply()
+
+    def _feed_completion(self, completion: Any) -> Iterator[str]:
+        if not self._streams:
+            self._given = completion
             return
+        text = self._read_completion(completion)
+        self._add_size(len(text))
+        if text:
+            yield text
+        self._check_deadline()
+
+    def _feed_bytes(self, chunk: bytes) -> Iterator[str]:
         self._add_size(len(chunk))
-        if not self._seen:
+        if self._body is None and not self._seen:
             self._seen = chunk.lstrip()[:1]
             self._body = Collector(self._deadline) if self._seen == b"{" else None
         if self._body is not None:
             self._body.add(chunk)
             return
         for data in self._events.feed(chunk):
-            yield self._read_event(data)
+            if text := self._read_event(data):
+                yield text
             self._check_deadline()
         self._check_deadline()
 
@@ -274,38 +301,30 @@ class StreamReader:
 
     def _check_deadline(self) -> None:
         if not self.is_whole:
-            time_left(self._deadline, STILL_SENDING)
+            time_left(self._deadline, _STILL_SENDING)
         elif self._deadline.passed:
             # Nothing is missing of the answer but, perhaps, what it cost.
             self.is_done = True
 
-    def end(self) -> tuple[str, Reply]:
+    def end(self) -> Iterator[str | Reply]:
         """The text that was left, and the whole; raises `ModelError` where there is none or it broke off."""
-        if self._body is not None or self._given is not None:
-            reply = read_reply(self._given if self._body is None else self._body.take())
-            return reply.text, reply
+        if self._given is not None or self._body is not None:
+            reply = read_reply(self._body.take() if self._given is None and self._body else self._given)
+            yield reply.text
+            yield reply
+            return
         left = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(last=True)
-        text, cut = "".join(self._texts), self._finish in CUT_OFF
         if not self.is_whole:
             if self._has_begun:
                 raise ModelError("unavailable", "the model's answer broke off in the middle")
             raise ModelError("unparsable", _NO_STREAM) if self._seen else ModelError("empty", "nothing was answered")
-        if not text.strip():
-            raise make_empty_error(reasoned=self._reasoned, cut=cut)
-        return left, self._reply(text)
+        reply = self._make_reply()
+        if left:
+            yield left
+        yield reply
 
-    def take_ended(self) -> Reply | None:
-        """The reply when the model has just ended it and what it cost is still to come; given once."""
-        # In this order: the whole text is put together once, not for every chunk.
-        if self._was_given or self.is_done or not (self._finish and self._says):
-            return None
-        self._was_given = True
-        return self._reply("".join(self._texts))
-
-    def _reply(self, text: str) -> Reply:
-        read = read_tokens(self._usage, "prompt_tokens", "input_tokens")
-        written = read_tokens(self._usage, "completion_tokens", "output_tokens")
-        return Reply(text, read, written, truncated=self._finish in CUT_OFF)
+    def _make_reply(self) -> Reply:
+        return make_reply("".join(self._texts), self._usage, finish=self._finish, reasoned=self._reasoned)
 
     def _read_event(self, data: bytes) -> str:
         if self.is_done or not data.strip():

@@ -263,8 +263,6 @@ class Negotiator:
             request = self._build(prompt, capabilities, streams=streams)
             try:
                 answer, retries = yield request
-            except ModelError:
-                raise
             except Exception as error:
                 lower = self._step_down(error, capabilities, request)
                 if lower is None or sent == MOST_REQUESTS:
@@ -275,8 +273,8 @@ class Negotiator:
         raise AssertionError("the last request either returns or raises")  # pragma: no cover
 
     def read_error(self, error: Exception) -> ModelError:
-        """*error* of a client as a `ModelError`."""
-        return read_client_error(error, f"{self._model} at {self._where()}")
+        """*error* of a client as a `ModelError`, which it may be already."""
+        return error if isinstance(error, ModelError) else read_client_error(error, f"{self._model} at {self._where()}")
 
     def _build(self, prompt: Prompt, capabilities: ProviderCapabilities, *, streams: bool) -> dict[str, Any]:
         effort = None if capabilities.reasoning_effort else self._effort
