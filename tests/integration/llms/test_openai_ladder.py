@@ -364,7 +364,7 @@ find_json = st.recursive(
 def test_any_error_body_can_be_read(status: int | None, body: Any) -> None:
     failure = Exception()
     failure.status_code, failure.body = status, body  # type: ignore[attr-defined]
-    refusal = read_refusal(failure)
+    refusal = read_refusal(failure, {})
     assert refusal is None or status in {400, 404, 422, 500}
 
 
@@ -374,4 +374,4 @@ def test_an_error_body_without_a_floor_can_be_read() -> None:
         body = [body]
     failure = Exception()
     failure.status_code, failure.body = 404, body  # type: ignore[attr-defined]
-    assert read_refusal(failure) is None
+    assert read_refusal(failure, {}) is None

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.providers.llms.failures import read_client_error
-from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
 Part = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
@@ -99,19 +98,12 @@ _LAST_STEP: Final[Mapping[Part, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The *part* a provider refused; *certain* says whether it named it, or whether it is our guess."""
+def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bool] | None:
+    """Which part of *request* the provider complains of by *error*, and whether it named it or that is our guess.
 
-    part: Part
-    certain: bool
-
-
-def read_refusal(error: Exception) -> Refusal | None:
-    """Which part of the request *error* complains of, ``None`` where it is about something else.
-
-    An unspecific 400 or 422 is taken for the response format, the part that is refused most often. A server error is
-    only taken for a refusal where it names the format, as some local servers do.
+    ``None`` where it is about something else. An unspecific 400 or 422 is taken for the response format, the part that
+    is refused most often, and of a request without one for the stream's options. A server error is only taken for a
+    refusal where it names the format, as some local servers do.
     """
     status = getattr(error, "status_code", None)
     if status not in EXPLICIT:
@@ -121,9 +113,9 @@ def read_refusal(error: Exception) -> Refusal | None:
     words = " ".join(_words(body))[:MOST_WORDS].lower()
     part = _named_part(named) or _named_part(words)
     if part is not None:
-        return Refusal(part, certain=True) if status < 500 or part == "response_format" else None
+        return (part, True) if status < 500 or part == "response_format" else None
     if status in UNSPECIFIC and not named and not _OTHER_CAUSE.search(words):
-        return Refusal("response_format", certain=False)
+        return ("response_format" if "response_format" in request else "stream"), False
     return None
 
 
@@ -247,13 +239,12 @@ class Negotiator:
         self._format = response_format
         self._reasons = least_effort(model) is not None
         self._effort = least_effort(model) if reasoning_effort == "auto" else reasoning_effort
-        self._lock = ForkLock()
         self.capabilities = ProviderCapabilities()
 
     def learn(self, capabilities: ProviderCapabilities) -> None:
         """Remember *capabilities* beside what is known already."""
-        with self._lock.free:
-            self.capabilities = self.capabilities.merge(capabilities)
+        # What is lost where two threads do this at once, the reply of the later one teaches again.
+        self.capabilities = self.capabilities.merge(capabilities)
 
     def negotiate(self, prompt: Prompt, *, streams: bool = False) -> Negotiation:
         """The requests it takes to put *prompt*; raises `ModelError`."""
@@ -301,18 +292,13 @@ class Negotiator:
         self, error: Exception, capabilities: ProviderCapabilities, request: dict[str, Any]
     ) -> ProviderCapabilities | None:
         """The capabilities to try next after *error*, ``None`` where nothing that was sent can be left out."""
-        refusal = read_refusal(error)
-        if refusal is None:
+        part, is_certain = read_refusal(error, request) or (None, False)
+        if part is None or (part == "response_format" and self._format is not None):
             return None
-        part: Part = refusal.part
-        if not refusal.certain and part not in request:
-            # Of a request without a response format the stream's options are what is refused most often.
-            part = "stream"
         key = self._token_limit(capabilities) if part == "tokens" else part
-        is_fixed = part == "response_format" and self._format is not None
-        lower = capabilities.step_down(part) if key in request and not is_fixed else None
+        lower = capabilities.step_down(part) if key in request else None
         if lower is not None:
             _log.info("%s refused %s; asking with less", self._model, part)
-            if refusal.certain:
+            if is_certain:
                 self.learn(lower)
         return lower
