@@ -20,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import finalize
 
+from qtmiddleware.errors import ModelError
 from qtmiddleware.types import Deadline
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -255,3 +256,81 @@ def retry_after(error: Exception) -> float | None:
     with suppress(ValueError, OverflowError):
         return max(0.0, parsedate_to_datetime(str(headers.get("retry-after"))).timestamp() - time())
     return None
+
+
+LONGEST_REST: Final = 600.0
+"""The longest a service is believed, in seconds, when it says how long to leave it alone."""
+
+_STATUS: Final = {
+    401: "unauthorized",
+    403: "unauthorized",
+    407: "unauthorized",
+    408: "timeout",
+    413: "too_long",
+    429: "rate_limited",
+}
+_CODE: Final = {
+    "content_filter": "refused",
+    "content_policy_violation": "refused",
+    "context_length_exceeded": "too_long",
+    "invalid_api_key": "unauthorized",
+}
+_UNREADABLE: Final = frozenset({"DecodingError", "JSONDecodeError", "APIResponseValidationError"})
+
+_ADVICE: Final = {
+    "timeout": "did not answer in time; raise {timeout} where that is usual",
+    "unauthorized": "refused the key; check OPENAI_API_KEY and what it may use",
+    "rate_limited": "takes no more requests for now (rate limit or quota)",
+    "refused": "withheld the answer by its content filter",
+    "too_long": "says the request is too long for the model",
+    "unparsable": "sent an answer that cannot be read",
+}
+
+
+def read_client_error(
+    error: Exception,
+    where: str,
+    *,
+    address: str = "llm.baseUrl",
+    timeout: str = "limits.llmTimeoutMs, for answers answer.timeoutMs,",
+) -> ModelError:
+    """The `ModelError` for *error*, raised by a client while asking *where*.
+
+    Its message names the kind of failure, the settings to look at (*address*, *timeout*) and, for a rejected request,
+    the provider's own error code where that is a plain identifier; never a key, a query or a reply, which providers
+    like to quote in theirs.
+    """
+    if type(error.__cause__).__name__ == "ConnectTimeout":
+        return ModelError("timeout", f"{where} cannot be reached (ConnectTimeout); check {address} and the network")
+    if isinstance(error, UnicodeEncodeError):
+        # Headers must be ASCII, and the key is the only one that is not ours.
+        return ModelError("unauthorized", f"the key for {where} holds letters no key holds; check OPENAI_API_KEY")
+    status = status_of(error)
+    reason = _reason(error, status)
+    if status == 407 or type(error.__cause__).__name__ == "ProxyError":
+        return ModelError(reason, f"{where} is behind a proxy that lets nothing through; check HTTPS_PROXY")
+    seen = type(error).__name__ if status is None else f"HTTP {status}"
+    if reason == "rejected":
+        seen += "".join(f", {name} {said}" for name in ("code", "param") if (said := identifier_of(error, name)))
+        return ModelError(reason, f"{where} rejected the request ({seen}); check model and config")
+    wait = retry_after(error)
+    if wait is not None:
+        wait = min(wait, LONGEST_REST)
+    if reason != "unavailable":
+        return ModelError(reason, f"{where} {_ADVICE[reason].format(timeout=timeout)} ({seen})", retry_after=wait)
+    said = f"{where} is not available ({seen}); check {address} and the network"
+    if status is not None and status < 400:
+        said = f"{where} redirects to another address ({seen}), which is not followed; check {address}"
+    return ModelError(reason, said, retry_after=wait)
+
+
+def _reason(error: Exception, status: int | None) -> str:
+    if status is None:
+        if is_any_of(error, TIMEOUTS):
+            return "timeout"
+        return "unparsable" if is_any_of(error, _UNREADABLE) else "unavailable"
+    if status in _STATUS:
+        return _STATUS[status]
+    if 400 <= status < 500:
+        return _CODE.get(field_of(error, "code"), "rejected")
+    return "unavailable" if status >= 300 else "unparsable"

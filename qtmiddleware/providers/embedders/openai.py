@@ -14,8 +14,8 @@ import random
 import re
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from itertools import count
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, explained
@@ -29,16 +29,15 @@ from qtmiddleware.providers.openai_client import (
     copy_without_retries,
     field_of,
     host_of,
-    identifier_of,
     is_any_of,
     is_async_client,
     is_vendor_client,
     make_client,
+    read_client_error,
     read_key,
     retry_after,
     status_of,
 )
-from qtmiddleware.runtime.steps import converse
 from qtmiddleware.types import Deadline
 
 DIMENSIONS: Final = {
@@ -61,15 +60,6 @@ LONGEST_PAUSE: Final = 8.0
 """Seconds between two tries where the service does not say."""
 
 _RESOURCE: Final = "embeddings"
-_ADVICE: Final = {
-    401: "refused the key; check OPENAI_API_KEY",
-    403: "refused the key or the model; check OPENAI_API_KEY and what it may use",
-    404: "does not know the model or the address; check embeddingModel and the base URL",
-    407: "is behind a proxy that asks for a name and password; check HTTPS_PROXY",
-    408: "did not answer in time",
-    413: "says a text is too long",
-    429: "takes no more requests for now (rate limit)",
-}
 # Most services give no code with this one, only a sentence.
 _TOO_LONG: Final = re.compile(
     r"context.?length|maximum input length|max_tokens_per_request|tokens per request|must have less than"
@@ -77,11 +67,6 @@ _TOO_LONG: Final = re.compile(
     re.IGNORECASE,
 )
 _CONNECTIONS: Final = frozenset({"APIConnectionError", "TransportError", "OSError"})
-
-_Step = tuple[list[str], Deadline] | float
-"""Texts to be sent, and until when; or seconds to wait."""
-_Talk = Generator[_Step, Any, list[list[float]]]
-"""Is sent what came of each step, or has the error thrown in; returns the vectors."""
 
 
 class OpenAIEmbedder:
@@ -146,7 +131,22 @@ class OpenAIEmbedder:
         # Others than the vendor's retry as they like by themselves.
         if is_vendor_client(client, _RESOURCE):
             client, retries = copy_without_retries(client), int(client.max_retries)
-        return converse(self._embed(texts, retries), partial(self._send, client))
+        batches = Batches(texts, self._batch_size)
+        vectors: list[list[float]] = [[]] * len(texts)
+        while batch := batches.take():
+            try:
+                answer = self._ask(client, batches.texts(batch), retries)
+            except EmbeddingError:
+                raise
+            except Exception as error:
+                if _is_too_long(error) and batches.halve(batch):
+                    continue
+                where = f"{self._model} at {self._host}"
+                known = read_client_error(error, where, address="the base URL", timeout="the embedder's timeout")
+                raise EmbeddingError(str(known)) from None
+            for at, vector in zip(batch, self._read(answer, len(batch)), strict=True):
+                vectors[at] = vector
+        return vectors
 
     def close(self) -> None:
         """Close the client that was made here; the next use makes another."""
@@ -178,28 +178,18 @@ class OpenAIEmbedder:
         with explained(EmbeddingError):
             return make_client(address=address)
 
-    def _embed(self, texts: Sequence[str], retries: int) -> _Talk:
-        batches = Batches(texts, self._batch_size)
-        vectors: list[list[float]] = [[]] * len(texts)
-        while batch := batches.take():
-            deadline = Deadline.after(self._timeout)
-            tries = 0
-            while True:
-                try:
-                    answer = yield batches.texts(batch), deadline
-                except Exception as error:
-                    tries += 1
-                    if _is_too_long(error) and batches.halve(batch):
-                        break
-                    pause = _pause_after(error, tries)
-                    if pause is None or tries > retries or pause >= deadline.remaining():
-                        raise describe_failure(error, f"{self._model} at {self._host}") from None
-                    yield pause
-                    continue
-                for at, vector in zip(batch, self._read(answer, len(batch)), strict=True):
-                    vectors[at] = vector
-                break
-        return vectors
+    def _ask(self, client: Any, texts: list[str], retries: int) -> Any:
+        """The answer to one request, with so many *retries* where they may help; raises what the client raises."""
+        deadline = Deadline.after(self._timeout)
+        for tries in count(1):
+            try:
+                return self._send(client, texts, deadline)
+            except Exception as error:
+                pause = _pause_after(error, tries)
+                if pause is None or tries > retries or pause >= deadline.remaining():
+                    raise
+            time.sleep(pause)
+        raise AssertionError("the last try either returns or raises")  # pragma: no cover
 
     def _read(self, answer: Any, count: int) -> list[list[float]]:
         found = read_vectors(answer, count, self._model)
@@ -207,12 +197,9 @@ class OpenAIEmbedder:
         self._dimension = len(vectors[0])
         return vectors
 
-    def _send(self, client: Any, step: _Step) -> Any:
-        if isinstance(step, float):
-            time.sleep(step)
-            return None
-        texts, deadline = step
-        request = self._request(texts, deadline.remaining())
+    def _send(self, client: Any, texts: list[str], deadline: Deadline) -> Any:
+        shorter = {} if self._asked is None else {"dimensions": self._asked}
+        request = {"model": self._model, "input": texts, "timeout": deadline.remaining(), **shorter}
         if not is_vendor_client(client, _RESOURCE):
             return client.embeddings.create(**request)
         body, most = bytearray(), MOST_ANSWER_BYTES * (1 + len(texts))
@@ -225,10 +212,6 @@ class OpenAIEmbedder:
                 if deadline.passed:
                     raise TimeoutError
         return bytes(body)
-
-    def _request(self, texts: list[str], timeout: float) -> dict[str, Any]:
-        shorter = {} if self._asked is None else {"dimensions": self._asked}
-        return {"model": self._model, "input": texts, "timeout": timeout, **shorter}
 
 
 def _check_dimensions(model: str, dimensions: int | None) -> None:
@@ -297,34 +280,6 @@ def _group(texts: Sequence[str], most_texts: int) -> list[list[int]]:
         groups[-1].append(at)
         size += length
     return groups
-
-
-def describe_failure(error: Exception, where: str) -> EmbeddingError:
-    """The `EmbeddingError` for *error*, raised by a client while asking *where*.
-
-    It names the kind of failure and the service's own error code, where that is a plain identifier; never a key or a
-    text, which services like to quote in their messages.
-    """
-    if isinstance(error, EmbeddingError):
-        return error
-    if isinstance(error, UnicodeEncodeError):
-        # Headers must be ASCII, and the key is the only one that is not ours.
-        return EmbeddingError(f"the key for {where} holds letters no key holds; check {KEY_VARIABLE}")
-    status = status_of(error)
-    if status is None:
-        said = "did not answer in time" if is_any_of(error, TIMEOUTS) else "cannot be reached"
-        if not is_any_of(error, TIMEOUTS | _CONNECTIONS):
-            said = "sent an answer that cannot be read"
-        return EmbeddingError(f"{where} {said} ({type(error).__name__}); check the base URL and the network")
-    if 300 <= status < 400:
-        # Such a status reaches us from clients alone that follow none.
-        said = f"redirects to another address (HTTP {status}), which is not followed; check the base URL"
-        return EmbeddingError(f"{where} {said}")
-    if _is_out_of_quota(error):
-        return EmbeddingError(f"{where} says the quota of this key is used up (HTTP {status}); check plan and billing")
-    said = _ADVICE.get(status, "is not available" if status >= 500 else "rejected the request")
-    code = identifier_of(error, "code")
-    return EmbeddingError(f"{where} {said} (HTTP {status}{f', {code}' if code else ''})")
 
 
 def _is_too_long(error: Exception) -> bool:

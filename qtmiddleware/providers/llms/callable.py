@@ -16,7 +16,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.calls import complete_in_background, time_left
-from qtmiddleware.providers.llms.failures import find_defect, read_client_error
+from qtmiddleware.providers.llms.failures import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
     has_reasoning,
@@ -27,6 +27,7 @@ from qtmiddleware.providers.llms.openai.replies import (
     read_reply,
     read_text,
 )
+from qtmiddleware.providers.openai_client import read_client_error
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.types import NEVER, Deadline

@@ -14,9 +14,9 @@ from werkzeug import Request, Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.providers.llms.failures import read_client_error
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
+from qtmiddleware.providers.openai_client import read_client_error
 from qtmiddleware.types import Deadline
 
 PATH = "/v1/chat/completions"

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, ReplyField
-from qtmiddleware.providers.llms.failures import read_client_error
+from qtmiddleware.providers.openai_client import read_client_error
 from qtmiddleware.runtime.logs import get_logger
 
 Part = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
