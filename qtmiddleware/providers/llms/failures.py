@@ -6,7 +6,6 @@ from pathlib import Path
 from traceback import StackSummary, extract_tb
 from types import TracebackType
 from typing import Any, Final
-from weakref import finalize
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.logs import get_logger
@@ -39,7 +38,7 @@ _MOST_FRAMES: Final = 100
 _OURS: Final = str(Path(__file__).parents[2])
 
 _log = get_logger("qtmiddleware")
-_reported: dict[tuple[int, str], object] = {}
+_reported: dict[tuple[object, str], object] = {}
 
 
 def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
@@ -51,8 +50,9 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     """
     if not _is_defect(error):
         return None
-    kind = type(error).__name__
-    if _is_first(fn, kind):
+    kind, this_call = type(error).__name__, object()
+    # Atomic: one question may fail in several threads at once.
+    if _reported.setdefault((getattr(fn, "__code__", label), kind), this_call) is this_call:
         _log.error("%s raised %s: a bug in the function, logged once\n%s", label, kind, _format_stack(error, fn))
         _log.debug("%s failed", label, exc_info=error)
     return ModelError("failed", f"{label} raised {kind}: a bug in the function; the traceback is in the log")
@@ -71,19 +71,6 @@ def _library_of(traceback: TracebackType | None) -> str:
         traceback = traceback.tb_next
     name = "" if traceback is None else traceback.tb_frame.f_globals.get("__name__")
     return str(name or "").partition(".")[0]
-
-
-def _is_first(fn: Any, kind: str) -> bool:
-    """Whether *fn* raises a *kind* for the first time."""
-    key, mine = (id(fn), kind), object()
-    # Atomic: one question may fail in several threads at once.
-    if _reported.setdefault(key, mine) is not mine:
-        return False
-    try:
-        finalize(fn, _reported.pop, key, None).atexit = False
-    except TypeError:
-        _reported[key] = fn  # It cannot be watched, and must not go while its id is remembered.
-    return True
 
 
 def _format_stack(error: BaseException, fn: Any) -> str:
