@@ -39,9 +39,8 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
     named = {str(line.get("_id")) for line in lines} & {question.id for question in data.questions}
     data = data.only(named) if named else data
     try:
-        model = RecordedModel(
-            lines, queries=[question.to_record() for question in data.questions], name=f"recorded:{path.stem}"
-        )
+        queries = [question.to_record() for question in data.questions]
+        model = RecordedModel(lines, queries, name=f"recorded:{path.stem}")
     except ConfigError as error:
         raise foreign from error
     recorded: set[str] = set()

@@ -21,6 +21,7 @@ from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.runtime.files import append_line, make_private_folders
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Deadline
 
 MOST_CHARS: Final = 10_000_000
@@ -92,10 +93,6 @@ def _part(message: Any, name: str) -> Any:
     return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
 
 
-_Queries = Mapping[str, str] | Iterable[Mapping[str, Any]]
-_Histories = Mapping[str, Sequence[Any]]
-
-
 @dataclass(slots=True)
 class _Entry:
     """What was recorded for one question; *history* is ``None`` where it is not known."""
@@ -124,8 +121,8 @@ class RecordedModel:
     reply is the JSON of the fields the prompt asks for, as far as they were recorded; ``standalone`` only where the
     prompt has history.
 
-    *queries* gives the texts by ``_id``, or is the query set itself: ``{"_id", "text", "metadata": {"history"}}``.
-    *histories* gives the messages by ``_id``. Raises `ConfigError` where no record could ever be found.
+    *queries* is the query set: ``{"_id", "text", "metadata": {"history"}}``. Raises `ConfigError` where no record could
+    ever be found.
     """
 
     can_async = True
@@ -133,35 +130,25 @@ class RecordedModel:
     def __init__(
         self,
         records: Iterable[Mapping[str, Any]],
+        queries: Iterable[Mapping[str, Any]] = (),
         *,
-        queries: _Queries | None = None,
-        histories: _Histories | None = None,
         name: str = "recorded",
     ) -> None:
         self._name = name
         self._by_text: dict[str, dict[Any, _Entry]] = {}
         self._by_standalone: dict[str, _Entry] = {}
-        texts, known = _read_queries(queries)
-        for key, history in (histories or {}).items():
-            known[key] = read_contents(history, normalise(texts.get(key)))
+        known = {str(query["_id"]): _read_query(query) for query in queries}
         total = 0
         for total, record in enumerate(records, 1):  # noqa: B007
-            self._index(record, texts, known)
+            self._index(record, known)
         if total and not self._by_text and not self._by_standalone:
             raise ConfigError(f"none of the {total} recorded replies says which query it answers; give the query set")
 
     @classmethod
-    def from_file(
-        cls, path: str | Path, queries: _Queries | None = None, *, histories: _Histories | None = None
-    ) -> RecordedModel:
+    def from_file(cls, path: str | Path, queries: Iterable[Mapping[str, Any]] = ()) -> RecordedModel:
         """The recording at *path*; raises `ConfigError` where it cannot be read."""
         where = Path(path)
-        return cls(read_lines(where), queries=queries, histories=histories, name=f"recorded:{where.stem}")
-
-    @classmethod
-    def from_records(cls, records: Iterable[Mapping[str, Any]], queries: _Queries | None = None) -> RecordedModel:
-        """Records held in memory, with the query set they belong to."""
-        return cls(records, queries=queries)
+        return cls(read_lines(where), queries, name=f"recorded:{where.stem}")
 
     def __repr__(self) -> str:
         return f"RecordedModel({self._name!r}, queries={sum(map(len, self._by_text.values()))})"
@@ -187,10 +174,12 @@ class RecordedModel:
         """The recorded reply to *prompt*; raises `ModelError` as `complete` does."""
         return self.complete(prompt, deadline)
 
-    def _index(self, record: Mapping[str, Any], texts: Mapping[str, str], known: Mapping[str, tuple[str, ...]]) -> None:
+    def _index(self, record: Mapping[str, Any], known: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
         key = str(record.get("_id", ""))
-        text = normalise(record.get("query") or texts.get(key))
-        history = read_contents(record["history"] or (), text) if "history" in record else known.get(key)
+        given, history = known.get(key, ("", None))
+        text = normalise(record.get("query") or given)
+        if "history" in record:
+            history = read_contents(record["history"] or (), text)
         standalone = normalise(record.get("standalone"))
         in_conversation = bool(standalone) if history is None else bool(history)
         entry = _Entry(history, in_conversation)
@@ -216,17 +205,10 @@ class RecordedModel:
         return fitting[0] if len(fitting) == 1 else None if fitting else self._by_standalone.get(text)
 
 
-def _read_queries(queries: _Queries | None) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """The texts by id, and the histories as far as *queries* is a query set, which tells them."""
-    if queries is None or isinstance(queries, Mapping):
-        return dict(queries or {}), {}
-    texts: dict[str, str] = {}
-    histories: dict[str, tuple[str, ...]] = {}
-    for query in queries:
-        key = str(query["_id"])
-        texts[key] = str(query["text"])
-        histories[key] = read_contents((query.get("metadata") or {}).get("history") or (), normalise(texts[key]))
-    return texts, histories
+def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The text of one line of a query set, and what was said before it."""
+    text = normalise(str(query["text"]))
+    return text, read_contents((query.get("metadata") or {}).get("history") or (), text)
 
 
 def _count_common_end(first: Sequence[str], second: Sequence[str]) -> tuple[int, bool]:
@@ -244,9 +226,6 @@ def _is_same(one: str, other: str) -> bool:
     short, full = sorted((one, other), key=len)
     return short == full or (short.endswith("…") and full.startswith(short[:-1].rstrip()))
 
-
-_MOST_BRACES: Final = 16
-"""So many places in a reply are tried for the beginning of its JSON; prose full of braces is given up on."""
 
 _log = get_logger("qtmiddleware.llms")
 
@@ -284,10 +263,10 @@ class RecordingModel:
         return self._record(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _record(self, prompt: Prompt, reply: Reply) -> Reply:
-        found = _parse_first_object(reply.text)
-        answer = {
-            wanted.name: value for wanted in prompt.fields if (value := fit_shape(found.get(wanted.name), wanted))
-        }
+        objects = (it.value for it in find_json(reply.text) if isinstance(it.value, Members) and not it.is_cut)
+        said = dict(next(objects, ()))
+        values = {wanted.name: fit_shape(said.get(wanted.name), wanted) for wanted in prompt.fields}
+        answer = {name: value for name, value in values.items() if value}
         if not answer:
             _log.warning("a reply of mode %s was not recorded: it holds none of the fields asked for", prompt.mode)
             return reply
@@ -311,30 +290,9 @@ class RecordingModel:
         if (key, mode) in self._written:
             return
         make_private_folders(self._path.parent)
-        append_line(self._path, _encode_line(record))
+        # Surrogates that stand alone cannot be encoded, but escaped, as JSON does it.
+        append_line(self._path, json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace"))
         self._written.add((key, mode))
-
-
-def _encode_line(record: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(record, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        # Lone surrogates can be escaped but not encoded.
-        return json.dumps(record).encode()
-
-
-def _parse_first_object(text: str) -> dict[str, Any]:
-    """The first JSON object in *text*, which may stand in a fence or after a preamble; else an empty one."""
-    start = -1
-    for _ in range(_MOST_BRACES):
-        start = text.find("{", start + 1)
-        if start < 0:
-            break
-        try:
-            return dict(json.JSONDecoder().raw_decode(text, start)[0])
-        except (ValueError, RecursionError):
-            continue
-    return {}
 
 
 def _identity(prompt: Prompt) -> str:

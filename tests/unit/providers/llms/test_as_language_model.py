@@ -40,7 +40,7 @@ def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
 
 
 def test_a_model_is_itself() -> None:
-    model = RecordedModel.from_records([])
+    model = RecordedModel([])
     assert as_language_model(model, SETTINGS) is model
 
 
@@ -59,7 +59,7 @@ def test_a_function_is_a_model() -> None:
 
 
 def test_every_model_keeps_the_port_and_says_what_it_can(tmp_path) -> None:
-    recorded = RecordedModel.from_records([])
+    recorded = RecordedModel([])
     for model in (OpenAIModel("m"), recorded, RecordingModel(recorded, tmp_path), CallableModel(str)):
         assert isinstance(model, LanguageModel)
         assert isinstance(model.can_async, bool)

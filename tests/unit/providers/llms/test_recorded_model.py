@@ -16,7 +16,7 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
-from qtmiddleware.types import Deadline, Message
+from qtmiddleware.types import Deadline
 from tests.support.shared_data import RECORDED
 
 NEVER = Deadline()
@@ -37,21 +37,21 @@ def answer(model: LanguageModel, prompt: Prompt) -> dict[str, Any]:
 
 
 def test_a_recorded_reply_is_the_json_of_the_fields_asked_for(ask, make_prompt) -> None:
-    model = RecordedModel.from_records([record("1", hyde="a passage")], [query("1", "Why is the sky  blue?")])
+    model = RecordedModel([record("1", hyde="a passage")], [query("1", "Why is the sky  blue?")])
     reply = ask(model, make_prompt(" Why is\tthe sky blue?\n"))
     assert json.loads(reply.text) == {"rewrite": "rewrite of 1", "sub_queries": ["a", "b"]}
     assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, 0.0)
 
 
 def test_an_unknown_query_is_unavailable_and_not_told(ask, make_prompt) -> None:
-    model = RecordedModel.from_records([record("1")], {"1": "known"})
+    model = RecordedModel([record("1")], [query("1", "known")])
     with pytest.raises(ModelError, match=r"^no recorded reply for this query$") as caught:
         ask(model, make_prompt("unknown"))
     assert caught.value.reason == "unrecorded"
 
 
 def test_a_field_that_was_not_recorded_is_left_out(make_prompt) -> None:
-    model = RecordedModel.from_records([record("1", query="q")])
+    model = RecordedModel([record("1", query="q")])
     wanted = (ReplyField("paraphrases", "list", "p", 1, 3),)
     with pytest.raises(ModelError) as caught:
         model.complete(make_prompt("q", fields=wanted), NEVER)
@@ -60,7 +60,7 @@ def test_a_field_that_was_not_recorded_is_left_out(make_prompt) -> None:
 
 
 def test_a_list_is_cut_to_what_was_asked_for(make_prompt) -> None:
-    model = RecordedModel.from_records([record("1", query="q", paraphrases=["a", "", "b", 3, "c"])])
+    model = RecordedModel([record("1", query="q", paraphrases=["a", "", "b", 3, "c"])])
     assert answer(model, make_prompt("q", fields=(ReplyField("paraphrases", "list", "p", 1, 2),))) == {
         "paraphrases": ["a", "b"]
     }
@@ -85,7 +85,7 @@ RECORDS = [record("paris", "Why is Paris big?"), record("rome", "Why is Rome not
     ],
 )
 def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(make_prompt, history, key: str) -> None:
-    model = RecordedModel.from_records(RECORDS, FOLLOW_UPS)
+    model = RecordedModel(RECORDS, FOLLOW_UPS)
     found = answer(model, make_prompt("Why?", *history))
     assert found["rewrite"] == f"rewrite of {key}"
     assert ("standalone" in found) == (key != "alone")
@@ -93,42 +93,36 @@ def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(make_prompt
 
 def test_a_follow_up_of_an_unrecorded_conversation_has_no_reply(make_prompt) -> None:
     with pytest.raises(ModelError):
-        RecordedModel.from_records(RECORDS, FOLLOW_UPS).complete(make_prompt("Why?", "Is Oslo big?", "Maybe."), NEVER)
+        RecordedModel(RECORDS, FOLLOW_UPS).complete(make_prompt("Why?", "Is Oslo big?", "Maybe."), NEVER)
 
 
 def test_a_long_message_that_the_prompt_cut_is_still_the_same_message(make_prompt) -> None:
     long = "word " * 500
-    model = RecordedModel.from_records([record("1", "s")], [query("1", "Why?", "hm", long)])
+    model = RecordedModel([record("1", "s")], [query("1", "Why?", "hm", long)])
     assert answer(model, make_prompt("Why?", "hm", long[:999].rstrip() + "…"))["standalone"] == "s"
 
 
 def test_where_histories_are_unknown_only_one_candidate_is_an_answer(make_prompt) -> None:
-    one = RecordedModel.from_records(RECORDS[:1], {"paris": "Why?"})
+    records = [{**record, "query": "Why?"} for record in RECORDS]
+    one = RecordedModel(records[:1])
     assert answer(one, make_prompt("Why?", "anything"))["rewrite"] == "rewrite of paris"
     with pytest.raises(ModelError):
         one.complete(make_prompt("Why?"), NEVER)
-    several = RecordedModel.from_records(RECORDS[:2], {"paris": "Why?", "rome": "Why?"})
+    several = RecordedModel(records[:2])
     with pytest.raises(ModelError):
         several.complete(make_prompt("Why?", "anything"), NEVER)
 
 
-def test_histories_can_be_given_beside_the_texts(make_prompt) -> None:
-    texts = {"paris": "Why?", "rome": "Why?"}
-    histories = {"paris": [Message("assistant", "Yes.")], "rome": [{"role": "assistant", "content": "No."}]}
-    model = RecordedModel(RECORDS[:2], queries=texts, histories=histories)
-    assert answer(model, make_prompt("Why?", "Is it?", "No."))["rewrite"] == "rewrite of rome"
-
-
 @pytest.mark.parametrize("history", [(), ("Is Rome big?", "No.")])
 def test_the_standalone_form_of_a_recorded_query_is_found(make_prompt, history: tuple[str, ...]) -> None:
-    model = RecordedModel.from_records(RECORDS, FOLLOW_UPS)
+    model = RecordedModel(RECORDS, FOLLOW_UPS)
     assert answer(model, make_prompt("Why is Rome not big?", *history))["rewrite"] == "rewrite of rome"
 
 
 def test_a_recording_without_any_text_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="give the query set"):
-        RecordedModel.from_records([record("1")])
-    assert repr(RecordedModel.from_records([])) == "RecordedModel('recorded', queries=0)"
+        RecordedModel([record("1")])
+    assert repr(RecordedModel([])) == "RecordedModel('recorded', queries=0)"
 
 
 @pytest.mark.parametrize("content", [b"{}\n[1]\n", b"\xff\xfe", b"{", b"[" * 100_000])
@@ -259,7 +253,7 @@ def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path, make_p
     assert len(read(tmp_path / "r.jsonl")) == 40
 
 
-@pytest.mark.parametrize("said", ["I'm sorry, Jaco", '{"other": 1}', '{"rewrite": 5}', "{" * 5_000, '["rewrite"]'])
+@pytest.mark.parametrize("said", ["I'm sorry, Jaco", '{"other": 1}', '{"rewrite": null}', "{" * 5_000, '["rewrite"]'])
 def test_a_reply_that_holds_no_field_is_passed_on_and_not_recorded(
     tmp_path: Path, make_prompt, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
