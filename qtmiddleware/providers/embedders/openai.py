@@ -13,9 +13,7 @@ import os
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Sequence
-from itertools import count
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, explained
@@ -38,7 +36,7 @@ from qtmiddleware.providers.openai_client import (
     retry_after,
     status_of,
 )
-from qtmiddleware.types import Deadline
+from qtmiddleware.types import NEVER, Deadline
 
 DIMENSIONS: Final = {
     "text-embedding-3-small": 1_536,
@@ -131,21 +129,9 @@ class OpenAIEmbedder:
         # Others than the vendor's retry as they like by themselves.
         if is_vendor_client(client, _RESOURCE):
             client, retries = copy_without_retries(client), int(client.max_retries)
-        batches = Batches(texts, self._batch_size)
-        vectors: list[list[float]] = [[]] * len(texts)
-        while batch := batches.take():
-            try:
-                answer = self._ask(client, batches.texts(batch), retries)
-            except EmbeddingError:
-                raise
-            except Exception as error:
-                if _is_too_long(error) and batches.halve(batch):
-                    continue
-                where = f"{self._model} at {self._host}"
-                known = read_client_error(error, where, address="the base URL", timeout="the embedder's timeout")
-                raise EmbeddingError(str(known)) from None
-            for at, vector in zip(batch, self._read(answer, len(batch)), strict=True):
-                vectors[at] = vector
+        vectors: list[list[float]] = []
+        for batch in group_texts(texts, self._batch_size):
+            vectors += self._embed_batch(client, batch, retries)
         return vectors
 
     def close(self) -> None:
@@ -178,24 +164,38 @@ class OpenAIEmbedder:
         with explained(EmbeddingError):
             return make_client(address=address)
 
+    def _embed_batch(self, client: Any, texts: list[str], retries: int) -> list[list[float]]:
+        """The vectors of *texts*, in one request or in as many as it takes where that is too long."""
+        try:
+            answer = self._ask(client, texts, retries)
+        except EmbeddingError:
+            raise
+        except Exception as error:
+            parts = _halve(texts) if _is_too_long(error) else []
+            if not parts:
+                where = f"{self._model} at {self._host}"
+                known = read_client_error(error, where, address="the base URL", timeout="the embedder's timeout")
+                raise EmbeddingError(str(known)) from None
+        else:
+            found = read_vectors(answer, len(texts), self._model)
+            vectors = check_vectors(found, len(texts), dimension=self._dimension, name=self._model)
+            self._dimension = len(vectors[0])
+            return vectors
+        return [vector for part in parts for vector in self._embed_batch(client, part, retries)]
+
     def _ask(self, client: Any, texts: list[str], retries: int) -> Any:
         """The answer to one request, with so many *retries* where they may help; raises what the client raises."""
         deadline = Deadline.after(self._timeout)
-        for tries in count(1):
+        tries = 0
+        while True:
+            tries += 1
             try:
                 return self._send(client, texts, deadline)
             except Exception as error:
-                pause = _pause_after(error, tries)
-                if pause is None or tries > retries or pause >= deadline.remaining():
+                pause = _pause_after(error, tries) if tries <= retries else NEVER
+                if pause >= deadline.remaining():
                     raise
             time.sleep(pause)
-        raise AssertionError("the last try either returns or raises")  # pragma: no cover
-
-    def _read(self, answer: Any, count: int) -> list[list[float]]:
-        found = read_vectors(answer, count, self._model)
-        vectors = check_vectors(found, count, dimension=self._dimension, name=self._model)
-        self._dimension = len(vectors[0])
-        return vectors
 
     def _send(self, client: Any, texts: list[str], deadline: Deadline) -> Any:
         shorter = {} if self._asked is None else {"dimensions": self._asked}
@@ -228,58 +228,34 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
     )
 
 
-class Batches:
-    """The texts in batches, taken one after the other; a batch can be given back in halves."""
-
-    def __init__(self, texts: Sequence[str], most_texts: int) -> None:
-        self._texts = [_fit(text) for text in texts]
-        self._waiting = deque(_group(self._texts, min(most_texts, MOST_TEXTS)))
-
-    def take(self) -> list[int]:
-        """The positions of the next texts; empty when all are done."""
-        return self._waiting.popleft() if self._waiting else []
-
-    def texts(self, batch: Sequence[int]) -> list[str]:
-        """What is sent for the texts of *batch*."""
-        return [self._texts[at] for at in batch]
-
-    def halve(self, batch: list[int]) -> bool:
-        """Put *batch* back in two halves, or its only text in half its length; false where that is short already."""
-        if len(batch) > 1:
-            middle = len(batch) // 2
-            self._waiting.extendleft((batch[middle:], batch[:middle]))
-            return True
-        size = len(self._texts[batch[0]].encode())
-        if size <= SHORTEST:
-            return False
-        self._texts[batch[0]] = shorten(self._texts[batch[0]], size // 2)
-        self._waiting.appendleft(batch)
-        return True
-
-
-def _fit(text: str) -> str:
-    """*text* as the service takes it: a space for an empty one, which it refuses, and the beginning of a long one."""
-    return shorten(replace_surrogates(text[:LONGEST]), LONGEST) or " "
+def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
+    """The texts as the service takes them, in order, in groups within both limits of a request."""
+    groups: list[list[str]] = []
+    size = 0
+    for text in texts:
+        # An empty one is refused.
+        sent = shorten(replace_surrogates(text[:LONGEST]), LONGEST) or " "
+        length = len(sent.encode())
+        if not groups or len(groups[-1]) >= min(most_texts, MOST_TEXTS) or size + length > MOST_REQUEST_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(sent)
+        size += length
+    return groups
 
 
 def shorten(text: str, most: int) -> str:
     """As much of the beginning of *text* as fits in *most* bytes of UTF-8."""
-    data = text.encode()
-    return text if len(data) <= most else data[:most].decode(errors="ignore")
+    return text.encode()[:most].decode(errors="ignore")
 
 
-def _group(texts: Sequence[str], most_texts: int) -> list[list[int]]:
-    """Positions in order, in groups within both limits."""
-    groups: list[list[int]] = []
-    size = 0
-    for at, text in enumerate(texts):
-        length = len(text.encode())
-        if not groups or len(groups[-1]) >= most_texts or size + length > MOST_REQUEST_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(at)
-        size += length
-    return groups
+def _halve(texts: list[str]) -> list[list[str]]:
+    """*texts* in two halves, or the only one in half its length; nothing where that is short already."""
+    if len(texts) > 1:
+        middle = len(texts) // 2
+        return [texts[:middle], texts[middle:]]
+    size = len(texts[0].encode())
+    return [[shorten(texts[0], size // 2)]] if size > SHORTEST else []
 
 
 def _is_too_long(error: Exception) -> bool:
@@ -292,15 +268,15 @@ def _is_out_of_quota(error: Exception) -> bool:
     return field_of(error, "code") == "insufficient_quota"
 
 
-def _pause_after(error: Exception, tries: int) -> float | None:
-    """The seconds after which *error*, the *tries*-th in a row, is worth another try; ``None`` if it never is."""
+def _pause_after(error: Exception, tries: int) -> float:
+    """The seconds after which *error*, the *tries*-th in a row, is worth another try; infinite if it never is."""
     status = status_of(error)
     if status is None:
         passing = is_any_of(error, _CONNECTIONS | TIMEOUTS)
     else:
         passing = (status in {408, 409, 429} or status >= 500) and not _is_out_of_quota(error)
     if not passing:
-        return None
+        return NEVER
     wanted = retry_after(error)
     # Not all at the same moment: they were sent away at the same moment.
     pause = min(FIRST_PAUSE * 2 ** (tries - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)

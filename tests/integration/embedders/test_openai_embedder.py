@@ -21,9 +21,9 @@ from werkzeug import Response
 
 from qtmiddleware.errors import ConfigError, EmbeddingError
 from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.embedders import openai as openai_module
-from qtmiddleware.providers.embedders.openai import Batches
 from tests.support.embeddings_server import EmbeddingsServer, as_json, refusal
 
 SECRET = "sk-verysecret0123456789"
@@ -220,14 +220,10 @@ def test_no_request_is_larger_than_the_service_takes(server: EmbeddingsServer) -
 
 @given(st.lists(st.text(st.characters(), max_size=50), max_size=20), st.integers(1, 5))
 def test_what_is_sent_is_never_empty_always_utf8_and_in_order(texts: list[str], most: int) -> None:
-    plan = Batches(texts, most)
-    positions = []
-    while batch := plan.take():
-        sent = plan.texts(batch)
-        assert 1 <= len(sent) <= most
-        assert all(text and text.encode() for text in sent)
-        positions += batch
-    assert positions == list(range(len(texts)))
+    groups = openai_module.group_texts(texts, most)
+    assert all(1 <= len(sent) <= most for sent in groups)
+    assert [text for sent in groups for text in sent] == [replace_surrogates(text) or " " for text in texts]
+    assert all(text.encode() for sent in groups for text in sent)
 
 
 @given(st.text(min_size=1), st.integers(1, 400))
