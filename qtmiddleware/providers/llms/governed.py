@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, ExitStack
-from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final
@@ -45,8 +44,8 @@ class GovernedModel:
         self._most = settings.llm.max_tokens
         # One caller in a hurry, or after a slow search, must not close the model to all others.
         self._enough = min(settings.limits.llm_timeout_ms, settings.limits.deadline_ms) / 2e3
-        self._prices = Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
-        if self._budget.max_usd is not None and self._prices.cost(1, 1) is None:
+        self.prices = Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
+        if self._budget.max_usd is not None and self.prices.cost(1, 1) is None:
             raise ConfigError(
                 f"budget.maxUsd needs the price of {inner.name}, which is not known here; set llm.inputPrice and"
                 " llm.outputPrice (US dollars for a million tokens)",
@@ -120,13 +119,13 @@ class GovernedModel:
             # A token is about four characters of English and one of Chinese, which takes three bytes.
             asked = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
             most = min(prompt.max_tokens, self._most or prompt.max_tokens)
-            usd = self._prices.cost(asked, most) or 0.0
+            usd = self.prices.cost(asked, most) or 0.0
             reserved = self.meter.reserve(self._budget, tokens=asked + most, usd=usd)
         except BaseException:
             attempt.abandoned()
             raise
-        is_defect = partial(find_defect, label=self.name, fn=self.inner)
-        return _Call(self.name, attempt, reserved, self._prices, deadline.at, is_defect)
+        # A deadline can be cancelled; when the call would have been late stays.
+        return _Call(self, attempt, reserved, deadline.at)
 
     def __repr__(self) -> str:
         return repr(self.inner)
@@ -135,40 +134,29 @@ class GovernedModel:
 class _Call:
     """One call under way, which tells breaker and meter how it ended."""
 
-    def __init__(
-        self,
-        name: str,
-        attempt: Attempt,
-        reserved: Reservation,
-        prices: Prices,
-        until: float,
-        is_defect: Callable[[BaseException], object],
-    ) -> None:
-        self._name = name
-        self._is_defect = is_defect
+    def __init__(self, model: GovernedModel, attempt: Attempt, reserved: Reservation, until: float) -> None:
+        self._model = model
         self._attempt = attempt
         self._reserved = reserved
-        self._prices = prices
-        # A deadline can be cancelled; when the call would have been late stays.
         self._until = until
         self._has_output = False
 
     def settle(self, reply: object) -> Reply:
         """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
         if not isinstance(reply, Reply):
-            raise ModelError("unparsable", f"{self._name} returned {type(reply).__name__}; it has to return a Reply")
+            raise ModelError(
+                "unparsable", f"{self._model.name} returned {type(reply).__name__}; it has to return a Reply"
+            )
         self._has_output = True
         # What it still takes to end says nothing of the model: some services never close what they have sent.
         self._attempt.succeeded()
-        usd = reply.cost_usd
+        usd, tokens = reply.cost_usd, reply.input_tokens + reply.output_tokens
         if usd is None:
-            usd = self._prices.cost(reply.input_tokens, reply.output_tokens)
-        tokens = reply.input_tokens + reply.output_tokens
-        if usd is not None or 0 < tokens <= MOST_TOKENS:
-            self._reserved.settle(tokens, usd or 0.0, calls=reply.calls)
-        else:
+            usd = self._model.prices.cost(reply.input_tokens, reply.output_tokens)
+        if usd is None and not 0 < tokens <= MOST_TOKENS:
             # Nobody says what it came to.
-            self._reserved.settle(self._reserved.tokens, self._reserved.usd, calls=reply.calls)
+            tokens, usd = self._reserved.tokens, self._reserved.usd
+        self._reserved.settle(tokens, usd or 0.0, calls=reply.calls)
         return reply
 
     def receive(self, piece: str | Reply) -> str | Reply:
@@ -186,7 +174,7 @@ class _Call:
             self._attempt.succeeded()
         elif not isinstance(error, Exception):
             self._record_given_up()
-        elif self._is_defect(error):
+        elif find_defect(error, self._model.name, self._model.inner):
             self._attempt.abandoned()
         else:
             self._attempt.failed()
