@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 
 def replace_surrogates(text: str) -> str:
     """*text* with surrogates that stand alone replaced: JSON can hold them, neither a tokenizer nor UTF-8 can."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def name_of(fn: Any) -> str:
+    """The name a function, method, partial or callable object goes by."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", "") or type(fn).__qualname__)

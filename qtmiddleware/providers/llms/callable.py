@@ -15,6 +15,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers import name_of
 from qtmiddleware.providers.llms.calls import complete_in_background, time_left
 from qtmiddleware.providers.llms.failures import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
@@ -70,7 +71,7 @@ class CallableModel:
         output_price: float | None = None,
     ) -> None:
         self._fn = fn
-        self._label = _label_of(fn)
+        self._label = name_of(fn)
         self._plain: Any
         self._plain, self._awaited, takes_model = _find_calls(fn, model)
         self._name = name or (model if takes_model else _model_of(fn)) or self._label
@@ -97,21 +98,17 @@ class CallableModel:
             raise self._read_error(error) from error
         if not inspect.isawaitable(answer):
             return read_returned(answer, prompt, self._label, self._prices)
-        try:
-            return complete_in_background(partial(self._awaited_reply, lambda: answer), prompt, deadline)
-        finally:
-            if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
-                answer.close()  # There was no time left to begin it.
+        return complete_in_background(partial(self._await_reply, lambda: answer), prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
         awaited, plain = self._awaited, self._plain
         if awaited is None:
             # What a plain function returns may still have to be awaited, and that is for the loop of the caller.
-            return await self._awaited_reply(lambda: in_thread(partial(plain, prompt)), prompt, deadline)
-        return await self._awaited_reply(partial(awaited, prompt), prompt, deadline)
+            return await self._await_reply(lambda: in_thread(partial(plain, prompt)), prompt, deadline)
+        return await self._await_reply(partial(awaited, prompt), prompt, deadline)
 
-    async def _awaited_reply(self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline) -> Reply:
+    async def _await_reply(self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline) -> Reply:
         left = time_left(deadline)
         try:
             async with asyncio.timeout(None if left == NEVER else left) as scope:
@@ -173,19 +170,17 @@ def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     except (ValueError, TypeError):  # Some builtins tell nothing.
         parameters = []
     fixed = {it.name: model for it in parameters if it.name == "model" and it.default is it.empty and model}
-    open_ones = [it for it in parameters if it.name not in fixed]
-    named = [it for it in open_ones if it.name in _TAKES and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)]
-    chosen = next(iter(named or open_ones), None)
-    content = _text if chosen is not None and _takes_text(chosen) else _messages
-    if chosen is None or chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL) or chosen is _first(parameters):
+    free = [it for it in parameters if it.name not in fixed]
+    chosen = next((it for it in free if it.name in _TAKES), free[0] if free else None)
+    if chosen is None:
+        return lambda prompt: fn(_messages(prompt), **fixed), bool(fixed)
+    content = _text if _takes_text(chosen) else _messages
+    if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL) or (
+        chosen.kind is chosen.POSITIONAL_OR_KEYWORD and chosen is parameters[0]
+    ):
         return lambda prompt: fn(content(prompt), **fixed), bool(fixed)
     name = "messages" if chosen.kind is chosen.VAR_KEYWORD else chosen.name
     return lambda prompt: fn(**{name: content(prompt)}, **fixed), bool(fixed)
-
-
-def _first(parameters: list[inspect.Parameter]) -> inspect.Parameter | None:
-    """The first of *parameters* where it can be given by its place."""
-    return next((it for it in parameters[:1] if it.kind is it.POSITIONAL_OR_KEYWORD), None)
 
 
 def _text(prompt: Prompt) -> str:
@@ -198,17 +193,6 @@ def _takes_text(parameter: inspect.Parameter) -> bool:
     if parameter.name != "prompt":
         return bool(written == "str")
     return not any(word in str(given) for word in _LISTS)
-
-
-def _unwrapped(fn: Any) -> Any:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return fn
-
-
-def _label_of(fn: Any) -> str:
-    fn = _unwrapped(fn)
-    return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
 
 
 def _model_of(fn: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
+from qtmiddleware.providers import name_of
 from qtmiddleware.retrieval.reranking import check_scores
 
 __all__ = ["as_reranker", "check_scores"]
@@ -48,8 +49,6 @@ def as_reranker(given: Any, settings: Settings) -> Reranker:
 
             return CrossEncoderReranker(given)
         if callable(given):
-            from qtmiddleware.providers.rerankers import CallableReranker
-
             return CallableReranker(given)
     hint = "; pass an instance, not the class" if isinstance(given, type) else ""
     raise ConfigError(
@@ -80,7 +79,7 @@ class CallableReranker:
     """
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
-        self._name = name or getattr(fn, "__qualname__", "") or type(fn).__qualname__
+        self._name = name or name_of(fn)
         if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
             raise ConfigError(
                 f"{self._name} is async, but a reranker is called in a thread: give a plain function", path="reranker"
