@@ -10,10 +10,10 @@ import os
 import re
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import lru_cache
 from operator import attrgetter
 from time import time
 from typing import Any, Final
@@ -36,7 +36,6 @@ TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutErro
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
 
 _DEADLINE: Final = "qtmiddleware.deadline"
-_context: tuple[tuple[Any, ...], ssl.SSLContext] | None = None
 
 
 def read_key() -> str:
@@ -123,33 +122,31 @@ def make_http_client(*, is_async: bool, **options: Any) -> Any:
     import openai
 
     kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
-    http = kind(**{"verify": _tls_context(), "follow_redirects": False, **options})
+    # Another one in a forked process, where the environment names other authorities, and where gevent has put a context
+    # of its own in place.
+    authorities = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    context = _make_tls_context(os.getpid(), authorities, ssl.SSLContext)
+    http = kind(**{"verify": context, "follow_redirects": False, **options})
     bound_error_bodies(http)
     return http
 
 
-def _tls_context() -> ssl.SSLContext:
-    """The context that OpenAI's SDK makes for each client, made once: to read all authorities takes 20 ms or more.
+@lru_cache(maxsize=1)
+def _make_tls_context(*_: Any) -> ssl.SSLContext:
+    """The context that OpenAI's SDK makes for each client, made once: to read all authorities takes 20 ms or more."""
+    import openai
 
-    Made anew in a forked process, where the environment names other authorities, and where gevent has put a context
-    of its own in place.
-    """
-    global _context
-    key = os.getpid(), os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"), ssl.SSLContext
-    if (kept := _context) is None or kept[0] != key:
-        import openai
-
-        # `httpx`, or `httpx2` which came after it.
-        library = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
-        kept = _context = key, library.create_ssl_context()
-    return kept[1]
+    # `httpx`, or `httpx2` which came after it.
+    library = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
+    context: ssl.SSLContext = library.create_ssl_context()
+    return context
 
 
 def bound_error_bodies(http: Any) -> None:
     """Let *http*, a client of `httpx`, keep at most `MOST_ERROR_BYTES` of an error's body and read until its timeout.
 
     The timeout of a request for one read (``read``) is taken for all of it, from when it is sent. A body that is larger
-    ends there, so that status and headers are told all the same; one that takes longer raises `TimeoutError`.
+    or takes longer ends there, so that status and headers are told all the same.
     """
     hooks = http.event_hooks
     begin, bound = (_abegin, _abound) if hasattr(http, "aclose") else (_begin, _bound)
@@ -182,43 +179,29 @@ async def _abegin(request: Any) -> None:
 
 def _bound(response: Any) -> None:
     if not response.is_success:
-        response.iter_bytes = partial(_read, response, response.iter_bytes)
+        body = bytearray()
+        for chunk in response.iter_bytes():
+            body += chunk
+            if _is_enough(body, response):
+                break
+        response.close()
+        # What `read` gives from here on.
+        response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
 async def _abound(response: Any) -> None:
     if not response.is_success:
-        response.aiter_bytes = partial(_aread, response, response.aiter_bytes)
-
-
-def _read(response: Any, iter_bytes: Callable[..., Iterator[bytes]], *size: Any) -> Iterator[bytes]:
-    left = MOST_ERROR_BYTES
-    try:
-        for chunk in iter_bytes(*size):
-            yield chunk[:left]
-            left = _check_time(response, left - len(chunk))
-            if left <= 0:
+        body = bytearray()
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if _is_enough(body, response):
                 break
-    finally:
-        response.close()
-
-
-async def _aread(response: Any, aiter_bytes: Callable[..., AsyncIterator[bytes]], *size: Any) -> AsyncIterator[bytes]:
-    left = MOST_ERROR_BYTES
-    try:
-        async for chunk in aiter_bytes(*size):
-            yield chunk[:left]
-            left = _check_time(response, left - len(chunk))
-            if left <= 0:
-                break
-    finally:
         await response.aclose()
+        response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
-def _check_time(response: Any, left: int) -> int:
-    """*left*, the bytes that may still be read; raises `TimeoutError` where the time for them is over."""
-    if left > 0 and response.request.extensions[_DEADLINE].passed:
-        raise TimeoutError
-    return left
+def _is_enough(body: bytearray, response: Any) -> bool:
+    return len(body) >= MOST_ERROR_BYTES or bool(response.request.extensions[_DEADLINE].passed)
 
 
 def status_of(error: Exception) -> int | None:
