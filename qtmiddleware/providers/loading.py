@@ -26,15 +26,8 @@ _LOCK: Final = ForkLock()
 _log = get_logger("qtmiddleware.models")
 
 
-def load_model(
-    kind: str,
-    model: str,
-    failed: Callable[[str], Exception],
-    *,
-    prepare: Callable[[], None] | None = None,
-    **options: Any,
-) -> Any:
-    """The model named *model*, of the class *kind* of sentence-transformers, made with *options* after *prepare*.
+def load_model(kind: str, model: str, failed: Callable[[str], Exception], **options: Any) -> Any:
+    """The model named *model*, of the class *kind* of sentence-transformers, made with *options*.
 
     *model* is a folder, written as a path, or a name on the model hub. Where the hub does not answer within ten
     seconds, only what was downloaded before is looked at: by itself the library would try for more than a minute.
@@ -59,8 +52,8 @@ def load_model(
         reached = here.exists() or _hub_answers(model)
         _log.info("loading %s", model)
         try:
-            if prepare is not None:
-                prepare()
+            if options["trust_remote_code"]:
+                _restore_moved_function()
             return getattr(sentence_transformers, kind)(
                 # By its whole path: a shorter one is taken for a name too, and the hub is asked about it.
                 str(here.absolute()) if here.exists() else model,
@@ -97,6 +90,15 @@ def _advice(model: str, *, reached: bool, folder: bool, said: str) -> str:
         f"the model {model!r} is not on this machine and the model hub cannot be reached: let it be reached once, "
         "name a folder that holds the model, or set HF_HOME to where it was downloaded"
     )
+
+
+def _restore_moved_function() -> None:
+    """Put a function of transformers back where code written for versions before 5 looks for it, Jina's among it."""
+    module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
+    name = "create_position_ids_from_input_ids"
+    moved = getattr(getattr(module, "XLMRobertaEmbeddings", None), name, None)
+    if not hasattr(module, name) and moved is not None:
+        setattr(module, name, moved)
 
 
 def _is_path(model: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from time import monotonic
 from typing import Any, Final
 
@@ -117,7 +116,6 @@ class CrossEncoderReranker:
                     "CrossEncoder",
                     self._name,
                     lambda said: ModelError("unavailable", said),
-                    prepare=_restore_moved_function if self._trust else None,
                     device=self._device,
                     trust_remote_code=self._trust,
                     max_length=self._max_length,
@@ -133,15 +131,6 @@ def _warn_of_licence(model: str) -> None:
     if model in LICENCES and model not in _warned:
         _warned.add(model)
         _log.warning("the reranker %s is licensed under %s", model, LICENCES[model])
-
-
-def _restore_moved_function() -> None:
-    """Put a function of transformers back where code written for versions before 5 looks for it, Jina's among it."""
-    module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
-    name = "create_position_ids_from_input_ids"
-    moved = getattr(getattr(module, "XLMRobertaEmbeddings", None), name, None)
-    if not hasattr(module, name) and moved is not None:
-        setattr(module, name, moved)
 
 
 def _name_of(model: Any) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,14 +48,6 @@ MAX_CHARS: Final = 50_000
 BATCH: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """A model that is ready to run."""
-
-    tokenizer: Tokenizer
-    weights: Weights
-
-
 class MiniLMEmbedder:
     """Embeds texts with all-MiniLM-L6-v2 on the processor: 384 numbers each, of length 1, float32 precision.
 
@@ -76,7 +67,7 @@ class MiniLMEmbedder:
         given = model_dir or os.environ.get("QTM_MODEL_DIR") or None
         self._folder = Path(given).expanduser() if given else None
         self._lock = ForkLock()
-        self._model: _Model | None = None
+        self._model: tuple[Tokenizer, Weights] | None = None
         self._name = MODEL_NAME if self._folder is None else ""
 
     def __repr__(self) -> str:
@@ -99,15 +90,15 @@ class MiniLMEmbedder:
         """One vector a text, in the texts' order; an empty text has one too."""
         if not texts:
             return []
-        model = self._load_once()
-        tokens = [model.tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
+        tokenizer, weights = self._load_once()
+        tokens = [tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
         for batch in _group_by_length(tokens):
-            for at, vector in zip(batch, encode(model.weights, [tokens[at] for at in batch]), strict=True):
+            for at, vector in zip(batch, encode(weights, [tokens[at] for at in batch]), strict=True):
                 vectors[at] = vector.tolist()
         return vectors
 
-    def _load_once(self) -> _Model:
+    def _load_once(self) -> tuple[Tokenizer, Weights]:
         """The model, read on the first call while other threads wait."""
         if self._model is None:
             with self._lock.free:
@@ -123,13 +114,15 @@ def _group_by_length(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
         yield order[start : start + BATCH]
 
 
-def _load(folder: Path | None) -> _Model:
+def _load(folder: Path | None) -> tuple[Tokenizer, Weights]:
     """Find the files, check them and read them."""
     _require_packages()
-    files = _find_files(folder)
-    if folder is None:
+    if folder is not None:
+        files = find_given_files(folder)
+    else:
+        files = find_installed_files() or _find_downloaded_files()
         files.check()
-    return _Model(_read_tokenizer(files), arrange_weights(_read_tensors(files)))
+    return _read_tokenizer(files), arrange_weights(_read_tensors(files))
 
 
 def _require_packages() -> None:
@@ -143,16 +136,12 @@ def _require_packages() -> None:
             raise MissingExtra(package, "local") from error
 
 
-def _find_files(folder: Path | None) -> ModelFiles:
-    """The files from the first place that has them."""
-    if folder is not None:
-        return find_given_files(folder)
+def _find_downloaded_files() -> ModelFiles:
+    """The files of an earlier download, or of one that is made now."""
     cached = find_cached_files()
-    if (installed := find_installed_files()) is not None:
-        return installed
     if not cached.present:
         try:
-            download(cached.folder, SHA256)
+            download(cached.folder)
         except EmbeddingError as error:
             raise EmbeddingError(
                 f"the files of {MODEL_NAME} are not here: {error}. Either set QTM_MODEL_DIR (or model_dir) to a "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,13 +110,13 @@ _CHUNK: Final = 1 << 20
 _log = get_logger("qtmiddleware.embedders")
 
 
-def download(folder: Path, sha256: Mapping[str, str], *, hub: str | None = None) -> None:
-    """Fetch the files named in *sha256* into *folder*, each appearing there whole and checked or not at all.
+def download(folder: Path) -> None:
+    """Fetch the official files into *folder*, each appearing there whole and checked or not at all.
 
-    *hub* is the hub's address, by default ``$HF_ENDPOINT`` or the public one. Raises `EmbeddingError` if the hub is out
-    of reach, answers with something else, ``HF_HUB_OFFLINE`` is set, or the folder cannot be written.
+    The hub is that of ``HF_ENDPOINT``, else the public one. Raises `EmbeddingError` if it is out of reach, answers with
+    something else, ``HF_HUB_OFFLINE`` is set, or the folder cannot be written.
     """
-    base = (hub or os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+    base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):
         # Nothing of it is ever shown, then.
         raise EmbeddingError("HF_ENDPOINT holds a name and password or a query; name the address alone")
@@ -126,7 +125,7 @@ def download(folder: Path, sha256: Mapping[str, str], *, hub: str | None = None)
     _log.info("downloading %s (91 MB, once) from %s into %s", MODEL, base, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, expected in sha256.items():
+        for name, expected in SHA256.items():
             _fetch(f"{base}/{MODEL}/resolve/{REVISION}/{name}", folder / name, expected)
     except (OSError, ValueError) as error:
         # A URLError hides what happened in its reason; addresses are ours and hold nothing private.
