@@ -28,7 +28,7 @@ from qtmiddleware.providers.llms.openai.replies import (
     read_reply,
     read_text,
 )
-from qtmiddleware.providers.openai_client import read_client_error
+from qtmiddleware.providers.openai_client import read_client_error, status_of
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.types import NEVER, Deadline
@@ -73,7 +73,9 @@ class CallableModel:
         self._fn = fn
         self._label = name_of(fn)
         self._plain: Any
-        self._plain, self._awaited, takes_model = _find_calls(fn, model)
+        self._plain, awaited, takes_model = _find_calls(fn, model)
+        # What a plain function returns may still have to be awaited, and that is for the loop of the caller.
+        self._awaited = awaited or (lambda prompt: in_thread(partial(self._plain, prompt)))
         self._name = name or (model if takes_model else _model_of(fn)) or self._label
         self._prices = partial(Prices, input=input_price, output=output_price)
 
@@ -102,11 +104,7 @@ class CallableModel:
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt*; raises `ModelError`."""
-        awaited, plain = self._awaited, self._plain
-        if awaited is None:
-            # What a plain function returns may still have to be awaited, and that is for the loop of the caller.
-            return await self._await_reply(lambda: in_thread(partial(plain, prompt)), prompt, deadline)
-        return await self._await_reply(partial(awaited, prompt), prompt, deadline)
+        return await self._await_reply(partial(self._awaited, prompt), prompt, deadline)
 
     async def _await_reply(self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline) -> Reply:
         left = time_left(deadline)
@@ -124,12 +122,10 @@ class CallableModel:
         return read_returned(answer, prompt, self._label, self._prices)
 
     def _read_error(self, error: Exception) -> ModelError:
-        defect = find_defect(error, self._label, self._fn)
-        if defect is not None:
+        if (defect := find_defect(error, self._label, self._fn)) is not None:
             return defect
         said = f"{self._label} raised {type(error).__name__}"
-        status = getattr(error, "status_code", None)
-        if not isinstance(status, int):
+        if (status := status_of(error)) is None:
             return ModelError("unavailable", said)
         known = read_client_error(error, self._label)
         return ModelError(known.reason, f"{said} (HTTP {status})", retry_after=known.retry_after)

@@ -227,9 +227,9 @@ class Events:
 class StreamReader:
     """Puts one reply together as it comes; a server that is asked to stream but answers at once is understood too.
 
-    Chunks are bytes or the client's own objects. Where it *streams* not, all of them are one completion. *is_done* says
-    that nothing more will come, *is_whole* that the model has ended its answer. The *deadline* (none by default) is
-    looked at after every piece: an answer that was ended by then is done, for any other that is an error.
+    Chunks are bytes or the client's own objects; without *streams* they are one completion. *is_done* says that nothing
+    more will come, *is_whole* that the model has ended its answer. The *deadline* (none by default) is looked at after
+    every piece: an answer that was ended by then is done, for any other that is an error.
     """
 
     def __init__(self, deadline: Deadline | None = None, *, streams: bool = True) -> None:
@@ -239,14 +239,14 @@ class StreamReader:
         self._size = 0
         self._streams = streams
         self._body = None if streams else Collector(self._deadline)
-        self._given: Any = None
+        self._completion: Any = None
         self._seen = b""
         self._texts: list[str] = []
-        self._says = False
+        self._has_text = False
         self._half = ""
         self._finish = ""
         self._reasoned = False
-        self._was_given = False
+        self._has_given_reply = False
         self._has_begun = False
         self._usage: Any = None
 
@@ -256,9 +256,10 @@ class StreamReader:
         return self.is_done or bool(self._finish)
 
     def feed(self, chunk: Any) -> Iterator[str | Reply]:
-        """The texts that came with *chunk*, each before what follows it is looked at; raises as `read_reply` does.
+        """Yields the texts that came with *chunk*, each before what follows it is looked at.
 
-        Where the model has just ended its answer and what that cost is still to come, the reply follows, once.
+        Where the model has just ended its answer and what that cost is still to come, the reply follows, once. Raises
+        as `read_reply` does.
         """
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")
@@ -267,13 +268,13 @@ class StreamReader:
         else:
             yield from self._feed_bytes(chunk)
         # In this order: the whole text is put together once, not for every chunk.
-        if not self._was_given and not self.is_done and self._finish and self._says:
-            self._was_given = True
+        if not self._has_given_reply and not self.is_done and self._finish and self._has_text:
+            self._has_given_reply = True
             yield self._make_reply()
 
     def _feed_completion(self, completion: Any) -> Iterator[str]:
         if not self._streams:
-            self._given = completion
+            self._completion = completion
             return
         text = self._read_completion(completion)
         self._add_size(len(text))
@@ -307,9 +308,11 @@ class StreamReader:
             self.is_done = True
 
     def end(self) -> Iterator[str | Reply]:
-        """The text that was left, and the whole; raises `ModelError` where there is none or it broke off."""
-        if self._given is not None or self._body is not None:
-            reply = read_reply(self._body.take() if self._given is None and self._body else self._given)
+        """Yields the text that was left, and the whole; raises `ModelError` where there is none or it broke off."""
+        if self._body is not None and self._completion is None:
+            self._completion = self._body.take()
+        if self._completion is not None:
+            reply = read_reply(self._completion)
             yield reply.text
             yield reply
             return
@@ -349,7 +352,7 @@ class StreamReader:
             return ""
         delta = read_field(choices[0], "delta")
         if delta is None and read_field(choices[0], "message") is not None:
-            self._given = completion
+            self._completion = completion
             return ""
         finish = str(read_field(choices[0], "finish_reason") or "").lower()
         raise_refusal(delta, finish)
@@ -366,5 +369,5 @@ class StreamReader:
         text = replace_surrogates(text)
         if text:
             self._texts.append(text)
-            self._says = self._says or not text.isspace()
+            self._has_text = self._has_text or not text.isspace()
         return text
