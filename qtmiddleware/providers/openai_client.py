@@ -68,12 +68,8 @@ class ClientPerProcess:
         """The client of this process, made by *make* the first time."""
         process = os.getpid()
         client = self._by_process.get(process)
-        if client is None:
-            made = make()
-            client = self._by_process.setdefault(process, made)
-            if client is not made:
-                made.close()
-        return client
+        # Of two that are made at once one is dropped, and closed with that.
+        return self._by_process.setdefault(process, make()) if client is None else client
 
     def close(self) -> None:
         """Close the client of this process; the next call makes another."""
@@ -307,13 +303,15 @@ def read_client_error(
     return ModelError(reason, said, retry_after=wait)
 
 
+def reason_of_status(status: int) -> str:
+    """The reason of a `ModelError` for the HTTP *status* of a service that refused."""
+    return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
+
+
 def _reason(error: Exception, status: int | None) -> str:
-    if status is None:
-        if is_any_of(error, TIMEOUTS):
-            return "timeout"
-        return "unparsable" if is_any_of(error, _UNREADABLE) else "unavailable"
-    if status in _STATUS:
-        return _STATUS[status]
-    if 400 <= status < 500:
-        return _CODE.get(field_of(error, "code"), "rejected")
-    return "unavailable" if status >= 300 else "unparsable"
+    if is_any_of(error, TIMEOUTS):
+        return "timeout"
+    if is_any_of(error, _UNREADABLE):
+        return "unparsable"
+    reason = "unavailable" if status is None else reason_of_status(status)
+    return _CODE.get(field_of(error, "code"), reason) if reason == "rejected" else reason

@@ -60,7 +60,6 @@ class Clients:
         self._own = not members
         self._given_sync = next((member for member in members if not is_async_client(member)), None)
         self._given_async = next((member for member in members if is_async_client(member)), None)
-        self._sync_copy: Any = None
         self._process = os.getpid()
         # The process in whose private loop there is a client to close.
         self._in_background: int | None = None
@@ -93,9 +92,7 @@ class Clients:
         if not can_stream(given) or given.is_closed():
             # A copy would not know that it is closed, and open its connections once more.
             return given
-        if self._sync_copy is None:
-            self._sync_copy = copy_without_retries(given)
-        return self._sync_copy
+        return copy_without_retries(given)
 
     async def asynchronous(self) -> Any:
         """The client for a call in the running event loop; raises `ModelError` where only a sync one was given."""

@@ -10,6 +10,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.llms.calls import time_left
+from qtmiddleware.providers.openai_client import reason_of_status
 from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.types import Deadline
 
@@ -124,8 +125,7 @@ def raise_wrapped_error(completion: Any) -> None:
     if not error or not isinstance(error, Mapping | str):
         return
     code = read_field(error, "code")
-    reasons = {401: "unauthorized", 403: "unauthorized", 429: "rate_limited", 400: "rejected", 404: "rejected"}
-    reason = reasons.get(code, "unavailable") if isinstance(code, int) else "unavailable"
+    reason = reason_of_status(code) if isinstance(code, int) else "unavailable"
     raise ModelError(reason, "the provider answered with an error in place of a completion")
 
 
