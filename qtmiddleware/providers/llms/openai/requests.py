@@ -248,8 +248,9 @@ class Negotiator:
 
     def negotiate(self, prompt: Prompt, *, streams: bool = False) -> Negotiation:
         """The requests it takes to put *prompt*; raises `ModelError`."""
-        guess = ProviderCapabilities()
-        for sent in range(1, MOST_REQUESTS + 1):
+        guess, sent = ProviderCapabilities(), 0
+        while True:
+            sent += 1
             capabilities = self.capabilities.merge(guess)
             request = self._build(prompt, capabilities, streams=streams)
             try:
@@ -259,9 +260,8 @@ class Negotiator:
                 if lower is None or sent == MOST_REQUESTS:
                     raise self.read_error(error) from None
                 guess = lower
-                continue
-            return Response(answer, sent + retries, capabilities)
-        raise AssertionError("the last request either returns or raises")  # pragma: no cover
+            else:
+                return Response(answer, sent + retries, capabilities)
 
     def read_error(self, error: Exception) -> ModelError:
         """*error* of a client as a `ModelError`, which it may be already."""
