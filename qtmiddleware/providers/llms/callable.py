@@ -17,7 +17,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import name_of
 from qtmiddleware.providers.llms.calls import complete_in_background, time_left
-from qtmiddleware.providers.llms.failures import find_defect
+from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
     has_reasoning,

@@ -12,7 +12,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.calls import time_left
-from qtmiddleware.providers.llms.failures import find_defect
+from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.runtime.circuit_breaker import Attempt, Breaker

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.providers.llms import failures
+from qtmiddleware.providers.llms import defects
 from qtmiddleware.providers.llms.callable import CallableModel
-from qtmiddleware.providers.llms.failures import find_defect
+from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.types import Deadline
 
 QUERY = "Does Jaco have any health concerns?"
@@ -183,7 +183,7 @@ def test_what_the_error_says_is_logged_at_debug_alone(query: str) -> None:
     handler, error = Logged(), KeyError(query)
     logger = logging.getLogger("qtmiddleware")
     logger.addHandler(handler)
-    failures._reported.clear()
+    defects._reported.clear()
     failure = find_defect(error, "fn", error)
     logger.removeHandler(handler)
     assert failure is not None
