@@ -14,80 +14,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qtmiddleware import evaluation as evaluation
-    from qtmiddleware.config import Config, override
-    from qtmiddleware.errors import (
-        ConfigError,
-        EmbeddingError,
-        InvalidQuery,
-        MissingExtra,
-        ModelError,
-        QtMiddlewareError,
-        ResponseShapeError,
-        StoreError,
-        UnreadableDocument,
-        WrapError,
-    )
+    from qtmiddleware.config import Config as Config
+    from qtmiddleware.config import override as override
+    from qtmiddleware.errors import ConfigError as ConfigError
+    from qtmiddleware.errors import EmbeddingError as EmbeddingError
+    from qtmiddleware.errors import InvalidQuery as InvalidQuery
+    from qtmiddleware.errors import MissingExtra as MissingExtra
+    from qtmiddleware.errors import ModelError as ModelError
+    from qtmiddleware.errors import QtMiddlewareError as QtMiddlewareError
+    from qtmiddleware.errors import ResponseShapeError as ResponseShapeError
+    from qtmiddleware.errors import StoreError as StoreError
+    from qtmiddleware.errors import UnreadableDocument as UnreadableDocument
+    from qtmiddleware.errors import WrapError as WrapError
     from qtmiddleware.evaluation import judging as judging
     from qtmiddleware.evaluation import reporting as reporting
     from qtmiddleware.evaluation import testsets as testsets
     from qtmiddleware.evaluation import tuning as tuning
-    from qtmiddleware.preprocessing import preprocess
-    from qtmiddleware.rag.answering import AnswerStream, AsyncAnswerStream
-    from qtmiddleware.rag.hybrid import Hybrid
-    from qtmiddleware.rag.ingestion import IngestReport, ingest
-    from qtmiddleware.types import (
-        Answer,
-        Citation,
-        Degradation,
-        Match,
-        Message,
-        Retrieval,
-        SubAnswer,
-        Transformation,
-        Variant,
-    )
-    from qtmiddleware.wrapping.decorator import middleware
-    from qtmiddleware.wrapping.health import Health, Readiness
-    from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+    from qtmiddleware.preprocessing import preprocess as preprocess
+    from qtmiddleware.rag.answering import AnswerStream as AnswerStream
+    from qtmiddleware.rag.answering import AsyncAnswerStream as AsyncAnswerStream
+    from qtmiddleware.rag.hybrid import Hybrid as Hybrid
+    from qtmiddleware.rag.ingestion import IngestReport as IngestReport
+    from qtmiddleware.rag.ingestion import ingest as ingest
+    from qtmiddleware.types import Answer as Answer
+    from qtmiddleware.types import Citation as Citation
+    from qtmiddleware.types import Degradation as Degradation
+    from qtmiddleware.types import Match as Match
+    from qtmiddleware.types import Message as Message
+    from qtmiddleware.types import Retrieval as Retrieval
+    from qtmiddleware.types import SubAnswer as SubAnswer
+    from qtmiddleware.types import Transformation as Transformation
+    from qtmiddleware.types import Variant as Variant
+    from qtmiddleware.wrapping.decorator import middleware as middleware
+    from qtmiddleware.wrapping.health import Health as Health
+    from qtmiddleware.wrapping.health import Readiness as Readiness
+    from qtmiddleware.wrapping.query_middleware import QueryMiddleware as QueryMiddleware
 
 __version__ = "0.1.0"
 
 # A library does not decide where log records go; without this Python would write warnings to stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
-
-__all__ = [
-    "Answer",
-    "AnswerStream",
-    "AsyncAnswerStream",
-    "Citation",
-    "Config",
-    "ConfigError",
-    "Degradation",
-    "EmbeddingError",
-    "Health",
-    "Hybrid",
-    "IngestReport",
-    "InvalidQuery",
-    "Match",
-    "Message",
-    "MissingExtra",
-    "ModelError",
-    "QtMiddlewareError",
-    "QueryMiddleware",
-    "Readiness",
-    "ResponseShapeError",
-    "Retrieval",
-    "StoreError",
-    "SubAnswer",
-    "Transformation",
-    "UnreadableDocument",
-    "Variant",
-    "WrapError",
-    "ingest",
-    "middleware",
-    "override",
-    "preprocess",
-]
 
 _HOMES = {
     "rag.answering": ("AnswerStream", "AsyncAnswerStream"),
@@ -129,6 +95,9 @@ _ROOMS = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+if not TYPE_CHECKING:  # Type checkers go by the imports above.
+    __all__ = list(_HOME_OF)
+
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
@@ -142,4 +111,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS, "__version__"])
+    return sorted([*_HOME_OF, *_ROOMS, "__version__"])

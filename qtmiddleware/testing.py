@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
@@ -37,48 +37,38 @@ class ScriptedModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The scripted reply; raises `ModelError` ``timeout`` at the deadline if it takes longer."""
-        said: list[str] = []
-        for piece in self._told(prompt):
-            if isinstance(piece, str):
-                said.append(piece)
-            else:
-                _pause(piece, deadline)
-        return Reply("".join(said))
+        *_, reply = self.stream(prompt, deadline)
+        return cast("Reply", reply)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The scripted reply; raises `ModelError` ``timeout`` at the deadline if it takes longer."""
-        said: list[str] = []
-        for piece in self._told(prompt):
-            if isinstance(piece, str):
-                said.append(piece)
-            else:
-                await _apause(piece, deadline)
-        return Reply("".join(said))
+        *_, reply = [piece async for piece in self.astream(prompt, deadline)]
+        return cast("Reply", reply)
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """The scripted reply in pieces of a few characters, or in those of the script, and last the whole."""
-        said: list[str] = []
-        for piece in self._told(prompt, _PIECE_CHARS):
+        pieces: list[str] = []
+        for piece in self._play(prompt):
             if isinstance(piece, str):
-                said.append(piece)
+                pieces.append(piece)
                 yield piece
             else:
                 _pause(piece, deadline)
-        yield Reply("".join(said))
+        yield Reply("".join(pieces))
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
         """The scripted reply in pieces of a few characters, or in those of the script, and last the whole."""
-        said: list[str] = []
-        for piece in self._told(prompt, _PIECE_CHARS):
+        pieces: list[str] = []
+        for piece in self._play(prompt):
             if isinstance(piece, str):
-                said.append(piece)
+                pieces.append(piece)
                 yield piece
             else:
                 await _apause(piece, deadline)
-        yield Reply("".join(said))
+        yield Reply("".join(pieces))
 
-    def _told(self, prompt: Prompt, chars: int = 0) -> Iterator[str | float]:
-        """The reply's pieces and pauses; a text is one piece, or some of so many *chars*."""
+    def _play(self, prompt: Prompt) -> Iterator[str | float]:
+        """The reply's pieces and pauses; a text is cut into pieces of a few characters."""
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script
@@ -89,7 +79,7 @@ class ScriptedModel:
         if isinstance(script, Mapping):
             script = json.dumps(script, ensure_ascii=False)
         if isinstance(script, str):
-            script = [script[at : at + chars] for at in range(0, len(script), chars)] if chars else [script]
+            script = [script[at : at + _PIECE_CHARS] for at in range(0, len(script), _PIECE_CHARS)]
         for piece in script:
             if isinstance(piece, Exception):
                 raise piece

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import monotonic, perf_counter, time
 from typing import Any, Final, Literal
 
@@ -87,57 +87,33 @@ class Decision:
     signals: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Trace:
     """The account of one retrieval, written while it runs. It holds no query or passage text.
 
-    *added_ms* is the time beyond the original's own search; *replayed_ms* what model replies that were replayed took
-    when they were first had. *cost_usd* is ``None`` where a price is not known.
+    *query_id* is a random name. *added_ms* is the time beyond the original's own search; *replayed_ms* what model
+    replies that were replayed took when they were first had. *cost_usd* is ``None`` where a price is not known.
     """
 
-    __slots__ = (
-        "_began",
-        "_query_id",
-        "_stages",
-        "cache_hits",
-        "cost_usd",
-        "decision",
-        "input_tokens",
-        "llm_calls",
-        "notes",
-        "original_ms",
-        "output_tokens",
-        "replayed_ms",
-        "searches",
-        "total_ms",
-    )
-
-    def __init__(self) -> None:
-        self._began = perf_counter()
-        self._query_id = ""
-        self._stages: list[tuple[str, float, float, str, str]] = []
-        self.llm_calls = 0
-        self.input_tokens = 0
-        self.output_tokens = 0
-        self.cost_usd: float | None = 0.0
-        self.cache_hits = 0
-        self.searches = 0
-        self.replayed_ms = 0.0
-        self.original_ms = 0.0
-        self.total_ms = 0.0
-        self.decision: Decision | None = None
-        self.notes: list[tuple[str, str]] = []
-
-    @property
-    def query_id(self) -> str:
-        """A random name for this query, made when first asked for."""
-        if not self._query_id:
-            self._query_id = os.urandom(8).hex()
-        return self._query_id
+    query_id: str = field(default_factory=lambda: os.urandom(8).hex())
+    llm_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    cache_hits: int = 0
+    searches: int = 0
+    replayed_ms: float = 0.0
+    original_ms: float = 0.0
+    total_ms: float = 0.0
+    decision: Decision | None = None
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    _stages: list[Stage] = field(default_factory=list)
+    _began: float = field(default_factory=perf_counter)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages in the order they ended."""
-        return tuple(Stage(*row) for row in self._stages)
+        return tuple(self._stages)
 
     @property
     def added_ms(self) -> float:
@@ -158,7 +134,7 @@ class Trace:
     ) -> None:
         """Write down that stage *name* took *seconds*; it ended just now, unless *began* (on the clock) is given."""
         started = self.clock() - seconds if began is None else began
-        self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
+        self._stages.append(Stage(name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, what: str) -> None:
         """Write down something worth knowing that is no failure."""
@@ -189,22 +165,9 @@ class Trace:
             "output_tokens": self.output_tokens,
             "cost_usd": self.cost_usd,
             "cache_hits": self.cache_hits,
-            "decision": None
-            if self.decision is None
-            else {
-                "call": self.decision.call,
-                "reason": self.decision.reason,
-                "signals": dict(self.decision.signals),
-            },
+            "decision": None if self.decision is None else asdict(self.decision),
             "stages": [
-                {
-                    "name": stage.name,
-                    "started_ms": round(stage.started_ms, 3),
-                    "ms": round(stage.ms, 3),
-                    "status": stage.status,
-                    "detail": stage.detail,
-                }
-                for stage in self.stages
+                {**asdict(it), "started_ms": round(it.started_ms, 3), "ms": round(it.ms, 3)} for it in self._stages
             ],
             "notes": [list(note) for note in self.notes],
         }
