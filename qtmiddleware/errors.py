@@ -171,29 +171,19 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
     """
     try:
         yield
+    except QtMiddlewareError:
+        raise
     except Exception as error:
-        said = _why_no_client(error)
-        if not said:
+        is_proxy = "proxy" in str(error).casefold() or type(error).__name__ == "InvalidURL"
+        variables = ("SSL_CERT_FILE",) if isinstance(error, OSError) else _PROXIES if is_proxy else ()
+        named = [name for name in variables if os.environ.get(name)]
+        if not named:
             raise
-        raise make_error(f"no connection can be made from here, and nothing was sent: {said}") from None
-
-
-def _why_no_client(error: Exception) -> str:
-    if isinstance(error, QtMiddlewareError):
-        return ""
-    text = str(error).casefold()
-    named = [name for name in _PROXIES if os.environ.get(name)]
-    if type(error).__name__ == "InvalidURL" and named:
-        return f"the address in {' or '.join(named)} cannot be read; correct or unset it"
-    if isinstance(error, OSError) and os.environ.get("SSL_CERT_FILE"):
-        return f"SSL_CERT_FILE names no readable file of certificates ({type(error).__name__}); correct or unset it"
-    if "socks" not in text and "proxy" not in text:
-        return ""
-    socks = [name for name in named if os.environ[name].casefold().startswith("socks")]
-    variable = next(iter(socks if isinstance(error, ImportError) else named), "a proxy variable")
-    if isinstance(error, ImportError):
-        return f"{variable} names a SOCKS proxy, which needs the package socksio; run: pip install socksio, or unset it"
-    return f"{variable} names a proxy of a kind that is not known ({type(error).__name__}); correct or unset it"
+        socks = "; a SOCKS proxy takes: pip install socksio" if isinstance(error, ImportError) else ""
+        raise make_error(
+            f"no connection can be made from here ({type(error).__name__}), and nothing was sent: correct or unset"
+            f" {' or '.join(named)}{socks}"
+        ) from None
 
 
 def without_credentials(text: str) -> str:

@@ -462,9 +462,9 @@ def test_a_text_that_json_must_escape_arrives_as_it_is(server: EmbeddingsServer)
 @pytest.mark.parametrize(
     ("variable", "value", "advice"),
     [
-        ("SSL_CERT_FILE", "/nowhere/ca.pem", "names no readable file of certificates"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem", "correct or unset"),
         ("ALL_PROXY", "socks5://me:hunter2@127.0.0.1:1", "pip install socksio"),
-        ("HTTPS_PROXY", "gopher://me:hunter2@127.0.0.1:1", "correct or unset it"),
+        ("HTTPS_PROXY", "gopher://me:hunter2@127.0.0.1:1", "correct or unset"),
     ],
 )
 def test_what_keeps_a_client_from_being_made_is_named_and_not_the_network(

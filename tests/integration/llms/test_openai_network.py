@@ -139,10 +139,10 @@ def test_a_body_that_is_not_compressed_as_it_says_is_unparsable(ask, prompt, htt
 
 
 LOCAL_CAUSES = [
-    ({"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE names no readable file of certificates", "correct or unset"),
-    ({"SSL_CERT_FILE": __file__}, "SSL_CERT_FILE names no readable file of certificates", "correct or unset"),
-    ({"ALL_PROXY": "socks5://me:hunter2@127.0.0.1:1"}, "ALL_PROXY names a SOCKS proxy", "pip install socksio"),
-    ({"HTTPS_PROXY": "gopher://me:hunter2@127.0.0.1:1"}, "HTTPS_PROXY names a proxy of a kind", "correct or unset"),
+    ({"SSL_CERT_FILE": "/nowhere/ca.pem"}, "correct or unset SSL_CERT_FILE", "nothing was sent"),
+    ({"SSL_CERT_FILE": __file__}, "correct or unset SSL_CERT_FILE", "nothing was sent"),
+    ({"ALL_PROXY": "socks5://me:hunter2@127.0.0.1:1"}, "correct or unset ALL_PROXY", "pip install socksio"),
+    ({"HTTPS_PROXY": "gopher://me:hunter2@127.0.0.1:1"}, "correct or unset HTTPS_PROXY", "nothing was sent"),
 ]
 no_socksio = pytest.mark.skipif(importlib.util.find_spec("socksio") is not None, reason="SOCKS proxies can be used")
 
