@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from qtmiddleware.errors import ConfigError
 Layers = tuple[Mapping[str, Any], ...]
 """Settings to lay over others, the last on top."""
 
-_REMEMBERED: Final = 64
 _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 
 
@@ -35,7 +34,6 @@ class Config:
 
     settings: Settings
     origins: Mapping[str, str]
-    _overridden: dict[str, Config] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
@@ -80,24 +78,10 @@ class Config:
         return _layered(_default(), [*read_environment(environ), read_file(path)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
-        """This config with *values* on top, merged key by key; raises `ConfigError`.
-
-        The answer is remembered, so that a call that overrides the same again costs next to nothing.
-        """
+        """This config with *values* on top, merged key by key; raises `ConfigError`."""
         if not isinstance(values, Mapping):
             raise bad_value("config", values, "a mapping", origin)
-        if not values:
-            return self
-        name = _fingerprint(values, origin)
-        if name is None:
-            return _layered(self, [(origin, values)])
-        known = self._overridden.get(name)
-        if known is None:
-            known = _layered(self, [(origin, values)])
-            if len(self._overridden) >= _REMEMBERED:
-                self._overridden.clear()
-            self._overridden[name] = known
-        return known
+        return _layered(self, [(origin, values)])
 
     def to_dict(self) -> dict[str, Any]:
         """Every value by its camelCase key, in nested dicts that `json.dumps` takes and `Config.load` reads."""
@@ -147,11 +131,6 @@ def known_keys() -> tuple[str, ...]:
     return tuple(key.name for key in all_keys())
 
 
-def environment_names() -> dict[str, str]:
-    """The environment variables that hold settings, each with its key."""
-    return {key.environment: key.name for key in all_keys()}
-
-
 def markdown_table() -> str:
     """The reference of all keys as Markdown: a table for the top level and one for each group."""
     groups: dict[str, list[Key]] = {}
@@ -167,14 +146,6 @@ def _markdown_section(group: str, keys: Sequence[Key]) -> str:
         rows.append((f"`{key.name}`", f"`{default}`", key.allowed, key.description, f"`{key.environment}`"))
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([f"### {group or 'Top level'}", "", *lines, ""])
-
-
-def _fingerprint(values: Mapping[str, Any], origin: str) -> str | None:
-    """A name for *values* under which their outcome can be remembered; none where they are more than JSON."""
-    try:
-        return json.dumps([origin, values], sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
-        return None
 
 
 def _default() -> Config:

@@ -47,7 +47,6 @@ _MAYBE_SECRET: Final = rf"""{_KEY}
     |[?&#][^\s=?&#]*=                                      # the query of an address
     |\b(?=\w*\d)(?=\w*[a-z])\w{{32,}}                       # a long run of letters and digits
     |\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b"""
-_MAY_HOLD_PASSWORDS: Final = ("url", "host", "tenant")
 _HIDDEN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "keys come from the environment alone (OPENAI_API_KEY, PINECONE_API_KEY)"
 
@@ -57,8 +56,8 @@ def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     if value is REPEATED:
         line = f"{path} stands more than once in the same object ({source}); allowed: once"
     else:
-        line = f"{path} is {display(value, path)} ({source}); allowed: {allowed}"
-    kept = value if _is_harmless(value, path) else None
+        line = f"{path} is {display(value)} ({source}); allowed: {allowed}"
+    kept = value if isinstance(value, str | int | float) and not _is_secret(str(value)) else None
     return ConfigError(line, path=path, value=kept, allowed=allowed, source=source)
 
 
@@ -114,15 +113,10 @@ def raise_all(errors: Sequence[ConfigError]) -> None:
     raise ConfigError(lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source)
 
 
-def display(value: Any, path: str = "") -> str:
-    """A found value, fit for a message: short, on one line, and never a secret or the inside of a container.
-
-    A number at a *path* where a password may stand is not shown either.
-    """
+def display(value: Any) -> str:
+    """A found value, fit for a message: short, on one line, and never a secret or the inside of a container."""
     if isinstance(value, str):
         return _HIDDEN if _is_secret(value) else _quote(value)
-    if not _is_harmless(value, path) and isinstance(value, int | float):
-        return "a number (not shown)"
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int):
@@ -147,12 +141,6 @@ def _quote(value: str) -> str:
 
 def _is_secret(text: str) -> bool:
     return re.search(_MAYBE_SECRET, text, re.IGNORECASE | re.VERBOSE) is not None
-
-
-def _is_harmless(value: Any, path: str) -> bool:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return not (is_secret_name(path) or path.casefold().endswith(_MAY_HOLD_PASSWORDS))
-    return isinstance(value, bool) or (isinstance(value, str) and not _is_secret(value))
 
 
 def _as_key(key: Any) -> str:
