@@ -73,60 +73,50 @@ class Asked:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """Puts questions to a middleware's own store, with what all of them share.
+def ask(
+    middleware: QueryMiddleware,
+    question: str,
+    *,
+    kind: str,
+    answers: bool,
+    history: Sequence[Mapping[str, str]] = (),
+    write: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Asked:
+    """Ask the middleware's own store, with the transformation *kind*; without *answers* only for passages.
 
-    Without *answers* only passages are asked for.
+    *write* is given the pieces of the answer as they come. *options* are ``top_k`` and ``filter``; those that are
+    ``None`` are as configured. Raises none of this package's errors: what goes wrong is in the `Asked`.
     """
-
-    middleware: QueryMiddleware
-    answers: bool
-    top_k: int | None = None
-    filter: Mapping[str, Any] | None = field(default=None, repr=False)
-
-    def ask(
-        self,
-        question: str,
-        *,
-        kind: str,
-        history: Sequence[Mapping[str, str]] = (),
-        write: Callable[[str], None] | None = None,
-    ) -> Asked:
-        """Ask, with the transformation *kind*; *write* is given the pieces of the answer as they come.
-
-        Raises none of this package's errors: what goes wrong is in the `Asked`.
-        """
-        options: dict[str, Any] = {"history": list(history), "config": {"transformationType": kind}}
-        options |= {"top_k": self.top_k} if self.top_k is not None else {}
-        options |= {"filter": self.filter} if self.filter is not None else {}
-        began = perf_counter()
-        retrieval: Retrieval | None = None
-        answer: Answer | None = None
-        error: QtMiddlewareError | None = None
-        pieces: list[str] = []
-        try:
-            validate_query(question, "query", self.middleware.settings)
-            if not self.answers:
-                retrieval = self.middleware.retriever.retrieve(question, **options)
-            elif write is None:
-                answer = self.middleware.answer(question, **options)
-            else:
-                with self.middleware.stream_answer(question, **options) as stream:
-                    for piece in stream:
-                        pieces.append(piece)
-                        write(piece)
-                    answer = stream.answer
-        except QtMiddlewareError as failure:
-            error, retrieval = failure, getattr(failure, "retrieval", None)
-        return Asked(
-            question=question,
-            retrieval=retrieval if answer is None else answer.retrieval,
-            answer=answer,
-            error=error,
-            seconds=perf_counter() - began,
-            streamed="".join(pieces),
-        )
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= {"history": list(history), "config": {"transformationType": kind}}
+    began = perf_counter()
+    retrieval: Retrieval | None = None
+    answer: Answer | None = None
+    error: QtMiddlewareError | None = None
+    pieces: list[str] = []
+    try:
+        validate_query(question, "query", middleware.settings)
+        if not answers:
+            retrieval = middleware.retriever.retrieve(question, **given)
+        elif write is None:
+            answer = middleware.answer(question, **given)
+        else:
+            with middleware.stream_answer(question, **given) as stream:
+                for piece in stream:
+                    pieces.append(piece)
+                    write(piece)
+                answer = stream.answer
+    except QtMiddlewareError as failure:
+        error, retrieval = failure, getattr(failure, "retrieval", None)
+    return Asked(
+        question=question,
+        retrieval=retrieval if answer is None else answer.retrieval,
+        answer=answer,
+        error=error,
+        seconds=perf_counter() - began,
+        streamed="".join(pieces),
+    )
 
 
 def _describe(match: Match) -> dict[str, Any]:

@@ -113,15 +113,9 @@ def bench_command(
 
 
 def _split_names(text: str) -> list[str]:
-    """The names in *text*; a comma that is followed by a space may be part of one (``combined, auto``)."""
-    found: list[str] = []
-    for part in re.split(r",(?! )", text):
-        pieces = [piece.strip() for piece in part.split(",")]
-        while pieces:
-            length = 2 if ", ".join(pieces[:2]) in SYSTEMS else 1
-            found.append(", ".join(pieces[:length]))
-            pieces = pieces[length:]
-    return [name for name in found if name]
+    """The names in *text*, between commas; one of a system may hold a comma itself (``combined, auto``)."""
+    known = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
+    return [name.strip() for name in re.findall(rf"(?:{known})(?=\s*(?:,|$))|[^,\s][^,]*", text)]
 
 
 def _find_shared_settings(own: Mapping[str, Config], paths: Sequence[Path], model: str | None) -> Settings:

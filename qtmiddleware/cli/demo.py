@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
+from qtmiddleware.cli.bench import show_comparison
 from qtmiddleware.cli.console import AsJson, as_json, notes, out, show_progress
 from qtmiddleware.cli.environment import note_files
+from qtmiddleware.cli.show import shorten
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.demo import dataset, recorded_model
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import TOP_K, USUAL, Comparison, Dataset, Question, chosen
+from qtmiddleware.evaluation import TOP_K, USUAL, Dataset, Question, chosen
 from qtmiddleware.evaluation.bench import Bench, build_index
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.embedders import embedder_named
@@ -58,7 +58,7 @@ def demo_command(
     if json_output:
         as_json({**comparison.to_dict(), "model": answers.name, "example": _example_to_dict(example, walked)})
         return
-    out.print(_build_table(comparison, note))
+    show_comparison(comparison)
     _walk_through(data, example, walked)
 
 
@@ -87,28 +87,6 @@ def _find_question(data: Dataset, wanted: str | None) -> Question:
     raise typer.BadParameter(f"there is no question {wanted!r}; they are q01 to q{len(data.questions):02d}")
 
 
-def _build_table(comparison: Comparison, note: str) -> Table:
-    table = Table(
-        title=f"{comparison.questions} questions, {comparison.passages} passages",
-        caption=note,
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    table.add_column("system", no_wrap=True)
-    for heading in ("nDCG@10", "R@10", "MRR@10", "hurt", "helped", "+ms", "calls"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for score in comparison.systems:
-        table.add_row(
-            score.name,
-            *(f"{score.means[measure]:.3f}" for measure in ("nDCG@10", "R@10", "MRR@10")),
-            f"{score.hurt_rate:.0%}",
-            f"{score.helped_rate:.0%}",
-            f"{score.added_ms.p50:.0f}",
-            str(score.llm_calls),
-        )
-    return table
-
-
 def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
     relevant = data.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
@@ -120,7 +98,7 @@ def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
     )
     for ranking in found.rankings:
         out.print(
-            f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f}  {_shorten(ranking.variant.text)}"
+            f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f}  {shorten(ranking.variant.text, 90)}"
         )
         out.print(f"   {'':<11} found        {_list_ids([key[1] for key in ranking.keys], relevant)}")
     out.print(f"3. Fused                    {_list_ids([key[1] for key in found.fused], relevant)}")
@@ -134,10 +112,6 @@ def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
 def _list_ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
     mark = {2: "*", 1: "+"}
     return ", ".join(f"{id_}{mark.get(relevant.get(id_, 0), '')}" for id_ in ids[:count])
-
-
-def _shorten(text: str, length: int = 90) -> str:
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
 def _example_to_dict(question: Question, found: Retrieval) -> dict[str, Any]:

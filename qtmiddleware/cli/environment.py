@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from qtmiddleware.catalogue import STORES
 from qtmiddleware.cli.terminal import escape_line, note
 from qtmiddleware.config import Config
 from qtmiddleware.errors import MissingExtra
@@ -40,13 +41,11 @@ def load_dotenv_file() -> None:
         # A folder of that name is somebody's virtual environment.
         if path.is_dir() or not os.path.lexists(path):
             return
-        _take(path)
-    except UnicodeDecodeError:
-        _note(f"{path} was not read: it is not UTF-8")
+        _set_credentials(path)
     except OSError as error:
         _note(f"{path} was not read: {error.strerror or type(error).__name__}")
     except ValueError:
-        _note(f"{path} was not read: it holds what no variable can hold")
+        _note(f"{path} was not read: it is not UTF-8, or holds what no variable can hold")
 
 
 def note_files(
@@ -69,13 +68,13 @@ def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path |
     """The files that *config* means and the command line did not name, for `note_files`."""
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
-    index = settings.index_path if settings.store.kind in ("sqlite", "lancedb") and not is_named else None
+    index = settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
     if ingests:
         return {"index": index, "ledger": None if is_named else ledger_path(settings)}
     return {"index": index, "query log": settings.log.path}
 
 
-def _take(path: Path) -> None:
+def _set_credentials(path: Path) -> None:
     try:
         import dotenv
     except ImportError as error:
@@ -84,18 +83,16 @@ def _take(path: Path) -> None:
     text = read_own_file(path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
     new = {name: value for name in CREDENTIALS if (value := values.get(name)) and name not in os.environ}
-    if any("\0" in value for value in new.values()):
-        raise ValueError("a variable cannot hold it")
     os.environ.update(new)
-    parts = [f"{_listed(list(new))} read from {path}"] if new else []
+    parts = [f"{_list_names(list(new))} read from {path}"] if new else []
     if ignored := [name for name in values if name not in CREDENTIALS]:
         where = "there" if new else f"in {path}"
-        parts.append(f"ignored {where}: {_listed(ignored)} (a .env file sets keys alone: {', '.join(CREDENTIALS)})")
+        parts.append(f"ignored {where}: {_list_names(ignored)} (a .env file sets keys alone: {', '.join(CREDENTIALS)})")
     if parts:
         _note("; ".join(parts))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     # What is written in another way than names are may be a piece of a key whose lines were broken.
     shown = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
     more = [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []

@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
 
-from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out, show_warnings
+from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out, show_progress, show_warnings
 from qtmiddleware.cli.environment import files_of, note_files
 from qtmiddleware.cli.terminal import FAILED, escape_json, escape_line, note
 from qtmiddleware.config import Config
@@ -70,16 +68,8 @@ def ingest_command(
 @contextmanager
 def _show_bars() -> Iterator[Callable[[Progress], None]]:
     """A progress bar for each stage, on a terminal, and warnings above it."""
-    columns = TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Bars(*columns, console=notes) as bars, show_warnings():
-        tasks: dict[Stage, TaskID] = {}
-
-        def update(step: Progress) -> None:
-            if step.stage not in tasks:
-                tasks[step.stage] = bars.add_task(_LABELS[step.stage])
-            bars.update(tasks[step.stage], completed=step.done, total=step.total)
-
-        yield update
+    with show_progress() as update, show_warnings():
+        yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qtmiddleware.cli.asked import Asked, Asker
+from qtmiddleware.cli.asked import Asked, ask
 from qtmiddleware.cli.console import (
     AsJson,
     ConfigFile,
@@ -25,7 +25,7 @@ from qtmiddleware.cli.console import (
 )
 from qtmiddleware.cli.environment import NO_MODEL, files_of, note_files
 from qtmiddleware.cli.session import Keyboard, Session, choose_kind, open_keyboard
-from qtmiddleware.cli.show import Pieces, explain, present
+from qtmiddleware.cli.show import explain, present, show_pieces
 from qtmiddleware.cli.terminal import FAILED, USAGE, note, say
 from qtmiddleware.config import Config
 from qtmiddleware.errors import InvalidQuery
@@ -70,15 +70,18 @@ def ask_command(
     with _open(loaded, config) as middleware:
         if not has_model:
             note(f"{NO_MODEL} Passages are shown, found by the rules alone.")
-        asker = Asker(middleware=middleware, answers=has_model and not no_answer, top_k=top_k, filter=wanted)
         streams = sys.stdout.isatty() and not json_output
         for text in lines(question):
-            with Pieces() as pieces:
-                asked = asker.ask(
+            with show_pieces() as write:
+                asked = ask(
+                    middleware,
                     text,
                     kind=settings.transformation_type,
+                    answers=has_model and not no_answer,
                     history=to_messages(history),
-                    write=pieces.write if streams else None,
+                    write=write if streams else None,
+                    top_k=top_k,
+                    filter=wanted,
                 )
             results.append(asked)
             if json_output:
@@ -131,7 +134,7 @@ def query_command(
             note(f"{NO_MODEL} Passages are shown instead of answers, found by the rules alone.")
         keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
         session = Session(
-            Asker(middleware=middleware, answers=has_model and not no_answer, top_k=top_k),
+            partial(ask, middleware, answers=has_model and not no_answer, top_k=top_k),
             loaded,
             loaded.settings.transformation_type if has_model else "none",
             chat=has_model and (keyboard is not None or chat),

@@ -7,13 +7,12 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.cli.asked import Asked, Asker
-from qtmiddleware.cli.show import Pieces, explain, present
+from qtmiddleware.cli.asked import Asked
+from qtmiddleware.cli.show import explain, present, show_pieces
 from qtmiddleware.cli.terminal import escape_json, note, say
 from qtmiddleware.config import Config
 from qtmiddleware.config.errors import fold
@@ -38,21 +37,20 @@ exit          leave, as do quit, :q and Ctrl-D
 Ctrl-C stops an answer, or clears the line."""
 
 _PROMPT: Final = "> "
-# Terminals that obey no escape sequences.
-_PLAIN_TERMINALS: Final = frozenset({"", "dumb", "unknown"})
 
 
 class Session:
     """Takes lines, questions and commands alike, one after the other.
 
-    *chat* asks each question with the conversation so far. *choose* asks for a transformation type, given the current
-    one, where somebody is there to be asked. *fixed* says why the type cannot be changed, if so. *streams* writes
-    answers while they come and *as_json* writes a JSON object a question; all else goes to stderr then.
+    *ask* asks a question (see `asked.ask`). *chat* asks each with the conversation so far. *choose* asks for a
+    transformation type, given the current one, where somebody is there to be asked. *fixed* says why the type cannot be
+    changed, if so. *streams* writes answers while they come and *as_json* writes a JSON object a question; all else
+    goes to stderr then.
     """
 
     def __init__(
         self,
-        asker: Asker,
+        ask: Callable[..., Asked],
         config: Config,
         kind: TransformationType,
         *,
@@ -64,7 +62,7 @@ class Session:
     ) -> None:
         self.kind = kind
         self.asked = self.failed = 0
-        self._asker = asker
+        self._ask = ask
         self._config = config
         self._choose = choose
         self._fixed = fixed
@@ -94,10 +92,8 @@ class Session:
         # Whatever comes of it, also where it is stopped: what follows may refer to it.
         history = list(self._messages)
         self._messages.append({"role": "user", "content": question})
-        with Pieces() as pieces:
-            asked = self._asker.ask(
-                question, kind=self.kind, history=history, write=pieces.write if self._streams else None
-            )
+        with show_pieces() as write:
+            asked = self._ask(question, kind=self.kind, history=history, write=write if self._streams else None)
         self._last = asked, self.kind
         self.failed += asked.error is not None
         if asked.answer is not None:
@@ -187,21 +183,15 @@ class Keyboard:
     """
 
     def read_question(self) -> str:
-        """A question or command."""
+        """Returns a question or command."""
         return self.read_choice(_PROMPT)
 
     def read_choice(self, prompt: str) -> str:
-        """An answer to *prompt*, which is no question and is not kept."""
+        """Returns an answer to *prompt*, which is no question and is not kept."""
         # Not with `input`, which writes its prompt among the results where those go to a file.
         print(prompt, end="", file=sys.stderr, flush=True)
-        try:
-            line = sys.stdin.readline()
-        except KeyboardInterrupt:
-            note()
-            raise
+        line = sys.stdin.readline()
         if not line:
-            # The cursor still stands behind the prompt.
-            note()
             raise EOFError
         return line
 
@@ -225,17 +215,17 @@ class EditingKeyboard(Keyboard):
         self._choices: PromptSession[str] = PromptSession(output=output)
 
     def read_question(self) -> str:
-        """A question or command."""
+        """Returns a question or command."""
         return _replace_undecodable(self._questions.prompt(_PROMPT))
 
     def read_choice(self, prompt: str) -> str:
-        """An answer to *prompt*."""
+        """Returns an answer to *prompt*."""
         return _replace_undecodable(self._choices.prompt(prompt))
 
 
 def open_keyboard(*, keep: bool) -> Keyboard:
-    """What reads this terminal; with *keep* questions are kept for the next time."""
-    if os.name != "nt" and os.environ.get("TERM", "") in _PLAIN_TERMINALS:
+    """Returns what reads this terminal; with *keep* questions are kept for the next time."""
+    if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
     return EditingKeyboard(make_history_file() if keep else None)
 
@@ -263,13 +253,11 @@ def make_history_file() -> Path | None:
 def _open_history(path: Path) -> History:
     from prompt_toolkit.history import FileHistory
 
-    class ForgivingHistory(FileHistory):
+    class DecodableHistory(FileHistory):
         def store_string(self, string: str) -> None:
-            # A full disk is no reason to leave a question unanswered.
-            with suppress(OSError):
-                super().store_string(_replace_undecodable(string))
+            super().store_string(_replace_undecodable(string))
 
-    return ForgivingHistory(str(path))
+    return DecodableHistory(str(path))
 
 
 def _replace_undecodable(text: str) -> str:

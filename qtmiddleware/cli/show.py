@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
@@ -21,29 +21,26 @@ EXPLAINED: Final = 5
 LABELS: Final = {"original": "original", **{it.variant: it.label for it in TEXT_FIELDS.values() if it.variant}}
 
 
-class Pieces(AbstractContextManager["Pieces"]):
-    """Within this block a terminal shows that an answer is under way, until its first piece is written."""
+@contextmanager
+def show_pieces() -> Iterator[Callable[[str], None]]:
+    """Show at a terminal that an answer is under way, until the first piece of it is written with what is yielded."""
+    has_written = False
+    # ASCII, for terminals that have nothing else.
+    with notes.status("working", spinner="line") as waiting:
 
-    def __init__(self) -> None:
-        # ASCII, for terminals that have nothing else.
-        self._waiting = notes.status("working", spinner="line")
-        self._has_written = False
+        def write(piece: str) -> None:
+            nonlocal has_written
+            if piece:
+                waiting.stop()
+                has_written = True
+                say(piece, end="")
 
-    def __enter__(self) -> Pieces:
-        self._waiting.start()
-        return self
-
-    def write(self, piece: str) -> None:
-        """Write a piece of the answer."""
-        if piece:
-            self._waiting.stop()
-            self._has_written = True
-            say(piece, end="")
-
-    def __exit__(self, *_: object) -> None:
-        self._waiting.stop()
-        if self._has_written:
-            say()
+        try:
+            yield write
+        finally:
+            waiting.stop()
+            if has_written:
+                say()
 
 
 def present(asked: Asked) -> None:
@@ -76,14 +73,14 @@ def explain(asked: Asked, settings: Settings) -> Iterator[str]:
     if found is None:
         yield f"Nothing was retrieved: {asked.error}"
         return
-    yield f"Question   {_shorten(asked.question)}"
+    yield f"Question   {shorten(asked.question)}"
     yield f"Gate       {_explain_gate(found.trace.decision)}"
     yield "Searched"
     for ranking in found.rankings:
         yield from _explain_search(ranking)
     for variant in found.variants:
         if all(variant.text != ranking.variant.text for ranking in found.rankings):
-            yield f"  {LABELS[variant.kind]}: no part in the fusion: {_shorten(variant.text, 100)}"
+            yield f"  {LABELS[variant.kind]}: no part in the fusion: {shorten(variant.text, 100)}"
     yield f"Fusion     {settings.fusion.method}: {_list_ids(found.fused)}"
     yield f"Keywords   {_explain_evidence(found, settings)}"
     yield f"Rerank     {_explain_rerank(found, settings)}"
@@ -95,7 +92,7 @@ def explain(asked: Asked, settings: Settings) -> Iterator[str]:
     for subject, what in found.trace.notes:
         yield f"Note       {subject}: {what}"
     for answer in asked.answer.sub_answers if asked.answer is not None else ():
-        yield f"Sub-answer {_shorten(answer.question, 80)}: {answer.reason or _shorten(answer.text, 160)}"
+        yield f"Sub-answer {shorten(answer.question, 80)}: {answer.reason or shorten(answer.text, 160)}"
     yield "Stages"
     for stage in found.trace.stages:
         how = " ".join(filter(None, ("" if stage.status == "ok" else stage.status, stage.detail)))
@@ -124,7 +121,7 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
     for at, match in enumerate(retrieval.matches, start=1):
         yield f"  [{at}] {_format_place(match)}"
         if match.text:
-            yield f"      {_shorten(match.text)}"
+            yield f"      {shorten(match.text)}"
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
@@ -136,7 +133,7 @@ def _list_variants(retrieval: Retrieval) -> Iterator[str]:
         return
     yield "\nTransformed:"
     for label, text in rows:
-        yield f"  {label}: {_shorten(text)}"
+        yield f"  {label}: {shorten(text)}"
 
 
 def _sum_up(asked: Asked, trace: Trace) -> str:
@@ -165,7 +162,7 @@ def _explain_gate(decision: Decision | None) -> str:
 
 def _explain_search(ranking: Ranking) -> Iterator[str]:
     variant = ranking.variant
-    yield f"  {LABELS[variant.kind]}, weight {variant.weight:.2f}: {_shorten(variant.text, 160)}"
+    yield f"  {LABELS[variant.kind]}, weight {variant.weight:.2f}: {shorten(variant.text, 160)}"
     pairs = zip(ranking.keys[:EXPLAINED], ranking.scores, strict=False)
     listed = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
     yield f"    found {len(ranking.keys)}: {listed or 'nothing'}"
@@ -179,7 +176,7 @@ def _explain_evidence(found: Retrieval, settings: Settings) -> str:
     if rules.enabled:
         own = preprocess(own, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
     words = " ".join((own, *found.transformation.keywords))
-    return f"weight {options.weight:.2f} over {options.candidates} candidates: {_shorten(words, 160)}"
+    return f"weight {options.weight:.2f} over {options.candidates} candidates: {shorten(words, 160)}"
 
 
 def _explain_rerank(found: Retrieval, settings: Settings) -> str:
@@ -192,7 +189,7 @@ def _explain_match(match: Match) -> str:
     scores = [("score", match.score), ("fused", match.fused_score), ("reranked", match.rerank_score)]
     listed = ", ".join(f"{name} {_format_score(score)}" for name, score in scores if score is not None)
     by = f" by {', '.join(LABELS.get(kind, kind) for kind in match.found_by)}" if match.found_by else ""
-    return f"{match.id or _shorten(match.text or '', 40)}  {listed}{by}"
+    return f"{match.id or shorten(match.text or '', 40)}  {listed}{by}"
 
 
 def _list_ids(keys: Iterable[Key]) -> str:
@@ -223,7 +220,7 @@ def _format_score(score: float | None) -> str:
     return "-" if score is None else f"{score:.3f}"
 
 
-def _shorten(text: str, length: int = SNIPPET_CHARS) -> str:
+def shorten(text: str, length: int = SNIPPET_CHARS) -> str:
     """*text* on one line and cut where it is longer than *length*."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 3].rstrip() + "..."

@@ -6,6 +6,7 @@ import json
 import stat
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.cli.asked import Asker
+from qtmiddleware.cli.asked import ask
 from qtmiddleware.cli.session import KINDS, LEAVING, Session, find_kind
 from qtmiddleware.cli.show import present
 from qtmiddleware.config import Config
@@ -203,7 +204,7 @@ def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(capsys:
     with QueryMiddleware(
         {"answer": {"mode": "plain"}}, client=lambda it: "A part [1].", store=store, embedder=embedder
     ) as it:
-        asked = Asker(middleware=it, answers=True).ask(QUESTION, kind="none")
+        asked = ask(it, QUESTION, kind="none", answers=True)
     present(replace(asked, streamed="Both are"))
     shown = capsys.readouterr()
     assert shown.err == "The answer broke off; one of its parts stands in for it:\n"
@@ -223,6 +224,6 @@ def test_whatever_is_typed_the_session_goes_on(text: str) -> None:
     embedder = CallableEmbedder(letters, name="letters", dimension=2)
     config = Config.load({}, environ={})
     with QueryMiddleware(config, store=store, embedder=embedder) as middleware:
-        session = Session(Asker(middleware=middleware, answers=False), config, "none", chat=True)
+        session = Session(partial(ask, middleware, answers=False), config, "none", chat=True)
         assert session.take(text)
         assert session.failed == 0
