@@ -6,10 +6,11 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from qtmiddleware.catalogue import prompt_names
-from qtmiddleware.config.settings import META, Settings
+from qtmiddleware.config.settings import MARKS, META, Mark, Settings
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
 
@@ -49,8 +50,8 @@ def dotted(path: tuple[str, ...]) -> str:
 class Key:
     """One option.
 
-    *path* holds field names. *kind* is ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of texts) or
-    ``object`` (of texts); *choices* is empty for all but ``choice``.
+    *path* holds field names, *marks* what depends on it. *kind* is ``bool``, ``int``, ``float``, ``str``, ``choice``,
+    ``list`` (of texts) or ``object`` (of texts); *choices* is empty for all but ``choice``.
     """
 
     path: tuple[str, ...]
@@ -60,11 +61,17 @@ class Key:
     default: Any
     description: str
     limits: Mapping[str, Any]
+    marks: frozenset[Mark]
 
     @property
     def name(self) -> str:
         """The key as it is written in messages and tables."""
         return dotted(self.path)
+
+    def read(self, settings: Settings) -> Any:
+        """Returns its value in *settings*, hashable."""
+        value = attrgetter(".".join(self.path))(settings)
+        return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 
     @property
     def environment(self) -> str:
@@ -97,12 +104,6 @@ class Key:
 
 
 @cache
-def members(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
-    """Returns the fields of a settings class with their types."""
-    return tuple((field, field.type) for field in fields(cls))
-
-
-@cache
 def all_keys() -> tuple[Key, ...]:
     """Returns every option, in the order of the settings."""
     return tuple(_walk(Settings, ()))
@@ -114,18 +115,29 @@ def keys_by_path() -> dict[tuple[str, ...], Key]:
     return {key.path: key for key in all_keys()}
 
 
-def _walk(cls: Any, above: tuple[str, ...]) -> Iterator[Key]:
-    for field, hint in members(cls):
-        path = (*above, field.name)
-        if is_dataclass(hint):
-            yield from _walk(hint, path)
+@cache
+def marked(mark: Mark) -> tuple[Key, ...]:
+    """Returns the options that bear *mark*, themselves or by their group."""
+    return tuple(key for key in all_keys() if mark in key.marks)
+
+
+def key_of(settings: Settings, mark: Mark) -> tuple[Any, ...]:
+    """Returns the values of *settings* at the options that bear *mark*, hashable."""
+    return tuple(key.read(settings) for key in marked(mark))
+
+
+def _walk(cls: Any, above: tuple[str, ...], marks: frozenset[Mark] = frozenset()) -> Iterator[Key]:
+    for field in fields(cls):
+        path, own_marks = (*above, field.name), marks | field.metadata[MARKS]
+        if is_dataclass(field.type):
+            yield from _walk(field.type, path, own_marks)
         else:
-            yield _key(field, hint, path)
+            yield _make_key(field, path, own_marks)
 
 
-def _key(field: Field[Any], hint: Any, path: tuple[str, ...]) -> Key:
+def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) -> Key:
     meta = dict(field.metadata[META])
-    kind, nullable, choices = _kind(hint)
+    kind, nullable, choices = _kind(field.type)
     return Key(
         path=path,
         kind=kind,
@@ -134,6 +146,7 @@ def _key(field: Field[Any], hint: Any, path: tuple[str, ...]) -> Key:
         default=default_of(field),
         description=meta.pop("description"),
         limits=meta,
+        marks=marks,
     )
 
 
@@ -154,9 +167,9 @@ def _kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
 def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
     """Returns the settings object of class *cls* for nested dicts by field names, in which every field must be."""
     parts = {}
-    for field, hint in members(cls):
+    for field in fields(cls):
         value = values[field.name]
-        parts[field.name] = build_settings(hint, value) if is_dataclass(hint) else value
+        parts[field.name] = build_settings(field.type, value) if is_dataclass(field.type) else value
     return cls(**parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,7 +18,6 @@ from qtmiddleware.config.keys import (
     dotted,
     get_value,
     keys_by_path,
-    members,
 )
 from qtmiddleware.config.settings import META, Settings
 from qtmiddleware.errors import ConfigError
@@ -79,21 +78,21 @@ def _model(cls: Any) -> type[BaseModel]:
         allow_inf_nan=False,
     )
     definitions: dict[str, Any] = {}
-    for field, hint in members(cls):
-        if is_dataclass(hint):
-            inner: Any = _model(hint)
+    for field in fields(cls):
+        if is_dataclass(field.type):
+            inner: Any = _model(field.type)
             definitions[field.name] = (inner, Field(default_factory=inner, **field.metadata[META]))
         else:
-            definitions[field.name] = (hint, Field(default=default_of(field), **field.metadata[META]))
+            definitions[field.name] = (field.type, Field(default=default_of(field), **field.metadata[META]))
     return create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
 
 
 def _with_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, Any]) -> None:
     """Write the groups in one way (pydantic's differs from release to release), with their shorthands."""
-    for field, hint in members(cls):
-        if not is_dataclass(hint):
+    for field in fields(cls):
+        if not is_dataclass(field.type):
             continue
-        group = cast("type[Any]", hint)
+        group = cast("type[Any]", field.type)
         place = f"#/$defs/{group.__name__}"
         entry: dict[str, Any] = {"description": field.metadata[META]["description"]}
         if field.name in SHORTHANDS:
@@ -118,15 +117,15 @@ def _normalize(
     values: Mapping[Any, Any], cls: Any, above: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
     """Returns *values* by field names, shorthands and choices in their plain form; unknown keys go to *errors*."""
-    hints = {spelling: (field.name, hint) for field, hint in members(cls) for spelling in _spellings(field.name)}
+    known = {spelling: field for field in fields(cls) for spelling in _spellings(field.name)}
     normalized: dict[str, Any] = {}
     for written, value in values.items():
         if written == SCHEMA_KEY and not above:
             continue
-        if not isinstance(written, str) or written not in hints:
-            errors.append(unknown_key(written, above, [camel(field.name) for field, _ in members(cls)], source))
+        if not isinstance(written, str) or written not in known:
+            errors.append(unknown_key(written, above, [camel(field.name) for field in fields(cls)], source))
             continue
-        name, hint = hints[written]
+        name, hint = known[written].name, known[written].type
         path = (*above, name)
         if name in normalized:
             errors.append(_twice(path, source))

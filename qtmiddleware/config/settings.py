@@ -6,13 +6,20 @@ here and camelCase in files. Annotations are evaluated here, not kept as texts: 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, make_dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, STORES, TEXT_FIELDS, TRANSFORMS
-from qtmiddleware.config.option import META, Mark, group, key_of, marked, option
 
-__all__ = ["META", "Mark", "group", "key_of", "marked", "option"]
+META: Final = "option"
+"""The metadata key under which a field keeps its meaning and limits."""
+
+MARKS: Final = "marks"
+"""The metadata key under which a field keeps what depends on it."""
+
+Mark = Literal["reply", "model", "middleware"]
+"""What depends on an option: the texts a model replies with (their cache key), the model object that is made, or what
+belongs to the whole middleware and cannot be changed by one call."""
 
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
@@ -33,6 +40,23 @@ else:
     FusionMethod = Literal[tuple(FUSION_METHODS)]
     StoreKind = Literal[tuple(STORES)]
     TransformationType = Literal[tuple(TRANSFORMS)]
+
+
+def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
+    """Returns a field with its *default*, its meaning and the limits pydantic knows (``ge``, ``le``, ``min_length``).
+
+    *marks* are `Mark` words with blanks between them.
+    """
+    meta = {META: {"description": doc, **limits}, MARKS: frozenset(marks.split())}
+    if isinstance(default, Mapping):
+        frozen = dict(default)
+        return field(default_factory=lambda: dict(frozen), metadata=meta)
+    return field(default=default, metadata=meta)
+
+
+def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
+    """Returns a field that holds a group of options; its *marks* are those of all of them."""
+    return field(default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

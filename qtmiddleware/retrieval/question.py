@@ -6,7 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from qtmiddleware.catalogue import NOTHING
-from qtmiddleware.config.settings import Settings, key_of
+from qtmiddleware.config.keys import key_of
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.protocols import Prompt, Reply

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qtmiddleware.config import Config, Layers
-from qtmiddleware.config.keys import dotted
-from qtmiddleware.config.settings import Settings, key_of, marked
+from qtmiddleware.config.keys import key_of, marked
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import LanguageModel, Reranker
 from qtmiddleware.providers.llms import as_language_model, clients_of, has_language_model
@@ -204,12 +203,10 @@ class ComponentFactory:
         own, asked = self.config.settings, config.settings
         if asked is own:
             return own
-        for name in marked(Settings, "middleware"):
-            if attrgetter(name)(asked) != attrgetter(name)(own):
-                key = dotted(tuple(name.split(".")))
-                raise ConfigError(
-                    f"{key} belongs to the whole middleware; one call cannot change it", path=key, source="call"
-                )
+        for key in marked("middleware"):
+            if key.read(asked) != key.read(own):
+                message = f"{key.name} belongs to the whole middleware; one call cannot change it"
+                raise ConfigError(message, path=key.name, source="call")
         return asked
 
     def model(self, settings: Settings) -> GovernedModel:
