@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -123,13 +122,6 @@ def _describe(match: Match) -> dict[str, Any]:
     scores = {"score": match.score, "fused_score": match.fused_score, "rerank_score": match.rerank_score}
     return {
         "id": match.id,
-        **{name: _to_plain(match.metadata.get(name)) for name in ("source", "title", "page")},
-        **{name: None if score is None else _to_plain(float(score)) for name, score in scores.items()},
+        **{name: match.metadata.get(name) for name in ("source", "title", "page")},
+        **{name: None if score is None else round(float(score), 6) for name, score in scores.items()},
     }
-
-
-def _to_plain(value: Any) -> str | int | float | None:
-    # JSON has no word for infinity.
-    if isinstance(value, float):
-        return round(value, 6) if isfinite(value) else None
-    return value if isinstance(value, str | int) else None

@@ -36,6 +36,15 @@ _DISPENSABLE = ("R@100", "MRR@10", "R@10", "p95", "helped", "calls", "$/1k", "+m
 COUNTED = ("retrieval degraded",)
 """The degradation that the table counts, so that it is no note."""
 
+Data = Annotated[Path, typer.Option(help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv.")]
+Recordings = Annotated[Path | None, typer.Option(help="Replay the recorded replies in this file; no model is asked.")]
+Record = Annotated[Path | None, typer.Option(help="Write the model's replies to this file.")]
+Model = Annotated[str | None, typer.Option(help="Language model, in place of transformationModel.")]
+ModelMs = Annotated[float, typer.Option(min=0, max=600_000, help="Milliseconds that stand for each recorded reply.")]
+Questions = Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")]
+Split = Annotated[str, typer.Option(help="The one file of judgements to use, as test; all by default.")]
+Cache = Annotated[Path, typer.Option(help="Where index, vectors and replies are kept.")]
+
 System = Mapping[str, Any]
 
 # What must be one and the same for all systems, since they share an index and a model.
@@ -46,21 +55,21 @@ _MEASURED: System = {group: MEASURED[group] for group in ("cache", "log")}
 
 
 def bench_command(
-    data: Annotated[Path, typer.Option(help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv.")],
+    data: Data,
     systems: Annotated[
         str | None, typer.Option(help="Names with commas between them; the usual ones by default.")
     ] = None,
     config: Annotated[
         list[Path] | None, typer.Option("--config", "-c", help="Config file, compared as one more system; repeatable.")
     ] = None,
-    recordings: Annotated[Path | None, typer.Option(help="Replay the recorded replies in this file.")] = None,
-    record: Annotated[Path | None, typer.Option(help="Write the model's replies to this file.")] = None,
-    model: Annotated[str | None, typer.Option(help="Language model, in place of transformationModel.")] = None,
-    model_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that stand for each recorded reply.")] = 0.0,
-    questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
-    split: Annotated[str, typer.Option(help="The one file of judgements to use, as test; all by default.")] = "",
+    recordings: Recordings = None,
+    record: Record = None,
+    model: Model = None,
+    model_ms: ModelMs = 0.0,
+    questions: Questions = None,
+    split: Split = "",
     deep: Annotated[bool, typer.Option(help="Measure R@100 too, which asks every system once more.")] = True,
-    cache: Annotated[Path, typer.Option(help="Where index, vectors and replies are kept.")] = CACHE,
+    cache: Cache = CACHE,
     seed: Annotated[int, typer.Option(help="Of every draw and resampling.")] = 0,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="How many questions the model gets at once.")] = 8,
     report: Annotated[Path | None, typer.Option(help="Write report.md, .html and .json to this folder.")] = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,18 +41,14 @@ def demo_command(
     asked = data.first(questions) if questions else data
     example = _find_question(data, question)
     note_files({"index": index if index == _INDEX else None}, config=True)
-    answers, note = _open_model(model, recorded=recorded, record=record)
-    notes.print(note)
+    answers, origin = _open_model(model, recorded=recorded, record=record)
+    notes.print(origin)
     embedder = embedder_named("all-MiniLM-L6-v2")
-    with ExitStack() as until_walked:
-        with show_progress() as update:
-            store = until_walked.enter_context(build_index(data, index, embedder, progress=update))
-            bench = Bench(store, embedder, answers)
-
-            def advance(name: str, done: int, count: int) -> None:
-                update(f"comparing: {name}", done, count)
-
-            comparison = bench.measure(asked, chosen(USUAL), progress=advance)
+    with show_progress() as update, build_index(data, index, embedder, progress=update) as store:
+        bench = Bench(store, embedder, answers)
+        comparison = bench.measure(
+            asked, chosen(USUAL), progress=lambda name, done, count: update(f"comparing: {name}", done, count)
+        )
         walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
         as_json({**comparison.to_dict(), "model": answers.name, "example": _example_to_dict(example, walked)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,6 +12,14 @@ import typer
 
 from qtmiddleware.cli.bench import (
     COUNTED,
+    Cache,
+    Data,
+    Model,
+    ModelMs,
+    Questions,
+    Record,
+    Recordings,
+    Split,
     check_places,
     name_option_in_errors,
     require_jinja,
@@ -38,13 +45,11 @@ _MODEL: Final = ("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structu
 
 
 def tune_command(
-    data: Annotated[Path, typer.Option(help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv.")],
-    recordings: Annotated[Path | None, typer.Option(help="Recorded replies to replay; no model is asked.")] = None,
-    record: Annotated[Path | None, typer.Option(help="Keep the model's replies in this file.")] = None,
-    model: Annotated[str | None, typer.Option(help="Language model, in place of transformationModel.")] = None,
-    model_ms: Annotated[
-        float, typer.Option(min=0.0, help="Milliseconds that each recorded reply counts as having taken.")
-    ] = 0.0,
+    data: Data,
+    recordings: Recordings = None,
+    record: Record = None,
+    model: Model = None,
+    model_ms: ModelMs = 0.0,
     max_call_rate: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may call the model.")
     ] = None,
@@ -57,10 +62,10 @@ def tune_command(
     max_hurt_rate: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may do worse than raw.")
     ] = None,
-    questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
-    split: Annotated[str, typer.Option(help="The one file of judgements to use, as test; all by default.")] = "",
+    questions: Questions = None,
+    split: Split = "",
     seed: Annotated[int, typer.Option(min=0, help="Decides which questions are held out.")] = 0,
-    cache: Annotated[Path, typer.Option(help="Where the index, vectors and replies are kept.")] = CACHE,
+    cache: Cache = CACHE,
     out_file: Annotated[Path, typer.Option("--out", "-o", help="The config file to write, as JSON.")] = _OUT,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
     report: Annotated[Path | None, typer.Option(help="Folder for a report in Markdown and HTML.")] = None,
@@ -73,8 +78,6 @@ def tune_command(
         max_usd_per_thousand=max_usd_per_thousand,
         max_hurt_rate=max_hurt_rate,
     )
-    if not isfinite(model_ms):
-        raise ConfigError(f"--model-ms is {model_ms}; allowed: a finite number of at least 0", path="--model-ms")
     config = Config.load().overridden({"transformationModel": model} if model else {})
     settings = config.settings
     _check_outputs(out_file, report, force=force)
