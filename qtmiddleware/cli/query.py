@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qtmiddleware.cli.asked import Asked, ask
+from qtmiddleware.cli.asking import Outcome, ask
 from qtmiddleware.cli.console import (
     AsJson,
     ConfigFile,
@@ -66,14 +66,14 @@ def ask_command(
     if not has_model:
         loaded = loaded.overridden({"transformationType": "none"}, origin="no language model")
     settings = loaded.settings
-    results: list[Asked] = []
+    results: list[Outcome] = []
     with _open(loaded, config) as middleware:
         if not has_model:
             note(f"{NO_MODEL} Passages are shown, found by the rules alone.")
         streams = sys.stdout.isatty() and not json_output
         for text in lines(question):
             with show_pieces() as write:
-                asked = ask(
+                outcome = ask(
                     middleware,
                     text,
                     kind=settings.transformation_type,
@@ -83,19 +83,19 @@ def ask_command(
                     top_k=top_k,
                     filter=wanted,
                 )
-            results.append(asked)
+            results.append(outcome)
             if json_output:
                 continue
             if len(results) > 1:
                 say()
-            present(asked)
-            for row in explain(asked, settings) if explained else ():
+            present(outcome)
+            for row in explain(outcome, settings) if explained else ():
                 say(row)
     if json_output:
-        as_json([asked.to_dict() for asked in results])
-    if any(isinstance(asked.error, InvalidQuery) for asked in results):
+        as_json([outcome.to_dict() for outcome in results])
+    if any(isinstance(outcome.error, InvalidQuery) for outcome in results):
         raise typer.Exit(USAGE)
-    if any(asked.error is not None for asked in results) or not (has_model or no_answer):
+    if any(outcome.error is not None for outcome in results) or not (has_model or no_answer):
         raise typer.Exit(FAILED)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.cli.asked import Asked
+from qtmiddleware.cli.asking import Outcome
 from qtmiddleware.cli.show import explain, present, show_pieces
 from qtmiddleware.cli.terminal import escape_json, note, say
 from qtmiddleware.config import Config
@@ -42,7 +42,7 @@ _PROMPT: Final = "> "
 class Session:
     """Takes lines, questions and commands alike, one after the other.
 
-    *ask* asks a question (see `asked.ask`). *chat* asks each with the conversation so far. *choose* asks for a
+    *ask* asks a question (see `asking.ask`). *chat* asks each with the conversation so far. *choose* asks for a
     transformation type, given the current one, where somebody is there to be asked. *fixed* says why the type cannot be
     changed, if so. *streams* writes answers while they come and *as_json* writes a JSON object a question; all else
     goes to stderr then.
@@ -50,7 +50,7 @@ class Session:
 
     def __init__(
         self,
-        ask: Callable[..., Asked],
+        ask: Callable[..., Outcome],
         config: Config,
         kind: TransformationType,
         *,
@@ -71,7 +71,7 @@ class Session:
         self._write_line = note if as_json else say
         most = config.settings.llm.history_messages if chat else 0
         self._messages: deque[dict[str, str]] = deque(maxlen=most)
-        self._last: tuple[Asked, TransformationType] | None = None
+        self._last: tuple[Outcome, TransformationType] | None = None
 
     def take(self, line: str) -> bool:
         """Ask *line*, or do what it says where it is a command. Returns whether the session goes on."""
@@ -93,15 +93,15 @@ class Session:
         history = list(self._messages)
         self._messages.append({"role": "user", "content": question})
         with show_pieces() as write:
-            asked = self._ask(question, kind=self.kind, history=history, write=write if self._streams else None)
-        self._last = asked, self.kind
-        self.failed += asked.error is not None
-        if asked.answer is not None:
-            self._messages.append({"role": "assistant", "content": asked.answer.text})
+            outcome = self._ask(question, kind=self.kind, history=history, write=write if self._streams else None)
+        self._last = outcome, self.kind
+        self.failed += outcome.error is not None
+        if outcome.answer is not None:
+            self._messages.append({"role": "assistant", "content": outcome.answer.text})
         if self._as_json:
-            say(escape_json(json.dumps(asked.to_dict())))
+            say(escape_json(json.dumps(outcome.to_dict())))
         else:
-            present(asked)
+            present(outcome)
             say()
 
     def _choose_kind(self) -> None:
@@ -148,8 +148,8 @@ class Session:
         if self._last is None:
             note("Nothing was asked yet.")
             return
-        asked, kind = self._last
-        for row in explain(asked, self._config.overridden({"transformationType": kind}).settings):
+        outcome, kind = self._last
+        for row in explain(outcome, self._config.overridden({"transformationType": kind}).settings):
             self._write_line(row)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.cli.asked import Asked
+from qtmiddleware.cli.asking import Outcome
 from qtmiddleware.cli.console import notes
 from qtmiddleware.cli.terminal import note, say
 from qtmiddleware.config.settings import Settings
@@ -43,37 +43,37 @@ def show_pieces() -> Iterator[Callable[[str], None]]:
                 say()
 
 
-def present(asked: Asked) -> None:
+def present(outcome: Outcome) -> None:
     """Show what came of a question; what went wrong goes to stderr.
 
     Of an answer that was streamed only what stands below it is shown, and passages where there is no answer.
     """
-    answer, retrieval = asked.answer, asked.retrieval
-    if asked.error is not None:
-        what = "The answer broke off" if asked.streamed else "No answer"
-        note(f"{what}: {asked.error}" if retrieval is not None else f"qtm: {asked.error}")
-    elif answer is not None and asked.streamed not in ("", answer.text):
+    answer, retrieval = outcome.answer, outcome.retrieval
+    if outcome.error is not None:
+        what = "The answer broke off" if outcome.streamed else "No answer"
+        note(f"{what}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}")
+    elif answer is not None and outcome.streamed not in ("", answer.text):
         note("The answer broke off; one of its parts stands in for it:")
-    if answer is not None and asked.streamed != answer.text:
+    if answer is not None and outcome.streamed != answer.text:
         say(answer.text)
     if retrieval is None:
         return
-    rows = _list_sources(asked) if answer is not None else _list_passages(retrieval)
+    rows = _list_sources(outcome) if answer is not None else _list_passages(retrieval)
     for row in (*rows, *_list_variants(retrieval)):
         say(row)
-    if answer is not None and asked.passages:
-        scores = [f"[{at}] {_format_score(match.score)}" for at, match in enumerate(asked.passages, start=1)]
+    if answer is not None and outcome.passages:
+        scores = [f"[{at}] {_format_score(match.score)}" for at, match in enumerate(outcome.passages, start=1)]
         say(f"Scores: {', '.join(scores)}")
-    say(_sum_up(asked, retrieval.trace))
+    say(_sum_up(outcome, retrieval.trace))
 
 
-def explain(asked: Asked, settings: Settings) -> Iterator[str]:
-    """The lines that explain how the passages of *asked*, which was asked under *settings*, came about."""
-    found = asked.retrieval
+def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
+    """The lines that explain how the passages of *outcome*, which was asked under *settings*, came about."""
+    found = outcome.retrieval
     if found is None:
-        yield f"Nothing was retrieved: {asked.error}"
+        yield f"Nothing was retrieved: {outcome.error}"
         return
-    yield f"Question   {shorten(asked.question)}"
+    yield f"Question   {shorten(outcome.question)}"
     yield f"Gate       {_explain_gate(found.trace.decision)}"
     yield "Searched"
     for ranking in found.rankings:
@@ -87,25 +87,25 @@ def explain(asked: Asked, settings: Settings) -> Iterator[str]:
     yield "Result"
     for at, match in enumerate(found.matches, start=1):
         yield f"  {at}. {_explain_match(match)}"
-    for it in asked.degradations:
+    for it in outcome.degradations:
         yield f"Degraded   {it.stage}: {it.reason}" + (f" ({it.detail})" if it.detail else "")
     for subject, what in found.trace.notes:
         yield f"Note       {subject}: {what}"
-    for answer in asked.answer.sub_answers if asked.answer is not None else ():
+    for answer in outcome.answer.sub_answers if outcome.answer is not None else ():
         yield f"Sub-answer {shorten(answer.question, 80)}: {answer.reason or shorten(answer.text, 160)}"
     yield "Stages"
     for stage in found.trace.stages:
         how = " ".join(filter(None, ("" if stage.status == "ok" else stage.status, stage.detail)))
         yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (f"  {how}" if how else "")
     trace = found.trace
-    yield f"  {'all of it':<24} {asked.seconds * 1e3:9.1f} ms, {trace.searches} searches, {trace.llm_calls} LLM calls"
+    yield f"  {'all of it':<24} {outcome.seconds * 1e3:9.1f} ms, {trace.searches} searches, {trace.llm_calls} LLM calls"
 
 
-def _list_sources(asked: Asked) -> Iterator[str]:
+def _list_sources(outcome: Outcome) -> Iterator[str]:
     """The passages that are cited; all that the model was shown where it cited none."""
-    answer = asked.answer
+    answer = outcome.answer
     cited = {} if answer is None else dict(sorted((it.number, it.match) for it in answer.citations))
-    listed = cited or dict(enumerate(asked.passages, start=1))
+    listed = cited or dict(enumerate(outcome.passages, start=1))
     if not listed:
         return
     yield "\nSources:" if cited else "\nPassages that were read:"
@@ -136,9 +136,9 @@ def _list_variants(retrieval: Retrieval) -> Iterator[str]:
         yield f"  {label}: {shorten(text)}"
 
 
-def _sum_up(asked: Asked, trace: Trace) -> str:
+def _sum_up(outcome: Outcome, trace: Trace) -> str:
     """Time, calls, tokens, cost and what went wrong, on one line."""
-    parts = [f"{asked.seconds:.2f} s"]
+    parts = [f"{outcome.seconds:.2f} s"]
     if trace.cache_hits:
         parts.append("transformation remembered")
     if trace.llm_calls:
@@ -147,7 +147,7 @@ def _sum_up(asked: Asked, trace: Trace) -> str:
         parts.append("cost unknown" if trace.cost_usd is None else f"${trace.cost_usd:.6f}")
     else:
         parts.append("no LLM calls")
-    reasons = [f"{it.stage} {it.reason}" for it in asked.degradations]
+    reasons = [f"{it.stage} {it.reason}" for it in outcome.degradations]
     return f"({', '.join(parts)})" + (f" degraded: {'; '.join(reasons)}" if reasons else "")
 
 

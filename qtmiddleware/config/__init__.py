@@ -66,7 +66,7 @@ class Config:
         environ = os.environ if environ is None else environ
         file = environ.get("QTM_CONFIG")
         layers = [*read_environment(environ), *([read_file(file)] if file else [])]
-        return _layered(_default(), layers if source is None else [*layers, ("decorator", source)])
+        return _lay_over(_default(), layers if source is None else [*layers, ("decorator", source)])
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> Config:
@@ -75,13 +75,13 @@ class Config:
         Raises `ConfigError` where the file cannot be read or anything in it is wrong.
         """
         environ = os.environ if environ is None else environ
-        return _layered(_default(), [*read_environment(environ), read_file(path)])
+        return _lay_over(_default(), [*read_environment(environ), read_file(path)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
         """This config with *values* on top, merged key by key; raises `ConfigError`."""
         if not isinstance(values, Mapping):
             raise bad_value("config", values, "a mapping", origin)
-        return _layered(self, [(origin, values)])
+        return _lay_over(self, [(origin, values)])
 
     def to_dict(self) -> dict[str, Any]:
         """Every value by its camelCase key, in nested dicts that `json.dumps` takes and `Config.load` reads."""
@@ -152,7 +152,7 @@ def _default() -> Config:
     return Config(Settings(), dict.fromkeys(known_keys(), "default"))
 
 
-def _layered(base: Config, layers: Sequence[Layer]) -> Config:
+def _lay_over(base: Config, layers: Sequence[Layer]) -> Config:
     """*base* under *layers*, the strongest last. All layers are checked before anything is raised."""
     if not any(values for _, values in layers):
         return base
@@ -167,11 +167,11 @@ def _layered(base: Config, layers: Sequence[Layer]) -> Config:
         values = merge(values, found)
     raise_all(errors)
     settings: Settings = build_settings(Settings, values)
-    raise_all(list(_impossible(settings, origins)))
+    raise_all(list(_find_conflicts(settings, origins)))
     return Config(settings, origins)
 
 
-def _impossible(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
+def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
     """The values that are allowed each for itself and not together, and what a single limit cannot say."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
@@ -199,7 +199,7 @@ def _impossible(settings: Settings, origins: Mapping[str, str]) -> Iterator[Conf
         if host is not None and _may_hold_a_key(host):
             yield bad_value(key, host, "the host of an index, without a name, password or query", origins[key])
     if settings.cache.redis_url is not None:
-        yield from _unusable_redis(settings.cache.redis_url, origins["cache.redisUrl"])
+        yield from _check_redis(settings.cache.redis_url, origins["cache.redisUrl"])
 
 
 def _may_hold_a_key(address: str) -> bool:
@@ -207,7 +207,7 @@ def _may_hold_a_key(address: str) -> bool:
     return any(mark in address for mark in "@?#")
 
 
-def _unusable_redis(address: str, source: str) -> Iterator[ConfigError]:
+def _check_redis(address: str, source: str) -> Iterator[ConfigError]:
     from qtmiddleware.config.redis_address import ALLOWED, RedisAddress
 
     try:

@@ -98,27 +98,28 @@ def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
-    """Raise *errors*, if there are any: one as it is, several as one whose message has a line each."""
-    if not errors:
-        return
-    first = errors[0]
-    if len(errors) == 1:
-        raise first
-    lines = "\n".join(dict.fromkeys(map(str, errors)))
-    raise ConfigError(lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source)
+    """Raise *errors*, if there are any, as one whose message has a line for each."""
+    if errors:
+        first, lines = errors[0], "\n".join(dict.fromkeys(map(str, errors)))
+        raise ConfigError(lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source)
 
 
 def display(value: Any) -> str:
     """A found value, fit for a message: short, on one line, and never a secret or the inside of a container."""
     if isinstance(value, str):
-        return _HIDDEN if _is_secret(value) else _quote(value)
+        short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
+        return _HIDDEN if _is_secret(value) else json.dumps(short, ensure_ascii=not short.isprintable())
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int):
         return str(value) if abs(value) < 10**20 else "a very large number"
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else "not a finite number"
-    return _describe(value)
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "a list"
+    return f"a Python {type(value).__name__}"
 
 
 def is_secret_name(name: str) -> bool:
@@ -129,11 +130,6 @@ def is_secret_name(name: str) -> bool:
     return parts[-1] in ("key", "keys", "token") and "max" not in parts
 
 
-def _quote(value: str) -> str:
-    short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
-    return json.dumps(short, ensure_ascii=not short.isprintable())
-
-
 def _is_secret(text: str) -> bool:
     return re.search(_MAYBE_SECRET, text, re.IGNORECASE | re.VERBOSE) is not None
 
@@ -141,14 +137,6 @@ def _is_secret(text: str) -> bool:
 def _as_key(key: Any) -> str:
     text = display(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "an object"
-    if isinstance(value, list | tuple | set | frozenset):
-        return "a list"
-    return f"a Python {type(value).__name__}"
 
 
 def _hint(key: str, names: Sequence[str]) -> str:

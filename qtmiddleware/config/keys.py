@@ -116,14 +116,14 @@ def keys_by_path() -> dict[tuple[str, ...], Key]:
 
 
 @cache
-def marked(mark: Mark) -> tuple[Key, ...]:
+def keys_with(mark: Mark) -> tuple[Key, ...]:
     """Returns the options that bear *mark*, themselves or by their group."""
     return tuple(key for key in all_keys() if mark in key.marks)
 
 
 def key_of(settings: Settings, mark: Mark) -> tuple[Any, ...]:
     """Returns the values of *settings* at the options that bear *mark*, hashable."""
-    return tuple(key.read(settings) for key in marked(mark))
+    return tuple(key.read(settings) for key in keys_with(mark))
 
 
 def _walk(cls: Any, above: tuple[str, ...], marks: frozenset[Mark] = frozenset()) -> Iterator[Key]:

@@ -57,9 +57,9 @@ def settings_model() -> type[BaseModel]:
 def json_schema() -> dict[str, Any]:
     """Returns the JSON schema (draft 2020-12) of a config file, with every key's meaning, default and limits."""
     schema = settings_model().model_json_schema(by_alias=True)
-    _without_titles(schema)
+    _drop_titles(schema)
     definitions = {name: schema["$defs"][name] for name in sorted(schema["$defs"])}
-    _with_groups(Settings, schema["properties"], definitions)
+    _write_groups(Settings, schema["properties"], definitions)
     editors = {SCHEMA_KEY: {"type": "string", "description": "Where this schema is, for editors."}}
     schema |= {"properties": editors | schema["properties"], "$defs": definitions}
     return {"$schema": _DIALECT, "title": "qtmiddleware config", **schema}
@@ -87,7 +87,7 @@ def _model(cls: Any) -> type[BaseModel]:
     return create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
 
 
-def _with_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, Any]) -> None:
+def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, Any]) -> None:
     """Write the groups in one way (pydantic's differs from release to release), with their shorthands."""
     for field in fields(cls):
         if not is_dataclass(field.type):
@@ -101,16 +101,16 @@ def _with_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, An
         else:
             entry["$ref"] = place
         properties[camel(field.name)] = entry
-        _with_groups(group, definitions[group.__name__]["properties"], definitions)
+        _write_groups(group, definitions[group.__name__]["properties"], definitions)
 
 
-def _without_titles(node: Any) -> None:
+def _drop_titles(node: Any) -> None:
     """Take out the titles pydantic makes of the keys: they say nothing the keys do not."""
     if isinstance(node, dict):
         if isinstance(node.get("title"), str):
             del node["title"]
         for inner in node.values():
-            _without_titles(inner)
+            _drop_titles(inner)
 
 
 def _normalize(
@@ -128,7 +128,7 @@ def _normalize(
         name, hint = known[written].name, known[written].type
         path = (*above, name)
         if name in normalized:
-            errors.append(_twice(path, source))
+            errors.append(_double_spelling(path, source))
         elif is_dataclass(hint):
             normalized[name] = _normalize_group(value, hint, path, source, errors)
         elif path == _PROMPTS and isinstance(value, Mapping):
@@ -173,7 +173,7 @@ def _normalize_value(key: Key, value: Any) -> Any:
             return value
 
 
-def _twice(path: _Path, source: str) -> ConfigError:
+def _double_spelling(path: _Path, source: str) -> ConfigError:
     both = f"{camel(path[-1])} and {path[-1]}"
     line = f"{dotted(path)} is written twice, as {both} ({source}); allowed: one of them"
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)

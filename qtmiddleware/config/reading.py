@@ -25,7 +25,7 @@ def read_file(path: str | os.PathLike[str]) -> Layer:
     text = _read_text(name, source)
     values = _parse_toml(text, source) if name.lower().endswith(".toml") else _parse_json(text, source)
     if not isinstance(values, Mapping):
-        raise _unreadable(source, "holds no JSON object; a config file begins with { and ends with }")
+        raise _file_error(source, "holds no JSON object; a config file begins with { and ends with }")
     return source, values
 
 
@@ -69,18 +69,18 @@ def _nest(key: Key, value: Any) -> dict[str, Any]:
 
 def _read_text(name: str, source: str) -> str:
     if name.lstrip().startswith("{"):
-        raise _unreadable("config", "is the text of a config, not a path; parse it first and give the mapping")
+        raise _file_error("config", "is the text of a config, not a path; parse it first and give the mapping")
     from pathlib import Path
 
     try:
         return Path(os.path.expanduser(name)).read_text("utf-8-sig")  # noqa: PTH111 - pathlib's own fails without a home
     except FileNotFoundError:
-        raise _unreadable(source, f"does not exist (looked from {Path.cwd()})") from None
+        raise _file_error(source, f"does not exist (looked from {Path.cwd()})") from None
     except UnicodeDecodeError as error:
-        raise _unreadable(source, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+        raise _file_error(source, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _unreadable(source, f"cannot be read: {reason}") from None
+        raise _file_error(source, f"cannot be read: {reason}") from None
 
 
 def _parse_json(text: str, source: str) -> Any:
@@ -88,10 +88,10 @@ def _parse_json(text: str, source: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise _unreadable(source, f"is not JSON: {error.msg} at {where}") from None
+        raise _file_error(source, f"is not JSON: {error.msg} at {where}") from None
     except (RecursionError, ValueError):
         # Python refuses to read a number of thousands of digits.
-        raise _unreadable(source, "is nested too deeply, or holds a number that is too long") from None
+        raise _file_error(source, "is nested too deeply, or holds a number that is too long") from None
 
 
 def _parse_toml(text: str, source: str) -> Any:
@@ -100,8 +100,8 @@ def _parse_toml(text: str, source: str) -> Any:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(source, f"is not TOML: {error}") from None
+        raise _file_error(source, f"is not TOML: {error}") from None
 
 
-def _unreadable(source: str, what: str) -> ConfigError:
+def _file_error(source: str, what: str) -> ConfigError:
     return ConfigError(f"{source} {what}", source=source)

@@ -26,7 +26,7 @@ class RedisAddress:
     Raises `ConfigError`, which holds nothing of *url*, where it cannot be used or holds a user or a password.
     """
 
-    __slots__ = ("_tls", "url", "where")
+    __slots__ = ("_tls_checks", "url", "where")
 
     def __init__(self, url: str) -> None:
         if not re.match(r"(redis|rediss|unix)://", url) or not url.isprintable() or " " in url:
@@ -40,10 +40,10 @@ class RedisAddress:
             _refuse("the address of the shared cache cannot be read")
         if "@" in parts.netloc or _SECRET_OPTIONS & {name for name, _ in options}:
             _refuse(f"user and password do not belong here but into {USER_VARIABLE} and {PASSWORD_VARIABLE}")
-        if not _is_whole(parts, port) or not all(_is_option(parts.scheme, *option) for option in options):
+        if not _is_complete(parts, port) or not all(_is_option(parts.scheme, *option) for option in options):
             _refuse("the address of the shared cache cannot be used")
         self.url = url
-        self._tls = _tls(dict(options)) if parts.scheme == "rediss" else {}
+        self._tls_checks = _tls_checks(dict(options)) if parts.scheme == "rediss" else {}
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self.where = parts.path if parts.scheme == "unix" else f"{host}:{port or 6379}"
 
@@ -71,7 +71,7 @@ class RedisAddress:
                 health_check_interval=0,
                 protocol=2,
                 **({} if self.url.startswith("unix") else {"socket_keepalive": True}),
-                **self._tls,
+                **self._tls_checks,
                 **silent,
             )
             # Made and thrown away, unconnected: a mistake in the options of TLS shows here alone.
@@ -81,7 +81,7 @@ class RedisAddress:
         return redis.Redis(connection_pool=pool)
 
 
-def _is_whole(parts: SplitResult, port: int | None) -> bool:
+def _is_complete(parts: SplitResult, port: int | None) -> bool:
     if parts.fragment:
         return False
     if parts.scheme == "unix":
@@ -97,7 +97,7 @@ def _is_option(scheme: str, name: str, value: str) -> bool:
     return scheme == "rediss" and name.startswith("ssl_") and (allowed is None or value in allowed)
 
 
-def _tls(options: dict[str, str]) -> dict[str, Any]:
+def _tls_checks(options: dict[str, str]) -> dict[str, Any]:
     """The checks of a certificate that the address does not set itself; before 6.0 the client looks at no host name."""
     is_checked = options.get("ssl_cert_reqs") != "none"
     return {"ssl_cert_reqs": "required", "ssl_check_hostname": is_checked}

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qtmiddleware.config import Config, Layers
-from qtmiddleware.config.keys import key_of, marked
+from qtmiddleware.config.keys import key_of, keys_with
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import LanguageModel, Reranker
@@ -203,7 +203,7 @@ class ComponentFactory:
         own, asked = self.config.settings, config.settings
         if asked is own:
             return own
-        for key in marked("middleware"):
+        for key in keys_with("middleware"):
             if key.read(asked) != key.read(own):
                 message = f"{key.name} belongs to the whole middleware; one call cannot change it"
                 raise ConfigError(message, path=key.name, source="call")

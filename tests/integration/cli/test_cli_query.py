@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.cli.asked import ask
+from qtmiddleware.cli.asking import ask
 from qtmiddleware.cli.session import KINDS, LEAVING, Session, find_kind
 from qtmiddleware.cli.show import present
 from qtmiddleware.config import Config

@@ -14,7 +14,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Outcome:
     """What came of a *question*: an *answer*, or only a *retrieval*, or neither; *error* says why not.
 
     *seconds* is the whole time. *retrieval* is the answer's where there is one. *streamed* is what was given out of an
@@ -81,11 +81,11 @@ def ask(
     history: Sequence[Mapping[str, str]] = (),
     write: Callable[[str], None] | None = None,
     **options: Any,
-) -> Asked:
+) -> Outcome:
     """Ask the middleware's own store, with the transformation *kind*; without *answers* only for passages.
 
     *write* is given the pieces of the answer as they come. *options* are ``top_k`` and ``filter``; those that are
-    ``None`` are as configured. Raises none of this package's errors: what goes wrong is in the `Asked`.
+    ``None`` are as configured. Raises none of this package's errors: what goes wrong is in the `Outcome`.
     """
     given = {name: value for name, value in options.items() if value is not None}
     given |= {"history": list(history), "config": {"transformationType": kind}}
@@ -108,7 +108,7 @@ def ask(
                 answer = stream.answer
     except QtMiddlewareError as failure:
         error, retrieval = failure, getattr(failure, "retrieval", None)
-    return Asked(
+    return Outcome(
         question=question,
         retrieval=retrieval if answer is None else answer.retrieval,
         answer=answer,
