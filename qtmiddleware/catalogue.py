@@ -286,13 +286,7 @@ MODEL_PROVIDERS: Final = (
 
 def _find_languages() -> tuple[str, ...]:
     folder = os.path.join(os.path.dirname(__file__), "preprocessing", "lexicons")  # noqa: PTH118, PTH120
-    try:
-        names = os.listdir(folder)  # noqa: PTH208
-    except OSError:
-        # In an archive there are no folders to list; asking for resources loads much that is not needed otherwise.
-        from importlib.resources import files
-
-        names = [it.name for it in files("qtmiddleware.preprocessing").joinpath("lexicons").iterdir()]
+    names = os.listdir(folder)  # noqa: PTH208
     return tuple(sorted(name.removesuffix(".json") for name in names if len(name) == len("en.json")))
 
 

@@ -129,9 +129,6 @@ def _add_sign_before(text: str, token: Token, before: Sequence[Token]) -> Token:
 
 def _read_chunk(chunk: str, offset: int, opens: bool) -> Iterator[Token]:
     """The tokens of *chunk*, which stands at *offset*."""
-    if chunk.isalpha():
-        yield Token(_kind_of_letters(chunk), chunk, offset, offset + len(chunk), opens, False)
-        return
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         yield Token("identifier", chunk, offset, offset + len(chunk), opens, False)
         return
@@ -209,14 +206,10 @@ def _is_code(core: str) -> bool:
 
 def _kind_of_letters(core: str) -> TokenKind:
     """What a run of letters is by its capitals."""
-    if core.islower():
-        return "word"
     rest = core[1:]
-    if not rest or rest.islower() or rest == rest.lower():
+    if rest == rest.lower():
         return "word"
-    if core.isupper():
-        return "acronym"
-    if PLURAL.fullmatch(core):
+    if core.isupper() or PLURAL.fullmatch(core):
         return "acronym"
     # WHat is a slip of the shift key; CamelCase and DECnet are names, and the word lists tell HOw from PhD.
     return "word" if core[:2].isupper() and core[2:].islower() and len(core) < SHIFTED else "identifier"
