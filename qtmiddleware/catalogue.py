@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 FieldShape = Literal["line", "passage", "list"]
 """What one field of a model's reply holds: one line, one longer passage, or a list of lines."""
@@ -22,6 +22,7 @@ Guard = Literal["each", "together", "language", "terms"]
 only its language (key terms: their script, all together)."""
 
 _ROW: Final = "row"
+Row = TypeVar("Row", "TransformRow", "FusionMethod", "StoreRow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,37 +164,32 @@ class TransformRow:
     parts: tuple[str, ...] = ()
 
 
-TRANSFORMS: Final[Mapping[str, TransformRow]] = MappingProxyType(
-    {
-        row.name: row
-        for row in (
-            TransformRow(name="rewrite", label="Query rewriting (makes queries more specific)", fields=("rewrite",)),
-            TransformRow(name="stepback", label="Step-back prompting (adds a broader query)", fields=("step_back",)),
-            TransformRow(
-                name="decompose",
-                label="Sub-query decomposition (breaks complex queries into simpler ones)",
-                fields=("sub_queries",),
-            ),
-            TransformRow(
-                name="all",
-                label="Rewrite, step-back and sub-queries (a model call each)",
-                parts=("rewrite", "stepback", "decompose"),
-            ),
-            TransformRow(
-                name="combined",
-                label="Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
-                fields=("rewrite", "step_back", "sub_queries", "hyde"),
-            ),
-            TransformRow(
-                name="multi_query", label="Paraphrases (asks the same in other words)", fields=("paraphrases",)
-            ),
-            TransformRow(
-                name="hyde", label="Hypothetical passage (searches with an imagined answer)", fields=("hyde",)
-            ),
-            TransformRow(name="keywords", label="Keywords (adds words that the answer may hold)", fields=("keywords",)),
-            TransformRow(name="none", label="The rules alone (no model call before the search)"),
-        )
-    }
+def _by_name(*rows: Row) -> Mapping[str, Row]:
+    return MappingProxyType({row.name: row for row in rows})
+
+
+TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
+    TransformRow(name="rewrite", label="Query rewriting (makes queries more specific)", fields=("rewrite",)),
+    TransformRow(name="stepback", label="Step-back prompting (adds a broader query)", fields=("step_back",)),
+    TransformRow(
+        name="decompose",
+        label="Sub-query decomposition (breaks complex queries into simpler ones)",
+        fields=("sub_queries",),
+    ),
+    TransformRow(
+        name="all",
+        label="Rewrite, step-back and sub-queries (a model call each)",
+        parts=("rewrite", "stepback", "decompose"),
+    ),
+    TransformRow(
+        name="combined",
+        label="Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
+        fields=("rewrite", "step_back", "sub_queries", "hyde"),
+    ),
+    TransformRow(name="multi_query", label="Paraphrases (asks the same in other words)", fields=("paraphrases",)),
+    TransformRow(name="hyde", label="Hypothetical passage (searches with an imagined answer)", fields=("hyde",)),
+    TransformRow(name="keywords", label="Keywords (adds words that the answer may hold)", fields=("keywords",)),
+    TransformRow(name="none", label="The rules alone (no model call before the search)"),
 )
 """Every value of ``transformationType``, in the order they are numbered on the command line."""
 
@@ -219,17 +215,12 @@ class FusionMethod:
     merges: bool = True
 
 
-FUSION_METHODS: Final[Mapping[str, FusionMethod]] = MappingProxyType(
-    {
-        row.name: row
-        for row in (
-            FusionMethod(name="anchored", needs_scores=True),
-            FusionMethod(name="rrf"),
-            FusionMethod(name="weighted_rrf"),
-            FusionMethod(name="max", needs_scores=True),
-            FusionMethod(name="concat", merges=False),
-        )
-    }
+FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _by_name(
+    FusionMethod(name="anchored", needs_scores=True),
+    FusionMethod(name="rrf"),
+    FusionMethod(name="weighted_rrf"),
+    FusionMethod(name="max", needs_scores=True),
+    FusionMethod(name="concat", merges=False),
 )
 """Every value of ``fusion.method``."""
 
@@ -245,16 +236,11 @@ class StoreRow:
     keeps_files: bool = False
 
 
-STORES: Final[Mapping[str, StoreRow]] = MappingProxyType(
-    {
-        row.name: row
-        for row in (
-            StoreRow(name="sqlite", keeps_files=True),
-            StoreRow(name="lancedb", keeps_files=True),
-            StoreRow(name="pinecone"),
-            StoreRow(name="memory"),
-        )
-    }
+STORES: Final[Mapping[str, StoreRow]] = _by_name(
+    StoreRow(name="sqlite", keeps_files=True),
+    StoreRow(name="lancedb", keeps_files=True),
+    StoreRow(name="pinecone"),
+    StoreRow(name="memory"),
 )
 """Every value of ``store.kind``."""
 

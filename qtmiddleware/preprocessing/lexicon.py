@@ -193,8 +193,6 @@ def _compile(pattern: str) -> Phrase:
 
 def _drop_words(phrases: tuple[Phrase, ...], words: set[str]) -> tuple[Phrase, ...]:
     """*phrases* as they are matched where *words* must stay."""
-    if not words:
-        return phrases
     return tuple(tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in phrases)
 
 

@@ -54,7 +54,7 @@ NEW_TEXT = """\
     )
 """
 NEW_TRANSFORM = """\
-            TransformRow(name="jargon", label="Jargon (says it as the trade does)", fields=("trade_name",)),
+    TransformRow(name="jargon", label="Jargon (says it as the trade does)", fields=("trade_name",)),
 """
 
 ASKED = """
@@ -125,7 +125,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
         {
             "catalogue.py": [
                 ("    keywords: tuple[str, ...] = _text(", NEW_TEXT),
-                ('            TransformRow(name="none"', NEW_TRANSFORM),
+                ('    TransformRow(name="none"', NEW_TRANSFORM),
             ]
         },
         {"transforms/prompts/jargon.py": PROMPT_FILE},
@@ -171,7 +171,7 @@ def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fuse
 
 def test_a_fusion_method_is_a_row_and_a_function(tmp_path: Path) -> None:
     edits = {
-        "catalogue.py": [('            FusionMethod(name="concat"', '            FusionMethod(name="first_only"),\n')],
+        "catalogue.py": [('    FusionMethod(name="concat"', '    FusionMethod(name="first_only"),\n')],
         "retrieval/fusion.py": [("def merge_max(", FIRST_ONLY)],
     }
     found = run_with(tmp_path, FUSED, edits, {})
