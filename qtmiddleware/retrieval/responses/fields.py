@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, MutableMapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from qtmiddleware.errors import ResponseShapeError
@@ -19,17 +20,29 @@ ABSENT: Final = object()
 ADVICE: Final = "pass read= (response -> list of items) and write= (response, items -> response)"
 
 
-def has_field(holder: Any, name: str) -> bool:
-    """Whether *holder*, which is no mapping, declares an attribute *name*.
+def pick_fields(holder: Any, names: tuple[str, ...]) -> Sequence[str]:
+    """Returns those of *names* that *holder*, which is no mapping, declares as attributes, in their order.
 
     Never asks the object itself: OpenAPI models answer ``None`` to any name, and documents answer with the user's own
     fields.
     """
-    kind = type(holder)
+    kind: type = type(holder)
+    declared = _pick_declared(kind, names)
+    own = getattr(holder, "__dict__", None)
+    return [name for name in names if name in declared or name in own] if own else declared
+
+
+@lru_cache(maxsize=1_024)  # for every item of a response, and there are few classes of them
+def _pick_declared(kind: type, names: tuple[str, ...]) -> tuple[str, ...]:
     declared = getattr(kind, "attribute_map", None)
-    if declared is not None and isinstance(declared, Mapping):
-        return name in declared
-    return hasattr(kind, name) or name in getattr(holder, "__dict__", ())
+    if isinstance(declared, Mapping):
+        return tuple(name for name in names if name in declared)
+    return tuple(name for name in names if hasattr(kind, name))
+
+
+def has_field(holder: Any, name: str) -> bool:
+    """Whether *holder*, which is no mapping, declares an attribute *name*."""
+    return bool(pick_fields(holder, (name,)))
 
 
 Path = Sequence[str | int]

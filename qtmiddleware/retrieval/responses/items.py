@@ -17,6 +17,7 @@ from qtmiddleware.retrieval.responses.fields import (
     has_field,
     is_number,
     list_fields,
+    pick_fields,
     replace_path,
     shape_error,
 )
@@ -34,7 +35,7 @@ _TEXTS: Final = (
 _NOT_METADATA: Final = frozenset(
     (*_IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
 )
-NAMES: Final = frozenset((*_IDS, *_DOCUMENT_IDS, *_TEXTS))
+NAMES: Final = (*_IDS, *_DOCUMENT_IDS, *_TEXTS)
 _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")  # some scripts put no space between words
 
 
@@ -88,7 +89,7 @@ def find_reader(item: Any) -> ItemReader:
         _find_front_reader(item)
         return _PAIRS
     root = _OBJECTS.holder(item)
-    if any(has_field(root, name) for name in (*_IDS, *_DOCUMENT_IDS, *_TEXTS)):
+    if pick_fields(root, NAMES):
         return _DOCUMENTS if has_field(root, "page_content") else _OBJECTS
     raise shape_error(item, "neither an id nor a text was found in an item, a")
 
@@ -233,12 +234,12 @@ class _ObjectReader(ItemReader):
 
     def id(self, item: Any) -> str | None:
         root = self.holder(item)
-        name = next((name for name in (*_IDS, *_DOCUMENT_IDS) if has_field(root, name)), None)
-        return None if name is None else _to_id(getattr(root, name, None))
+        names = pick_fields(root, (*_IDS, *_DOCUMENT_IDS))
+        return _to_id(getattr(root, names[0], None)) if names else None
 
     def names_document(self, item: Any) -> bool:
         root = self.holder(item)
-        return not any(has_field(root, name) for name in _IDS) and any(has_field(root, it) for it in _DOCUMENT_IDS)
+        return not pick_fields(root, _IDS) and bool(pick_fields(root, _DOCUMENT_IDS))
 
     def namespace(self, item: Any) -> Any:
         return _get_attribute(item, "namespace")
@@ -251,7 +252,7 @@ class _ObjectReader(ItemReader):
         return [path for path in self._number_paths(item) if len(path) > 1 or not _runs_code(type(item), path[0])]
 
     def _number_paths(self, item: Any) -> list[tuple[str, ...]]:
-        names = [(name,) for name in SCORES if has_field(item, name)]
+        names = [(name,) for name in pick_fields(item, SCORES)]
         if names or not has_field(item, "metadata") or isinstance(_get_attribute(item, "metadata"), Mapping):
             return list(names)
         # Weaviate keeps the numbers in the metadata, which is an object there, and the user's fields beside it.
@@ -259,15 +260,15 @@ class _ObjectReader(ItemReader):
 
     def text(self, item: Any) -> str | None:
         root = self.holder(item)
-        texts = (_to_text(_get_attribute(root, name)) for name in _TEXTS)
+        texts = (_to_text(getattr(root, name, None)) for name in pick_fields(root, _TEXTS))
         return next((text for text in texts if text is not None), None)
 
     def metadata(self, item: Any) -> Mapping[str, Any]:
         root = self.holder(item)
-        names = [name for name in _METADATA if has_field(root, name)]
+        names = pick_fields(root, _METADATA)
         if not names:
             return {name: value for name, value in list_fields(item).items() if name not in _NOT_METADATA}
-        return next((value for name in names if isinstance(value := _get_attribute(root, name), Mapping)), {})
+        return next((value for name in names if isinstance(value := getattr(root, name, None), Mapping)), {})
 
     def holder(self, item: Any) -> Any:
         return item.node if has_field(item, "node") else item
