@@ -18,7 +18,7 @@ from qtmiddleware.protocols import LanguageModel, Prompt, Record, Reply, Store
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import transform
 from qtmiddleware.retrieval.request import Memory, Request, validate_query
-from qtmiddleware.retrieval.responses import CustomShape
+from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
@@ -287,7 +287,7 @@ class QueryMiddleware:
             self,
             lambda: self._factory,
             Memory(self._memory.cache, self._memory.sampler),
-            shape=CustomShape(read, write) if read is not None else None,
+            shape=None if read is None or write is None else Shape(read, write),
             embedder=embedder,
             options=None if options is None else dict(options),
         )

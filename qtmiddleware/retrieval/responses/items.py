@@ -42,8 +42,6 @@ _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")  # some scripts p
 class ItemReader:
     """How to read one kind of item; what a kind does not have is not overridden."""
 
-    name = "items"
-
     def id(self, item: Any) -> str | None:  # noqa: ARG002
         """The item's id, ``None`` where it has none."""
         return None
@@ -88,10 +86,9 @@ def find_reader(item: Any) -> ItemReader:
             raise shape_error(item, "neither (id, score) nor (document, score) was found in an item, a")
         _find_front_reader(item)
         return _PAIRS
-    root = _OBJECTS.holder(item)
-    if pick_fields(root, NAMES):
-        return _DOCUMENTS if has_field(root, "page_content") else _OBJECTS
-    raise shape_error(item, "neither an id nor a text was found in an item, a")
+    if not pick_fields(_OBJECTS.holder(item), NAMES):
+        raise shape_error(item, "neither an id nor a text was found in an item, a")
+    return _OBJECTS
 
 
 def read_text(item: Any, text_field: str | None) -> str | None:
@@ -150,16 +147,12 @@ def find_text(fields: Mapping[str, Any]) -> str | None:
 
 
 class _StringReader(ItemReader):
-    name = "strings"
-
     def text(self, item: str) -> str | None:
         return _to_text(item)
 
 
 class _IdOrTextReader(ItemReader):
     """What stands before the score in a pair: a text where it reads like one, an id otherwise."""
-
-    name = "ids or texts"
 
     def id(self, item: Any) -> str | None:
         return None if self.text(item) else _to_id(item)
@@ -169,8 +162,6 @@ class _IdOrTextReader(ItemReader):
 
 
 class _MappingReader(ItemReader):
-    name = "dicts"
-
     def id(self, item: Mapping[str, Any]) -> str | None:
         own = _get_first(item, _IDS)
         return _to_id(_get_first(item, _DOCUMENT_IDS) if own is None else own)
@@ -200,8 +191,6 @@ class _MappingReader(ItemReader):
 class _PairReader(ItemReader):
     """An (id, score) or (document, score) pair, or (id, score, metadata): what stands in front has the rest."""
 
-    name = "pairs"
-
     def id(self, item: Sequence[Any]) -> str | None:
         return _find_front_reader(item).id(item[0])
 
@@ -229,8 +218,6 @@ class _PairReader(ItemReader):
 
 class _ObjectReader(ItemReader):
     """An object with attributes; a LlamaIndex node is read inside its wrapper."""
-
-    name = "objects"
 
     def id(self, item: Any) -> str | None:
         root = self.holder(item)
@@ -274,16 +261,11 @@ class _ObjectReader(ItemReader):
         return item.node if has_field(item, "node") else item
 
 
-class _DocumentReader(_ObjectReader):
-    name = "documents"
-
-
 _STRINGS: Final = _StringReader()
 _IDS_OR_TEXTS: Final = _IdOrTextReader()
 _MAPPINGS: Final = _MappingReader()
 _PAIRS: Final = _PairReader()
 _OBJECTS: Final = _ObjectReader()
-_DOCUMENTS: Final = _DocumentReader()
 
 
 def _is_pair(item: Sequence[Any]) -> bool:

@@ -42,9 +42,9 @@ def info(response: Any) -> Any:
     return getattr(response, "response_info", None) or getattr(response, "_response_info", None)
 
 
-def told(shape: Any, response: Any, item: Any) -> Any:
+def told(response: Any, item: Any) -> Any:
     """What *item* is, apart from its score."""
-    return build_keys(shape, response, [item]), find_reader(item).metadata(item), read_text(item, None)
+    return build_keys(response, [item]), find_reader(item).metadata(item), read_text(item, None)
 
 
 def report(response: Any) -> dict[str, Any]:
@@ -57,9 +57,7 @@ def report(response: Any) -> dict[str, Any]:
     by_attribute, by_subscript = listed(rebuilt)
     anew = [rescore(item, 0.125) for item in items]
     return {
-        "shape": shape.name,
-        "namespace": shape.namespace(response),
-        "keys": build_keys(shape, response, items),
+        "keys": build_keys(response, items),
         "scores": [find_reader(item).score(item) for item in items],
         "metadata": [dict(find_reader(item).metadata(item)) for item in items],
         "texts": [read_text(item, None) for item in items],
@@ -72,8 +70,8 @@ def report(response: Any) -> dict[str, Any]:
         "same_rest": {**plain(rebuilt), "matches": 0, "result": 0} == {**before, "matches": 0, "result": 0},
         "whole_again": plain(shape.rebuild(response, items)) == before,
         "rescored": all(find_reader(it).score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
-        "same_but_score": [told(shape, response, it) for it in anew] == [told(shape, response, it) for it in items],
-        "keys_of_rebuilt": build_keys(shape, rebuilt, shape.items(rebuilt)),
+        "same_but_score": [told(response, it) for it in anew] == [told(response, it) for it in items],
+        "keys_of_rebuilt": build_keys(rebuilt, shape.items(rebuilt)),
     }
 
 

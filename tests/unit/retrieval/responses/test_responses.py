@@ -22,15 +22,16 @@ from pydantic import BaseModel, ConfigDict
 
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
-    CustomShape,
     Shape,
     build_keys,
     find_reader,
     find_shape,
+    read_response,
     read_text,
     wait_for_response,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
+from qtmiddleware.types import Variant
 from tests.support.shapes_world import LangChainDocument, NodeWithScore, QdrantPoint, TextNode
 
 
@@ -113,10 +114,9 @@ ELASTIC = [{"_id": i, "_score": s, "_source": {"passage": t}} for i, s, t in ROW
 POINTS = [QdrantPoint(id=i, score=s, payload={"content": t}) for i, s, t in ROWS]
 
 SHAPES: list[Any] = [
-    (QueryResponse(matches=vectors(), namespace="ns"), "query response", "ns", IDS, SCORES, TEXTS),
+    (QueryResponse(matches=vectors(), namespace="ns"), "ns", IDS, SCORES, TEXTS),
     (
         SearchRecordsResponse(result=SearchResult(hits=HITS), usage=SearchUsage(read_units=6)),
-        "search response",
         DEFAULT,
         IDS,
         SCORES,
@@ -126,7 +126,6 @@ SHAPES: list[Any] = [
         SearchDocumentsResponse(
             matches=[PineconeDocument({"_id": i, "_score": s, "text": t}) for i, s, t in ROWS], namespace="ns"
         ),
-        "query response",
         "ns",
         IDS,
         SCORES,
@@ -134,34 +133,32 @@ SHAPES: list[Any] = [
     ),
     (
         {"matches": DICTS, "namespace": "", "usage": {"readUnits": 6}},
-        "query response",
         DEFAULT,
         IDS,
         SCORES,
         TEXTS,
     ),
-    ({"matches": vectors(), "namespace": "ns"}, "query response", "ns", IDS, SCORES, TEXTS),
-    ({"result": {"hits": RAW_HITS, "more": 1}, "usage": {}}, "search response", DEFAULT, IDS, SCORES, TEXTS),
-    ({"hits": {"hits": ELASTIC, "total": 3}, "took": 1}, "search hits", DEFAULT, IDS, SCORES, TEXTS),
-    ({"documents": DOCUMENTS, "other": 1}, "documents", DEFAULT, IDS, NONE, TEXTS),
-    ({"documents": TEXTS}, "documents", DEFAULT, NONE, NONE, TEXTS),
-    ({"results": tuple(DICTS)}, "results", DEFAULT, IDS, SCORES, TEXTS),
-    (OrderedDict(matches=DICTS, namespace="ns"), "query response", "ns", IDS, SCORES, TEXTS),
-    (UserDict(matches=DICTS, namespace="ns"), "query response", "ns", IDS, SCORES, TEXTS),
-    (FrozenResponse(matches=tuple(vectors())), "query response", "ns", IDS, SCORES, TEXTS),
-    (InitlessResponse(matches=vectors()), "query response", DEFAULT, IDS, SCORES, TEXTS),
-    (NamedResponse(documents=DOCUMENTS, total=3), "documents", DEFAULT, IDS, NONE, TEXTS),
-    (PydanticResponse(results=POINTS), "results", DEFAULT, IDS, SCORES, TEXTS),
-    (PlainResponse(POINTS), "points", DEFAULT, IDS, SCORES, TEXTS),
-    (SimpleNamespace(matches=DICTS, namespace=None), "query response", DEFAULT, IDS, SCORES, TEXTS),
-    (vectors(), "list of objects", DEFAULT, IDS, SCORES, TEXTS),
-    (tuple(vectors()), "list of objects", DEFAULT, IDS, SCORES, TEXTS),
-    (HITS, "list of objects", DEFAULT, IDS, SCORES, TEXTS),
-    (DICTS, "list of dicts", DEFAULT, IDS, SCORES, TEXTS),
-    (PACKED, "list of dicts", DEFAULT, IDS, SCORES, TEXTS),
+    ({"matches": vectors(), "namespace": "ns"}, "ns", IDS, SCORES, TEXTS),
+    ({"result": {"hits": RAW_HITS, "more": 1}, "usage": {}}, DEFAULT, IDS, SCORES, TEXTS),
+    ({"hits": {"hits": ELASTIC, "total": 3}, "took": 1}, DEFAULT, IDS, SCORES, TEXTS),
+    ({"documents": DOCUMENTS, "other": 1}, DEFAULT, IDS, NONE, TEXTS),
+    ({"documents": TEXTS}, DEFAULT, NONE, NONE, TEXTS),
+    ({"results": tuple(DICTS)}, DEFAULT, IDS, SCORES, TEXTS),
+    (OrderedDict(matches=DICTS, namespace="ns"), "ns", IDS, SCORES, TEXTS),
+    (UserDict(matches=DICTS, namespace="ns"), "ns", IDS, SCORES, TEXTS),
+    (FrozenResponse(matches=tuple(vectors())), "ns", IDS, SCORES, TEXTS),
+    (InitlessResponse(matches=vectors()), DEFAULT, IDS, SCORES, TEXTS),
+    (NamedResponse(documents=DOCUMENTS, total=3), DEFAULT, IDS, NONE, TEXTS),
+    (PydanticResponse(results=POINTS), DEFAULT, IDS, SCORES, TEXTS),
+    (PlainResponse(POINTS), DEFAULT, IDS, SCORES, TEXTS),
+    (SimpleNamespace(matches=DICTS, namespace=None), DEFAULT, IDS, SCORES, TEXTS),
+    (vectors(), DEFAULT, IDS, SCORES, TEXTS),
+    (tuple(vectors()), DEFAULT, IDS, SCORES, TEXTS),
+    (HITS, DEFAULT, IDS, SCORES, TEXTS),
+    (DICTS, DEFAULT, IDS, SCORES, TEXTS),
+    (PACKED, DEFAULT, IDS, SCORES, TEXTS),
     (
         [{"id_": i, "score_": s, "content": t} for i, s, t in ROWS],
-        "list of dicts",
         DEFAULT,
         IDS,
         SCORES,
@@ -169,36 +166,33 @@ SHAPES: list[Any] = [
     ),
     (
         [{"document_id": i, "similarity": s, "chunk": t} for i, s, t in ROWS],
-        "list of dicts",
         DEFAULT,
         IDS,
         SCORES,
         TEXTS,
     ),
-    ([(i, s) for i, s, _ in ROWS], "list of pairs", DEFAULT, IDS, SCORES, NONE),
-    ([[i, s] for i, s, _ in ROWS], "list of pairs", DEFAULT, IDS, SCORES, NONE),
-    ([(i, s, {"text": t}) for i, s, t in ROWS], "list of pairs", DEFAULT, IDS, SCORES, TEXTS),
-    (list(zip(DOCUMENTS, SCORES, strict=True)), "list of pairs", DEFAULT, IDS, SCORES, TEXTS),
-    (DOCUMENTS, "list of documents", DEFAULT, IDS, NONE, TEXTS),
-    ([LangChainDocument(page_content=t) for t in TEXTS], "list of documents", DEFAULT, NONE, NONE, TEXTS),
-    (NODES, "list of objects", DEFAULT, IDS, SCORES, TEXTS),
-    ([HaystackDocument(i, t, {}, s) for i, s, t in ROWS], "list of objects", DEFAULT, IDS, SCORES, TEXTS),
+    ([(i, s) for i, s, _ in ROWS], DEFAULT, IDS, SCORES, NONE),
+    ([[i, s] for i, s, _ in ROWS], DEFAULT, IDS, SCORES, NONE),
+    ([(i, s, {"text": t}) for i, s, t in ROWS], DEFAULT, IDS, SCORES, TEXTS),
+    (list(zip(DOCUMENTS, SCORES, strict=True)), DEFAULT, IDS, SCORES, TEXTS),
+    (DOCUMENTS, DEFAULT, IDS, NONE, TEXTS),
+    ([LangChainDocument(page_content=t) for t in TEXTS], DEFAULT, NONE, NONE, TEXTS),
+    (NODES, DEFAULT, IDS, SCORES, TEXTS),
+    ([HaystackDocument(i, t, {}, s) for i, s, t in ROWS], DEFAULT, IDS, SCORES, TEXTS),
     (
         [Passage(n, t, 0.5) for n, t in enumerate(TEXTS)],
-        "list of objects",
         DEFAULT,
         [*"012"],
         [0.5] * 3,
         TEXTS,
     ),
-    ([Row(i, t, s) for i, s, t in ROWS], "list of objects", DEFAULT, IDS, SCORES, TEXTS),
-    ([(f"the {t}", s) for _, s, t in ROWS], "list of pairs", DEFAULT, NONE, SCORES, [f"the {t}" for t in TEXTS]),
-    ({"objects": DICTS, "took": 1}, "objects", DEFAULT, IDS, SCORES, TEXTS),
-    (TEXTS, "list of strings", DEFAULT, NONE, NONE, TEXTS),
-    (deque(TEXTS), "list of strings", DEFAULT, NONE, NONE, TEXTS),
+    ([Row(i, t, s) for i, s, t in ROWS], DEFAULT, IDS, SCORES, TEXTS),
+    ([(f"the {t}", s) for _, s, t in ROWS], DEFAULT, NONE, SCORES, [f"the {t}" for t in TEXTS]),
+    ({"objects": DICTS, "took": 1}, DEFAULT, IDS, SCORES, TEXTS),
+    (TEXTS, DEFAULT, NONE, NONE, TEXTS),
+    (deque(TEXTS), DEFAULT, NONE, NONE, TEXTS),
     (
         [DICTS[0], *vectors()[1:2], (*ROWS[2][:2], {"text": "third"})],
-        "list of dicts",
         DEFAULT,
         IDS,
         SCORES,
@@ -207,14 +201,13 @@ SHAPES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("response", "name", "namespace", "ids", "scores", "texts"), SHAPES)
+@pytest.mark.parametrize(("response", "namespace", "ids", "scores", "texts"), SHAPES)
 def test_every_known_shape_is_read(
-    response: Any, name: str, namespace: str, ids: list[Any], scores: list[Any], texts: list[Any]
+    response: Any, namespace: str, ids: list[Any], scores: list[Any], texts: list[Any]
 ) -> None:
     shape = find_shape(response)
     items = shape.items(response)
-    assert shape.name == name
-    assert shape.namespace(response) == namespace
+    assert {space for space, _ in build_keys(response, items)} == {namespace}
     assert [find_reader(item).id(item) for item in items] == ids
     assert [find_reader(item).score(item) for item in items] == scores
     assert [read_text(item, None) for item in items] == texts
@@ -264,14 +257,13 @@ def test_a_read_only_mapping_comes_back_as_a_dict() -> None:
 def test_an_empty_response_is_no_error_and_stays_what_it_was(response: Any) -> None:
     shape = find_shape(response)
     assert len(shape.items(response)) == 0
-    assert build_keys(shape, response, shape.items(response)) == []
+    assert build_keys(response, shape.items(response)) == []
     assert type(shape.rebuild(response, [])) is type(response)
 
 
 def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
     shape = find_shape(None)
     assert shape.items(None) == ()
-    assert shape.namespace(None) == DEFAULT
     assert shape.rebuild(None, ()) is None
     assert shape.rebuild(None, DICTS) == DICTS
 
@@ -362,9 +354,9 @@ def test_a_number_of_another_library_is_a_score() -> None:
 @pytest.mark.parametrize(("namespace", "expected"), [("", DEFAULT), (None, DEFAULT), ("n", "n")])
 def test_the_default_namespace_has_one_name(namespace: Any, expected: str) -> None:
     response = {"matches": [{"id": "a", "score": 1.0}], "namespace": namespace}
-    assert build_keys(find_shape(response), response, response["matches"]) == [(expected, "a")]
+    assert build_keys(response, response["matches"]) == [(expected, "a")]
     own = [{"id": "a", "namespace": namespace}]
-    assert build_keys(find_shape(own), own, own) == [(expected, "a")]
+    assert build_keys(own, own) == [(expected, "a")]
 
 
 def test_an_items_own_namespace_goes_before_the_responses() -> None:
@@ -372,17 +364,17 @@ def test_an_items_own_namespace_goes_before_the_responses() -> None:
         "matches": [{"id": "a", "namespace": "x"}, {"id": "a", "namespace": "y"}, {"id": "a"}],
         "namespace": "z",
     }
-    assert build_keys(find_shape(response), response, response["matches"]) == [("x", "a"), ("y", "a"), ("z", "a")]
+    assert build_keys(response, response["matches"]) == [("x", "a"), ("y", "a"), ("z", "a")]
 
 
 def test_the_same_text_under_two_ids_is_two_passages() -> None:
     response = [{"id": "a", "text": "same"}, {"id": "b", "text": "same"}]
-    assert build_keys(find_shape(response), response, response) == [(DEFAULT, "a"), (DEFAULT, "b")]
+    assert build_keys(response, response) == [(DEFAULT, "a"), (DEFAULT, "b")]
 
 
 def test_the_text_stands_in_only_where_there_is_no_id() -> None:
     response = [LangChainDocument(page_content="t"), LangChainDocument(page_content="t", id="a"), "t"]
-    assert build_keys(find_shape(response), response, response) == [
+    assert build_keys(response, response) == [
         (DEFAULT, "\0t"),
         (DEFAULT, "a"),
         (DEFAULT, "\0t"),
@@ -391,23 +383,22 @@ def test_the_text_stands_in_only_where_there_is_no_id() -> None:
 
 def test_items_without_id_and_text_are_one_passage_only_where_they_are_equal() -> None:
     response = [{"title": "x"}, {"title": "y"}, {"title": "x"}, {"id": "", "title": "x"}]
-    first, second, third, fourth = build_keys(find_shape(response), response, response)
+    first, second, third, fourth = build_keys(response, response)
     assert first == third
     assert len({first, second, fourth}) == 3
 
 
 def test_a_passage_without_id_and_text_is_the_same_whatever_its_score() -> None:
     response = [{"title": "x", "score": 0.5}, {"title": "x", "score": 0.25}, {"title": "y", "score": 0.5}]
-    first, second, third = build_keys(find_shape(response), response, response)
+    first, second, third = build_keys(response, response)
     assert first == second != third
 
 
 @pytest.mark.parametrize("make", [dict, SimpleNamespace])
 def test_chunks_that_share_their_documents_id_stay_apart(make: Any) -> None:
     response = [make(document_id="d", text="one"), make(document_id="d", text="two"), make(document_id="e", text="one")]
-    shape = find_shape(response)
     assert find_reader(response[0]).id(response[0]) == "d"
-    assert [key for _, key in build_keys(shape, response, response)] == ["d\0one", "d\0two", "e\0one"]
+    assert [key for _, key in build_keys(response, response)] == ["d\0one", "d\0two", "e\0one"]
 
 
 def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_own() -> None:
@@ -423,16 +414,15 @@ def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_o
 
 def test_an_id_that_is_a_number_is_an_id() -> None:
     response = [{"id": 0}, {"id": 7}, (7, 0.5)]
-    assert [key for _, key in build_keys(find_shape(response), response, response)] == ["0", "7", "7"]
+    assert [key for _, key in build_keys(response, response)] == ["0", "7", "7"]
 
 
 def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
     metadata = {"score": "x", "query": "y", "id": 3, "namespace": "z", "metadata": {"deep": [1]}}
     for item in (ScoredVector(id="a", score=0.5, metadata=metadata), {"id": "a", "score": 0.5, "metadata": metadata}):
-        shape = find_shape([item])
         assert find_reader(item).metadata(item) is metadata
         assert (find_reader(item).id(item), find_reader(item).score(item)) == ("a", 0.5)
-        assert build_keys(shape, [item], [item]) == [(DEFAULT, "a")]
+        assert build_keys([item], [item]) == [(DEFAULT, "a")]
 
 
 @pytest.mark.parametrize(
@@ -488,17 +478,17 @@ def test_the_text_is_found_under_the_named_field_or_the_usual_names(item: Any, t
 
 
 def test_a_custom_shape_needs_two_small_functions() -> None:
-    shape: Shape = CustomShape(lambda r: r["deep"]["found"], lambda r, items: {**r, "deep": {"found": list(items)}})
+    shape: Shape = Shape(lambda r: r["deep"]["found"], lambda r, items: {**r, "deep": {"found": list(items)}})
     response = {"deep": {"found": [("a", 0.5), ("b", 0.25)]}, "namespace": "ns", "kept": 1}
     items = shape.items(response)
-    assert build_keys(shape, response, items) == [("ns", "a"), ("ns", "b")]
+    assert build_keys(response, items) == [("ns", "a"), ("ns", "b")]
     assert [find_reader(item).score(item) for item in items] == [0.5, 0.25]
     assert shape.rebuild(response, items[1:]) == {"deep": {"found": [("b", 0.25)]}, "namespace": "ns", "kept": 1}
 
 
 def test_a_custom_read_that_gives_no_list_is_named() -> None:
     with pytest.raises(ResponseShapeError, match="read= must return a list"):
-        CustomShape(lambda r: iter(r), lambda r, items: items).items([])
+        read_response(Variant("original", "q"), [], Shape(iter, lambda r, items: items))
 
 
 def test_what_a_thread_pool_or_a_future_holds_is_waited_for() -> None:
@@ -560,7 +550,7 @@ def test_any_list_of_dicts_is_read_without_error_and_rebuilt_as_it_was(found: li
     before = copy.deepcopy(response)
     shape = find_shape(response)
     read = shape.items(response)
-    keys = build_keys(shape, response, read)
+    keys = build_keys(response, read)
     assert len(keys) == len(found)
     assert all(isinstance(part, str) and part for key in keys for part in key)
     for item in read:

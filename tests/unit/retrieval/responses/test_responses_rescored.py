@@ -171,7 +171,6 @@ def test_a_rescored_item_is_a_copy_of_its_own_type_with_that_score_and_all_else(
     kind: str, name: str, text: str, old: float, new: float
 ) -> None:
     item, wanted = KINDS[kind](name, text, old), KINDS[kind](name, text, new)
-    shape = find_shape([item])
     before = copy.deepcopy(data(item))
     made = rescore(item, new)
     assert type(made) is type(item)
@@ -183,7 +182,7 @@ def test_a_rescored_item_is_a_copy_of_its_own_type_with_that_score_and_all_else(
         assert find_reader(item).score(item) == old
         assert find_reader(made).score(made) == new
         assert data(made) == data(wanted)
-        assert build_keys(shape, [made], [made]) == build_keys(shape, [item], [item])
+        assert build_keys([made], [made]) == build_keys([item], [item])
 
 
 def test_a_number_that_is_not_finite_is_replaced() -> None:
@@ -301,7 +300,7 @@ def read(shape: Any, response: Any) -> list[Any]:
     """Each item's key, score and text."""
     items = shape.items(response)
     scores = [find_reader(item).score(item) for item in items]
-    return list(zip(build_keys(shape, response, items), scores, [read_text(it, None) for it in items], strict=True))
+    return list(zip(build_keys(response, items), scores, [read_text(it, None) for it in items], strict=True))
 
 
 @given(st.data(), st.sampled_from(sorted(RESPONSES)), st.lists(st.tuples(names, texts, numbers), max_size=6))
