@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from math import log, sqrt
 from operator import add
 from typing import Final
@@ -34,6 +34,8 @@ _UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\
 
 WeightedKeywords = Sequence[tuple[str, float]]
 """The keywords of several queries, each with its weight."""
+TermCounts = Sequence[tuple[Counter[str], int]]
+"""Of each text how often each term stands in it, and how many words it has."""
 
 
 def weigh_by_keywords(
@@ -85,9 +87,9 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text matches. The worst text has 0, the best
     usually about 1, and more where the words single out a few.
     """
-    queries = [(_find_terms(words), weight) for words, weight in keywords if weight > 0]
-    counts = _TermCounts(texts, frozenset[str]().union(*(terms for terms, _ in queries)))
-    matching = [(scores, weight) for terms, weight in queries if (scores := counts.score(terms)) is not None]
+    queries = [(find_terms(words), weight) for words, weight in keywords if weight > 0]
+    counted = count_terms(texts, frozenset[str]().union(*(terms for terms, _ in queries)))
+    matching = [(scores, weight) for terms, weight in queries if (scores := score_bm25(terms, counted)) is not None]
     if not matching:
         return None
     largest = max(weight for _, weight in matching)
@@ -99,58 +101,45 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     return evidence
 
 
-def score_bm25(keywords: str, texts: Sequence[str | None]) -> list[float] | None:
-    """Returns the BM25 score of each text, 0 where there is no text; ``None`` where no text holds a keyword.
+def find_terms(keywords: str) -> frozenset[str]:
+    """Returns the words of the *keywords* as they are compared."""
+    return frozenset(map(strip_plural, _split_words(keywords)))
+
+
+def count_terms(texts: Sequence[str | None], wanted: Set[str]) -> TermCounts:
+    """Returns for each text how often each of the *wanted* terms stands in it, and how many words it has."""
+    # A character of an unspaced script that is asked for alone stands in no list of pairs.
+    single = {term for term in wanted if len(term) == 1 and _UNSPACED.match(term)}
+    forms = {form: term for term in wanted - single for form in (term, term + "s") if strip_plural(form) == term}
+    counted = []
+    for text in texts:
+        words = _split_words(text or "")
+        counts = Counter([forms[word] for word in words if word in forms])
+        counts.update({sign: count for sign in single if (count := (text or "").count(sign))})
+        counted.append((counts, len(words)))
+    return counted
+
+
+def score_bm25(terms: Set[str], counted: TermCounts) -> list[float] | None:
+    """Returns the BM25 score of each text for *terms*; ``None`` where no text holds any of them.
 
     score = sum over terms of idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
     """
-    terms = _find_terms(keywords)
-    return _TermCounts(texts, terms).score(terms)
-
-
-class _TermCounts:
-    """The *wanted* terms counted in all texts, once for every query that wants some of them."""
-
-    def __init__(self, texts: Sequence[str | None], wanted: Set[str]) -> None:
-        # A character of an unspaced script that is asked for alone stands in no list of pairs.
-        single = {term for term in wanted if len(term) == 1 and _UNSPACED.match(term)}
-        forms = {form: term for term in wanted - single for form in (term, term + "s") if strip_plural(form) == term}
-        self._counts = [_count_terms(text or "", forms, single) for text in texts]
-        self._document_frequency = Counter(term for counts, _ in self._counts for term in counts)
-        self._mean_length = sum(length for _, length in self._counts) / len(texts) if texts else 0.0
-
-    def score(self, terms: Set[str]) -> list[float] | None:
-        """The BM25 score of each text for *terms*; ``None`` where no text holds any of them."""
-        size = len(self._counts)
-        idf = {
-            term: log(1.0 + (size - df + 0.5) / (df + 0.5))
-            for term, df in self._document_frequency.items()
-            if term in terms
-        }
-        if not idf:
-            return None
-        return [
-            sum(
-                idf[term] * tf * (K1 + 1.0) / (tf + K1 * (1.0 - B + B * length / self._mean_length))
-                for term, tf in counts.items()
-                if term in idf
-            )
-            for counts, length in self._counts
-        ]
-
-
-def _count_terms(text: str, forms: Mapping[str, str], signs: Set[str]) -> tuple[Counter[str], int]:
-    """How often each term, in any of its *forms*, and each of the *signs* stands in *text*, and its number of words."""
-    words = _split_words(text)
-    counts = Counter([forms[word] for word in words if word in forms])
-    counts.update({sign: count for sign in signs if (count := text.count(sign))})
-    return counts, len(words)
-
-
-def _find_terms(keywords: str) -> frozenset[str]:
-    """The words of the *keywords* as they are compared."""
-    return frozenset(map(strip_plural, _split_words(keywords)))
+    size = len(counted)
+    frequencies = Counter(term for counts, _ in counted for term in counts if term in terms)
+    if not frequencies:
+        return None
+    idf = {term: log(1.0 + (size - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()}
+    mean_length = sum(length for _, length in counted) / size
+    return [
+        sum(
+            idf[term] * tf * (K1 + 1.0) / (tf + K1 * (1.0 - B + B * length / mean_length))
+            for term, tf in counts.items()
+            if term in idf
+        )
+        for counts, length in counted
+    ]
 
 
 def _split_words(text: str) -> list[str]:

@@ -218,7 +218,7 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
 
 def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
     """The columns by name, and whether each lies inside a list of its own."""
-    first = next(column for name in _LEADING if is_list(column := response.get(name)))
+    first = next(it for name in _LEADING if is_list(it := response.get(name)))
     is_nested = len(first) > 0 and is_list(first[0])
     if is_nested and len(first) > 1:
         raise shape_error(response, "the results of several queries were found in a")

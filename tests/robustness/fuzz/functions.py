@@ -23,7 +23,7 @@ from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.providers.stores.passages import index_text, query_words
 from qtmiddleware.rag.answering.reading import AnswerReader
 from qtmiddleware.rag.chunking import cut_into_chunks
-from qtmiddleware.retrieval.keyword_evidence import score_bm25
+from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
 from qtmiddleware.transforms.json_reading import find_json
 from qtmiddleware.transforms.parsing import strip_thoughts
@@ -127,7 +127,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "faults of a question": _quietly(lambda text: find_fault(text[:300], text[:2_000], text)),
     "faults of a check": _quietly(lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)),
     "is_prose": _quietly(is_prose),
-    "score_bm25": _quietly(lambda text: score_bm25(text, [text, "a"])),
+    "score_by_keywords": _quietly(lambda text: score_by_keywords([(text, 1.0)], [text, "a"])),
     "query_words": _quietly(query_words),
     "index_text": _quietly(lambda text: index_text(text, "{}")),
     "chunks": _quietly(_chunked),
