@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, repeat
-from math import isfinite
 from operator import attrgetter
 from typing import Any, Final
 
@@ -31,36 +30,46 @@ from qtmiddleware.retrieval.responses import read_text
 from qtmiddleware.types import Key, Ranking
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """One list made of several, best first, as columns of one length.
+@dataclass(slots=True, eq=False)
+class FusedItem:
+    """One passage of several lists, the *item* as the first of them holds it.
 
-    *scores* are higher-is-better whatever the backend's direction. *sources* holds, as bits, the positions of the
-    rankings that found each passage. *method* is the one that was really used. *spread* is how far apart such scores
-    usually lie, ``None`` where they are not the backend's.
+    *score* is higher-is-better whatever the backend's direction. *sources* holds, as bits, the positions of the
+    rankings that found the passage.
     """
 
-    keys: Sequence[Key]
-    scores: Sequence[float]
-    items: Sequence[Any] = field(repr=False)
-    sources: Sequence[int]
+    key: Key
+    item: Any = field(repr=False)
+    score: float
+    sources: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """One list made of several, best first.
+
+    *method* is the one that was really used. *spread* is how far apart such scores usually lie, ``None`` where they are
+    not the backend's.
+    """
+
+    items: Sequence[FusedItem]
     method: str
     spread: float | None = None
+
+    @property
+    def keys(self) -> list[Key]:
+        """What makes each passage one of its own."""
+        return [it.key for it in self.items]
+
+    @property
+    def scores(self) -> list[float]:
+        """What each passage is worth, higher is better."""
+        return [it.score for it in self.items]
 
     @property
     def is_merged(self) -> bool:
         """Whether each passage is there once; with ``concat`` every list stands as it was."""
         return FUSION_METHODS[self.method].merges
-
-    def reorder(self, order: Sequence[int], scores: Sequence[float]) -> Fused:
-        """Returns the passages at the positions *order*, with new *scores*."""
-        return Fused(
-            keys=[self.keys[i] for i in order],
-            scores=scores,
-            items=[self.items[i] for i in order],
-            sources=[self.sources[i] for i in order],
-            method=self.method,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +138,8 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
 
 # --- what scores say ----------------------------------------------------------------------------------------------
 
-_NO_SPREAD: Final = 1e-100  # the share of the mean spread below which a list has none
 WHOLE_TO_TAIL: Final = 2.65
 MOST_SPREADS: Final = 4.0
-_NO_RANK: Final = 1 << 40  # where the ranks of a list of weight 0 begin
 
 
 def find_direction(rankings: Sequence[Ranking]) -> int:
@@ -147,7 +154,7 @@ def find_direction(rankings: Sequence[Ranking]) -> int:
 
 
 def has_scores(rankings: Iterable[Ranking]) -> bool:
-    """Whether every list has usable numbers: none missing or beyond all measure, and in the order of the list.
+    """Whether every list has usable numbers: none missing, and in the order of the list.
 
     A function that reranks and returns the scores of its first search has an order that these scores would undo.
     """
@@ -155,16 +162,9 @@ def has_scores(rankings: Iterable[Ranking]) -> bool:
 
 
 def _is_usable(scores: Sequence[float | None]) -> bool:
-    try:
-        numbers = [float(score) for score in scores if score is not None]
-    except OverflowError:
-        return False
-    if len(numbers) < len(scores) or not all(map(isfinite, numbers)):
-        return False
-    # What overflows when it is added up cannot be fused.
-    has_room = isfinite(4.0 * len(numbers) * max(map(abs, numbers), default=0.0))
+    numbers = [score for score in scores if score is not None]
     falls = not numbers or numbers[0] >= numbers[-1]
-    return has_room and numbers == sorted(numbers, reverse=falls)
+    return len(numbers) == len(scores) and numbers == sorted(numbers, reverse=falls)
 
 
 def measure_spread(scores: Sequence[float]) -> float:
@@ -217,7 +217,7 @@ def sum_weighted(rankings: Sequence[Ranking], method: str = "weighted", *, rrf_k
         gains = [[it.variant.weight * worth for worth in _min_max(it.scores)] for it in rankings]  # type: ignore[arg-type]
     else:
         gains = [_reciprocal_ranks(it, it.variant.weight, rrf_k) for it in rankings]
-    sums = [(key, round(entry.score, 12)) for key, entry in _add_up(rankings, gains).items()]
+    sums = [(key, round(it.score, 12)) for key, it in _add_up(rankings, gains).items()]
     return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -229,17 +229,13 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
     weights = [sign * ranking.variant.weight / whole if ranking.keys else 0.0 for ranking in rankings]
     spreads = list(map(measure_spread, lists))
     mean = _weighted_mean_spread(rankings, spreads)
-    stretches = [
-        weight * mean / spread if spread > _NO_SPREAD * mean else weight
-        for weight, spread in zip(weights, spreads, strict=True)
-    ]
     gains = [
-        [stretch * (score - least) for score in scores]
-        for scores, least, stretch in zip(lists, lowest, stretches, strict=True)
+        [(weight * mean / spread if spread else weight) * (score - least) for score in scores]
+        for scores, least, weight, spread in zip(lists, lowest, weights, spreads, strict=True)
     ]
     # What a passage would have that is the lowest of every list; each list adds what it has over that.
     floor = sum(weight * least for weight, least in zip(weights, lowest, strict=True))
-    return _sort_by_score("anchored", _add_up(rankings, gains, floor), mean)
+    return Fused(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean)
 
 
 def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
@@ -254,18 +250,18 @@ def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> F
 
 def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
     """The best score a passage has in any list."""
-    merged: dict[Key, _Entry] = {}
-    for entry in _list_entries(rankings, sign):
-        known = merged.setdefault(entry.key, entry)
-        known.sources |= entry.sources
-        if entry.score > known.score:
-            known.score, known.item = entry.score, entry.item
-    return _sort_by_score("max", merged)
+    merged: dict[Key, FusedItem] = {}
+    for it in _list_items(rankings, sign):
+        known = merged.setdefault(it.key, it)
+        known.sources |= it.sources
+        if it.score > known.score:
+            known.score, known.item = it.score, it.item
+    return Fused(_sort_by_score(merged), "max")
 
 
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
     """Every list as it is, one after the other."""
-    return _to_columns("concat", _list_entries(rankings, sign))
+    return Fused(_list_items(rankings, sign), "concat")
 
 
 _Merge = Callable[[Sequence[Ranking], int, int], Fused]
@@ -273,34 +269,24 @@ _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for nam
 """The function of each method of the catalogue is the one of its name above."""
 
 
-@dataclass(slots=True)
-class _Entry:
-    """One passage while it is being merged; *sources* are the lists it is in, as bits."""
-
-    key: Key
-    item: Any
-    score: float
-    sources: int
-
-
-def _add_up(rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0) -> dict[Key, _Entry]:
+def _add_up(rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0) -> dict[Key, FusedItem]:
     """The sum of *floor* and what a passage gains in each list, from the best of its places there."""
-    merged: dict[Key, _Entry] = {}
+    merged: dict[Key, FusedItem] = {}
     for position, (ranking, own_gains) in enumerate(zip(rankings, gains, strict=True)):
         bit = 1 << position
         for key, gain, item in zip(ranking.keys, own_gains, ranking.items, strict=True):
-            entry = merged.get(key)
-            if entry is None:
-                merged[key] = _Entry(key, item, floor + gain, bit)
-            elif not entry.sources & bit:
-                entry.score += gain
-                entry.sources |= bit
+            known = merged.get(key)
+            if known is None:
+                merged[key] = FusedItem(key, item, floor + gain, bit)
+            elif not known.sources & bit:
+                known.score += gain
+                known.sources |= bit
     return merged
 
 
-def _list_entries(rankings: Sequence[Ranking], sign: int) -> list[_Entry]:
+def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedItem]:
     return [
-        _Entry(key, item, 0.0 if score is None else sign * score, 1 << position)
+        FusedItem(key, item, 0.0 if score is None else sign * score, 1 << position)
         for position, ranking in enumerate(rankings)
         for key, score, item in zip(ranking.keys, ranking.scores, ranking.items, strict=True)
     ]
@@ -323,42 +309,28 @@ def _weighted_mean_spread(rankings: Sequence[Ranking], spreads: Sequence[float])
     return sum(weight / whole * spread for weight, spread in weighted) if whole else 0.0
 
 
-def _sort_by_score(method: str, merged: Mapping[Key, _Entry], spread: float | None = None) -> Fused:
-    return _to_columns(method, sorted(merged.values(), key=attrgetter("score"), reverse=True), spread)
+def _sort_by_score(merged: Mapping[Key, FusedItem]) -> list[FusedItem]:
+    return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 
 
 def _merge_by_rank(method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int) -> Fused:
     merged = _add_up(rankings, list(map(_reciprocal_ranks, rankings, weights, repeat(k))))
-    best: dict[Key, float] = {}
-    for ranking, weight in zip(rankings, weights, strict=True):
-        # A list of weight 0 breaks no ties either.
-        first = 1 if weight else _NO_RANK
-        for rank, key in enumerate(ranking.keys, start=first):
+    best: dict[Key, int] = {}
+    for ranking in rankings:
+        for rank, key in enumerate(ranking.keys):
             best[key] = min(rank, best.get(key, rank))
     # Rounded, for sums of the same parts differ in their last digits by the order of the lists.
-    return _to_columns(method, sorted(merged.values(), key=lambda it: (-round(it.score, 12), best[it.key], it.key)))
-
-
-def _to_columns(method: str, entries: Sequence[_Entry], spread: float | None = None) -> Fused:
-    return Fused(
-        keys=[entry.key for entry in entries],
-        scores=[entry.score for entry in entries],
-        items=[entry.item for entry in entries],
-        sources=[entry.sources for entry in entries],
-        method=method,
-        spread=spread,
-    )
+    return Fused(sorted(merged.values(), key=lambda it: (-round(it.score, 12), best[it.key], it.key)), method)
 
 
 def _keep_order(ranking: Ranking, method: str, sign: int) -> Fused:
     """One list, in its own order, each passage once."""
-    first_places: dict[Key, int] = {}
-    for place, key in enumerate(ranking.keys):
-        first_places.setdefault(key, place)
-    places = first_places.values()
-    numbers = [ranking.scores[place] for place in places]
-    items, sources = [ranking.items[place] for place in places], [1] * len(places)
-    if _is_usable(numbers):
-        scores = [sign * score for score in numbers]  # type: ignore[operator]
-        return Fused(list(first_places), scores, items, sources, method, measure_spread(scores))
-    return Fused(list(first_places), [1.0 / rank for rank in range(1, len(places) + 1)], items, sources, method)
+    kept: dict[Key, tuple[FusedItem, float | None]] = {}
+    for it, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):
+        kept.setdefault(it.key, (it, score))
+    items = [it for it, _ in kept.values()]
+    if _is_usable([score for _, score in kept.values()]):
+        return Fused(items, method, measure_spread([it.score for it in items]))
+    for rank, it in enumerate(items, start=1):
+        it.score = 1.0 / rank
+    return Fused(items, method)

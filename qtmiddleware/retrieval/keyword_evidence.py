@@ -10,8 +10,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from math import log, sqrt
-from operator import add
+from operator import add, attrgetter
 from typing import Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
@@ -48,10 +49,10 @@ def weigh_by_keywords(
 
     *collect_keywords* is called only where there are texts to look for keywords in.
     """
-    count = min(len(fused.keys), options.candidates)
-    if count < 2:
+    candidates, rest = fused.items[: options.candidates], fused.items[options.candidates :]
+    if len(candidates) < 2:
         return fused
-    texts = [read_text(item, options.text_field) for item in fused.items[:count]]
+    texts = [read_text(it.item, options.text_field) for it in candidates]
     if not any(texts):
         trace.note("keyword_evidence", "no text in the metadata; order kept")
         return fused
@@ -59,12 +60,13 @@ def weigh_by_keywords(
     if evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
+    numbers = [it.score for it in candidates]
+    spread = max(numbers) - min(numbers) if fused.spread is None else fused.spread
     # What follows the candidates has no evidence, and no score above theirs: it stays behind them, in its order.
-    rest = range(count, len(fused.keys))
-    spread = max(fused.scores[:count]) - min(fused.scores[:count]) if fused.spread is None else fused.spread
     scores = add_evidence(fused.scores, [*evidence, *(0.0 for _ in rest)], options.weight, spread)
-    order = [*sorted(range(count), key=scores.__getitem__, reverse=True), *rest]
-    return fused.reorder(order, [scores[i] for i in order])
+    weighed = [replace(it, score=score) for it, score in zip(fused.items, scores, strict=True)]
+    leading = sorted(weighed[: len(candidates)], key=attrgetter("score"), reverse=True)
+    return Fused([*leading, *weighed[len(candidates) :]], fused.method)
 
 
 def add_evidence(scores: Sequence[float], evidence: Sequence[float], weight: float, spread: float) -> list[float]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError
 from qtmiddleware.retrieval.fusion import Fused
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.responses import read_text
+from qtmiddleware.retrieval.responses import read_text, to_number
 from qtmiddleware.runtime.steps import Flow, Outcome, Rerank, Together
 from qtmiddleware.types import Deadline, Degradation, Trace
 
@@ -26,11 +25,11 @@ def rerank(
     own timeout does not count, only the *deadline*: those seconds come once, and would take the first question's.
     """
     options = request.settings.rerank
-    count = min(len(fused.keys), options.rerank_top_k)
-    texts = [read_text(item, request.settings.keyword_evidence.text_field) for item in fused.items[:count]]
+    candidates = fused.items[: options.rerank_top_k]
+    texts = [read_text(it.item, request.settings.keyword_evidence.text_field) for it in candidates]
     places = [place for place, text in enumerate(texts) if text]
     if len(places) < 2:
-        if count > 1:
+        if len(candidates) > 1:
             trace.note(STAGE, "no text in the metadata; order kept")
         return fused, []
     timeout = deadline if request.reranker_is_unloaded else deadline.sooner(options.timeout_ms / 1e3)
@@ -39,11 +38,12 @@ def rerank(
     scores = _read_scores(outcome, len(places), trace, degradations)
     if scores is None:
         return fused, []
-    order, scores_in_order = list(range(len(fused.keys))), [None] * count  # type: list[int], list[float | None]
-    best_first = sorted(range(len(places)), key=lambda at: -scores[at])
-    for place, at in zip(places, best_first, strict=True):
-        order[place], scores_in_order[place] = places[at], scores[at]
-    return fused.reorder(order, [fused.scores[at] for at in order]), scores_in_order
+    items = list(fused.items)
+    rerank_scores: list[float | None] = [None] * len(candidates)
+    best_first = sorted(zip(scores, places, strict=True), key=lambda pair: -pair[0])
+    for place, (score, better) in zip(places, best_first, strict=True):
+        items[place], rerank_scores[place] = fused.items[better], score
+    return Fused(items, fused.method), rerank_scores
 
 
 def _read_scores(outcome: Outcome, count: int, trace: Trace, degradations: list[Degradation]) -> list[float] | None:
@@ -71,18 +71,7 @@ def check_scores(scores: Any, count: int) -> list[float]:
     """
     given = scores.tolist() if hasattr(scores, "tolist") else scores
     if isinstance(given, Sequence) and not isinstance(given, str | bytes) and len(given) == count:
-        numbers = [number for score in given if (number := _to_number(score)) is not None]
+        numbers = [number for score in given if (number := to_number(score)) is not None]
         if len(numbers) == count:
             return numbers
     raise ModelError("unparsable", f"the reranker did not give one finite number for each of {count} passages")
-
-
-def _to_number(score: Any) -> float | None:
-    """*score* as a finite float, ``None`` where it is no such number."""
-    if isinstance(score, str | bytes):
-        return None
-    try:
-        number = float(score)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if isfinite(number) else None

@@ -86,8 +86,7 @@ def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> l
     ones, in place of the last of those that variants alone found where there would be too many. A passage it gives
     twice comes twice only where there would be fewer otherwise.
     """
-    rows = zip(candidates.keys, candidates.scores, candidates.items, candidates.sources, strict=True)
-    passages = [_Passage(key, score, item, sources, item) for key, score, item, sources in rows]
+    passages = [_Passage(it.key, it.score, it.item, it.sources, it.item) for it in candidates.items]
     if not candidates.is_merged:
         count = len(passages)
     best, behind = passages[:count], passages[count:]

@@ -23,7 +23,15 @@ from qtmiddleware.retrieval.responses.fields import (
     replace_path,
     shape_error,
 )
-from qtmiddleware.retrieval.responses.items import NAMES, SCORES, find_reader, read_text, rescore, to_namespace
+from qtmiddleware.retrieval.responses.items import (
+    NAMES,
+    SCORES,
+    find_reader,
+    read_text,
+    rescore,
+    to_namespace,
+    to_number,
+)
 from qtmiddleware.types import Key, Ranking, Variant
 
 __all__ = [
@@ -35,6 +43,7 @@ __all__ = [
     "read_response",
     "read_text",
     "rescore",
+    "to_number",
     "wait_for_response",
 ]
 

@@ -131,6 +131,17 @@ def to_namespace(value: Any) -> str:
     return DEFAULT_NAMESPACE if value is None or value is ABSENT or value == "" else str(value)
 
 
+def to_number(value: Any) -> float | None:
+    """Returns *value* as a finite float, ``None`` where it is no such number."""
+    if isinstance(value, (bool, str, bytes)):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if isfinite(number) else None
+
+
 def find_text(fields: Mapping[str, Any]) -> str | None:
     """Returns the first text under one of the usual names, or inside LlamaIndex's JSON in ``_node_content``."""
     for name in _TEXTS:
@@ -173,7 +184,7 @@ class _MappingReader(ItemReader):
         return item.get("namespace")
 
     def score(self, item: Mapping[str, Any]) -> float | None:
-        return _to_number(_get_first(item, SCORES))
+        return to_number(_get_first(item, SCORES))
 
     def score_paths(self, item: Mapping[str, Any]) -> Sequence[Path]:
         return [(name,) for name in SCORES if item.get(name) is not None][:1]
@@ -201,7 +212,7 @@ class _PairReader(ItemReader):
         return _find_front_reader(item).namespace(item[0])
 
     def score(self, item: Sequence[Any]) -> float | None:
-        return _to_number(item[1])
+        return to_number(item[1])
 
     def score_paths(self, item: Sequence[Any]) -> Sequence[Path]:  # noqa: ARG002
         return ((1,),)
@@ -233,7 +244,7 @@ class _ObjectReader(ItemReader):
 
     def score(self, item: Any) -> float | None:
         numbers = (get_path(item, path) for path in self._number_paths(item))
-        return _to_number(next((it for it in numbers if it is not None and it is not ABSENT), None))
+        return to_number(next((it for it in numbers if it is not None and it is not ABSENT), None))
 
     def score_paths(self, item: Any) -> Sequence[Path]:
         return [path for path in self._number_paths(item) if len(path) > 1 or not _runs_code(type(item), path[0])]
@@ -292,16 +303,6 @@ def _to_id(value: Any) -> str | None:
 
 def _to_text(value: Any) -> str | None:
     return value if isinstance(value, str) and value and not value.isspace() else None
-
-
-def _to_number(value: Any) -> float | None:
-    if value is None or isinstance(value, (bool, str, bytes)):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if isfinite(number) else None
 
 
 def _runs_code(kind: type, name: str) -> bool:
