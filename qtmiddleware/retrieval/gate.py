@@ -18,17 +18,15 @@ Where scores are missing, ranks stand in for them beside the words.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nlargest
 from itertools import islice
-from math import isfinite
 from typing import Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.retrieval.keyword_evidence import score_by_keywords, strip_plural
+from qtmiddleware.retrieval.keyword_evidence import count_terms, find_terms, score_by_keywords
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Decision
 
@@ -41,7 +39,6 @@ BEST: Final = 2
 SHARE_OF_WORDS: Final = 0.35
 # So much of a passage is read: a longer one holds every word somewhere, and takes time.
 _READ: Final = 1_500
-_WORD: Final = re.compile(r"\w+")
 
 # How many numbers of one signal are remembered, and how many of them what is expected beforehand weighs.
 MAX_OBSERVED: Final = 512
@@ -187,14 +184,12 @@ def measure_signals(scores: Sequence[float | None], texts: Sequence[str | None],
     numbers = _to_numbers(scores[:NEAR])
     if len(numbers) > 1:
         leading = min(LEADING, len(numbers) // 2)
-        lead = abs(_mean(numbers[:leading]) - _mean(numbers[leading:]))
-        if isfinite(lead):
-            signals["lead"] = lead
-    terms = {strip_plural(word) for word in _WORD.findall(keywords.casefold())}
+        signals["lead"] = abs(_mean(numbers[:leading]) - _mean(numbers[leading:]))
+    terms = find_terms(keywords)
     if not terms or not any(texts):
         return signals
     read = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
-    covered = set().union(*(_find_terms(terms, text.casefold()) for text in read[:LEADING]))
+    covered = set().union(*(counts for counts, _ in count_terms(read[:LEADING], terms)))
     signals["coverage"] = len(covered) / len(terms)
     if len(read) >= LEADING:
         evidence = score_by_keywords([(keywords, 1.0)], read) or [0.0] * len(read)
@@ -215,27 +210,17 @@ def _measure_joint_lead(scores: Sequence[float | None], evidence: Sequence[float
     return _mean(nlargest(BEST, joint)) - _mean(joint)
 
 
-def _find_terms(terms: set[str], text: str) -> set[str]:
-    """The *terms* that stand in *text*."""
-    words = set(_WORD.findall(text))
-    # Scripts without spaces have no words to compare; there a term is looked for anywhere.
-    return {term for term in terms if term in words or term + "s" in words or (not term.isascii() and term in text)}
-
-
 def _to_numbers(scores: Sequence[float | None]) -> list[float]:
-    """The *scores*; none of them where one is no finite number."""
-    try:
-        numbers = [float(score) for score in scores if score is not None]
-    except OverflowError:
-        return []
-    return numbers if len(numbers) == len(scores) and all(map(isfinite, numbers)) else []
+    """The *scores*; none of them where one is missing."""
+    numbers = [score for score in scores if score is not None]
+    return numbers if len(numbers) == len(scores) else []
 
 
 def _stretch(numbers: Sequence[float]) -> list[float]:
-    """*numbers* from 0 to 1; zeros where all are the same or too far apart to be told."""
+    """*numbers* from 0 to 1; zeros where all are the same."""
     low = min(numbers)
     width = max(numbers) - low
-    return [(number - low) / width if width and isfinite(width) else 0.0 for number in numbers]
+    return [(number - low) / width if width else 0.0 for number in numbers]
 
 
 def _mean(numbers: Sequence[float]) -> float:

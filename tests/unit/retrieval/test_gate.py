@@ -64,7 +64,7 @@ def test_a_decision_holds_the_numbers_it_was_made_on() -> None:
     assert json.loads(json.dumps(dict(signals))) == signals
 
 
-@pytest.mark.parametrize("scores", [[], [0.5], [None, None], [None, 0.5, None], [float("nan"), 0.5, float("inf")]])
+@pytest.mark.parametrize("scores", [[], [0.5], [None, None], [None, 0.5, None]])
 def test_a_result_that_tells_nothing_asks_the_model(scores: list[float | None]) -> None:
     decision = Gate().decide(scores, [None] * len(scores), KEYWORDS, target_call_rate=0.35)
     assert (decision.call, decision.reason) == (True, "too_few_scores")
