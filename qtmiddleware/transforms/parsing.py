@@ -22,7 +22,6 @@ from qtmiddleware.transforms.rules import (
     MAX_CHARS,
     SAME,
     SENTENCE_END,
-    Accepted,
     holds_parts,
     holds_terms,
     is_talk,
@@ -300,7 +299,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
     for text in _split_texts(field, texts, prompt)[:MOST_TEXTS]:
         verdict = judge(text, field, prompt)
         notes.append(verdict.note)
-        if not isinstance(verdict, Accepted):
+        if verdict.text is None:
             reasons.add(verdict.reason)
             continue
         key = normalise(verdict.text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -77,39 +77,26 @@ class Candidate:
         return normalise(self.value)
 
 
-class Rule(NamedTuple):
-    """Why a text is not searched for: the *name* of the rule, the *note* it leaves and when it *objects*."""
+class Verdict(NamedTuple):
+    """What becomes of a text: the *text* to search for, or ``None`` with the *reason*, the rule that objects.
 
-    name: str
-    note: str
-    objects: Callable[[Candidate], bool]
+    *note* says why it was dropped or how it was changed.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A text to search for, with a *note* where it was changed."""
-
-    text: str
+    text: str | None
     note: str = ""
+    reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A text that is not searched for, with the *reason*: the name of the first rule that objects, and its note."""
-
-    reason: str
-    note: str
-
-
-def judge(text: str, field: ReplyField, prompt: Prompt) -> Accepted | Rejected:
+def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     """Whether *text*, given for *field* of *prompt*, may be searched for: the first rule that objects rejects it."""
     candidate = Candidate(clean(text), _extract_value(text, field, prompt.query), field, prompt)
-    for rule in RULES:
-        if rule.objects(candidate):
-            return Rejected(rule.name, rule.note)
+    for reason, (note, objects) in RULES.items():
+        if objects(candidate):
+            return Verdict(None, note, reason)
     limit = MAX_CHARS[field.shape]
     note = "cut: too long" if len(candidate.value) > limit else ""
-    return Accepted(shorten(candidate.value, limit).rstrip(), note)
+    return Verdict(shorten(candidate.value, limit).rstrip(), note)
 
 
 def _extract_value(text: str, field: ReplyField, query: str) -> str:
@@ -132,14 +119,12 @@ def keep_whole_sentences(text: str) -> str:
 
 def holds_parts(field: ReplyField) -> bool:
     """Whether *field* holds the parts of the question: there may be none, and each must make sense alone."""
-    row = TEXT_FIELDS.get(field.name)
-    return row is not None and row.guard == "together"
+    return TEXT_FIELDS[field.name].guard == "together"
 
 
 def holds_terms(field: ReplyField) -> bool:
     """Whether *field* holds key terms rather than sentences."""
-    row = TEXT_FIELDS.get(field.name)
-    return row is not None and row.guard == "terms"
+    return TEXT_FIELDS[field.name].guard == "terms"
 
 
 def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
@@ -182,17 +167,17 @@ def _is_json(it: Candidate) -> bool:
     return not holds_terms(it.field) and bool(JSON_OPENING.match(it.value)) and it.value[:1] != it.query[:1]
 
 
-RULES: Final = (
-    Rule("refusal", "dropped: refusal", _refuses),
-    Rule("instructions", "dropped: copy of the instructions", _copies_instructions),
-    Rule("nothing", "dropped: no query", _says_nothing),
-    Rule("same", SAME, _repeats_query),
-    Rule("long term", "dropped: no keyword", _is_long_term),
-    Rule("no letters", "dropped: no query", _has_no_letters),
-    Rule("reference", "dropped: unresolved reference", _points_elsewhere),
-    Rule("JSON", "dropped: no query", _is_json),
-)
-"""What may be wrong with a text, in the order in which it is looked for."""
+RULES: Final[Mapping[str, tuple[str, Callable[[Candidate], bool]]]] = {
+    "refusal": ("dropped: refusal", _refuses),
+    "instructions": ("dropped: copy of the instructions", _copies_instructions),
+    "nothing": ("dropped: no query", _says_nothing),
+    "same": (SAME, _repeats_query),
+    "long term": ("dropped: no keyword", _is_long_term),
+    "no letters": ("dropped: no query", _has_no_letters),
+    "reference": ("dropped: unresolved reference", _points_elsewhere),
+    "JSON": ("dropped: no query", _is_json),
+}
+"""What may be wrong with a text, in the order in which it is looked for: the note it leaves and when it objects."""
 
 
 def points_elsewhere(sub_query: str, query: str) -> bool:

@@ -14,7 +14,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.transforms import build_prompts, build_standalone_prompt, merge, parse
-from qtmiddleware.transforms.rules import RULES, Accepted, Rejected, judge
+from qtmiddleware.transforms.rules import RULES, Verdict, judge
 from qtmiddleware.types import Message, Transformation
 
 MODES = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
@@ -272,18 +272,17 @@ REJECTED = {
 def test_a_text_is_rejected_with_the_name_of_the_first_rule_that_objects(reason: str) -> None:
     mode, text = REJECTED[reason]
     asked = prompt(mode, history=HISTORY)
-    (rule,) = (it for it in RULES if it.name == reason)
-    assert judge(text, asked.fields[-1], asked) == Rejected(reason, rule.note)
+    assert judge(text, asked.fields[-1], asked) == Verdict(None, RULES[reason][0], reason)
 
 
 def test_each_rule_has_a_text_it_rejects_and_a_name_of_its_own() -> None:
-    assert [it.name for it in RULES] == list(REJECTED)
+    assert list(RULES) == list(REJECTED)
 
 
 def test_a_text_that_no_rule_objects_to_is_accepted_as_it_is_searched() -> None:
     asked = prompt("rewrite")
-    assert judge('1. "Which dogs does Acme breed?"', asked.fields[0], asked) == Accepted("Which dogs does Acme breed?")
-    assert judge("dogs " * 300, asked.fields[0], asked) == Accepted(("dogs " * 200).strip(), "cut: too long")
+    assert judge('1. "Which dogs does Acme breed?"', asked.fields[0], asked) == Verdict("Which dogs does Acme breed?")
+    assert judge("dogs " * 300, asked.fields[0], asked) == Verdict(("dogs " * 200).strip(), "cut: too long")
 
 
 def test_what_lacks_is_noted_without_any_text() -> None:
