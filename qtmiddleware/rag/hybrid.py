@@ -24,7 +24,7 @@ from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted
-from qtmiddleware.retrieval.responses import find_reader, read_response, read_text
+from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
 from qtmiddleware.runtime.logs import get_logger
@@ -53,12 +53,11 @@ class _Results:
     def record(self, key: Key) -> Record:
         """Returns a passage this search found."""
         item = self.ranking.items[self.places[key]]
-        reader = find_reader(item)
         record = {
-            "id": reader.id(item),
+            "id": read_id(item),
             "score": 0.0,
             "text": read_text(item, None) or "",
-            "metadata": dict(reader.metadata(item)),
+            "metadata": dict(read_metadata(item)),
         }
         return record if key[0] == DEFAULT_NAMESPACE else {**record, "namespace": key[0]}
 

@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from qtmiddleware.retrieval.fusion import Fused, Fusion
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.responses import SearchResult, find_reader, read_response, read_text, rescore
+from qtmiddleware.retrieval.responses import (
+    SearchResult,
+    read_id,
+    read_metadata,
+    read_response,
+    read_score,
+    read_text,
+    rescore,
+)
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Key, Match, Ranking, Variant
 
@@ -166,14 +174,13 @@ def _build_match(
     text_field: str | None,
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
-    reader = find_reader(passage.item)
     return Match(
-        id=reader.id(passage.item),
+        id=read_id(passage.item),
         namespace=passage.key[0],
-        score=reader.score(passage.item) if passage.answers_question else None,
+        score=read_score(passage.item) if passage.answers_question else None,
         fused_score=passage.score,
         text=read_text(passage.item, text_field),
-        metadata=reader.metadata(passage.item),
+        metadata=read_metadata(passage.item),
         found_by=found_by,
         rerank_score=rerank_scores.get(passage.key),
         raw=passage.item,

@@ -26,7 +26,12 @@ from qtmiddleware.retrieval.responses.fields import (
 from qtmiddleware.retrieval.responses.items import (
     NAMES,
     SCORES,
-    find_reader,
+    check_item,
+    names_document,
+    read_id,
+    read_metadata,
+    read_namespace,
+    read_score,
     read_text,
     rescore,
     to_namespace,
@@ -38,9 +43,11 @@ __all__ = [
     "SearchResult",
     "Shape",
     "build_keys",
-    "find_reader",
     "find_shape",
+    "read_id",
+    "read_metadata",
     "read_response",
+    "read_score",
     "read_text",
     "rescore",
     "to_number",
@@ -92,8 +99,10 @@ def read_response(variant: Variant, response: Any, custom: Shape | None = None) 
     items = shape.items(response)
     if not is_list(items):
         raise shape_error(items, "read= must return a list of items and gave a")
-    scores = [find_reader(item).score(item) for item in items]
-    return SearchResult(Ranking(variant, build_keys(response, items), scores, items), shape, response)
+    for item in items:
+        check_item(item)
+    ranking = Ranking(variant, build_keys(response, items), list(map(read_score, items)), items)
+    return SearchResult(ranking, shape, response)
 
 
 def build_keys(response: Any, items: Sequence[Any]) -> list[Key]:
@@ -105,11 +114,10 @@ def build_keys(response: Any, items: Sequence[Any]) -> list[Key]:
     outer = to_namespace(get_field(response, "namespace"))
     keys: list[Key] = []
     for item in items:
-        reader = find_reader(item)
-        id_, own = reader.id(item), reader.namespace(item)
-        if id_ is None or reader.names_document(item):
+        id_ = read_id(item)
+        if id_ is None or names_document(item):
             id_ = f"{id_ or ''}\0{read_text(item, None) or _print_item(item)}"
-        keys.append((outer if own is None else to_namespace(own), id_))
+        keys.append((read_namespace(item, outer), id_))
     return keys
 
 
@@ -132,8 +140,6 @@ def find_shape(response: Any) -> Shape:
             continue
         if dotted == "documents" and _has_columns(response):
             continue
-        if items is not None and len(items):
-            find_reader(items[0])
         return _find_parallel_shape(response, path[0]) or _build_envelope_shape(path)
     if response is None:
         return Shape(lambda _: (), lambda _, items: list(items) or None)
@@ -149,11 +155,7 @@ def find_shape(response: Any) -> Shape:
 
 def _find_list_shape(response: Sequence[Any]) -> Shape:
     if len(response) == 2 and isinstance(response, (list, tuple)) and (shape := _find_parallel_shape(response, 0)):
-        for item in shape.items(response)[:1]:
-            find_reader(item)
         return shape
-    if len(response):
-        find_reader(response[0])
     return _build_envelope_shape(())
 
 

@@ -16,7 +16,15 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from pinecone import Pinecone
 
-from qtmiddleware.retrieval.responses import build_keys, find_reader, find_shape, read_text, rescore, wait_for_response
+from qtmiddleware.retrieval.responses import (
+    build_keys,
+    find_shape,
+    read_metadata,
+    read_score,
+    read_text,
+    rescore,
+    wait_for_response,
+)
 from qtmiddleware.wrapping.signatures import read_signature
 
 
@@ -44,7 +52,7 @@ def info(response: Any) -> Any:
 
 def told(response: Any, item: Any) -> Any:
     """What *item* is, apart from its score."""
-    return build_keys(response, [item]), find_reader(item).metadata(item), read_text(item, None)
+    return build_keys(response, [item]), read_metadata(item), read_text(item, None)
 
 
 def report(response: Any) -> dict[str, Any]:
@@ -58,8 +66,8 @@ def report(response: Any) -> dict[str, Any]:
     anew = [rescore(item, 0.125) for item in items]
     return {
         "keys": build_keys(response, items),
-        "scores": [find_reader(item).score(item) for item in items],
-        "metadata": [dict(find_reader(item).metadata(item)) for item in items],
+        "scores": [read_score(item) for item in items],
+        "metadata": [dict(read_metadata(item)) for item in items],
         "texts": [read_text(item, None) for item in items],
         "named_texts": [read_text(item, "score") for item in items],
         "untouched": plain(response) == before and list(shape.items(response)) == list(items),
@@ -69,7 +77,7 @@ def report(response: Any) -> dict[str, Any]:
         "same_info": plain(info(rebuilt)) == plain(info(response)),
         "same_rest": {**plain(rebuilt), "matches": 0, "result": 0} == {**before, "matches": 0, "result": 0},
         "whole_again": plain(shape.rebuild(response, items)) == before,
-        "rescored": all(find_reader(it).score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
+        "rescored": all(read_score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
         "same_but_score": [told(response, it) for it in anew] == [told(response, it) for it in items],
         "keys_of_rebuilt": build_keys(rebuilt, shape.items(rebuilt)),
     }

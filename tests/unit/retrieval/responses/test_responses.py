@@ -24,9 +24,11 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
     Shape,
     build_keys,
-    find_reader,
     find_shape,
+    read_id,
+    read_metadata,
     read_response,
+    read_score,
     read_text,
     wait_for_response,
 )
@@ -208,8 +210,8 @@ def test_every_known_shape_is_read(
     shape = find_shape(response)
     items = shape.items(response)
     assert {space for space, _ in build_keys(response, items)} == {namespace}
-    assert [find_reader(item).id(item) for item in items] == ids
-    assert [find_reader(item).score(item) for item in items] == scores
+    assert [read_id(item) for item in items] == ids
+    assert [read_score(item) for item in items] == scores
     assert [read_text(item, None) for item in items] == texts
 
 
@@ -293,7 +295,7 @@ def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
 )
 def test_an_unknown_response_is_refused_by_its_type_with_the_way_out(response: Any, named: str) -> None:
     with pytest.raises(ResponseShapeError) as caught:
-        find_shape(response)
+        read_response(Variant("original", "q"), response)
     assert caught.value.shape.rpartition(".")[2] == named
     assert "read=" in str(caught.value)
     assert "write=" in str(caught.value)
@@ -336,19 +338,19 @@ def test_a_response_that_cannot_be_copied_is_refused_and_not_changed() -> None:
 )
 def test_a_score_is_a_finite_number_or_none(score: Any, expected: float | None) -> None:
     item = {"id": "a", "score": score}
-    assert find_reader(item).score(item) == expected
+    assert read_score(item) == expected
 
 
 def test_the_first_number_there_is_is_the_score() -> None:
     for item in ({"id": "a", "score": None, "distance": 0.5}, SimpleNamespace(id="a", score=None, distance=0.5)):
-        assert find_reader(item).score(item) == 0.5
+        assert read_score(item) == 0.5
 
 
 def test_a_number_of_another_library_is_a_score() -> None:
     numpy = pytest.importorskip("numpy")
     item = {"id": "a", "score": numpy.float32(0.5)}
-    assert find_reader(item).score(item) == 0.5
-    assert find_reader(("a", 0.5)).score(("a", numpy.float32(0.5))) == 0.5
+    assert read_score(item) == 0.5
+    assert read_score(("a", numpy.float32(0.5))) == 0.5
 
 
 @pytest.mark.parametrize(("namespace", "expected"), [("", DEFAULT), (None, DEFAULT), ("n", "n")])
@@ -397,7 +399,7 @@ def test_a_passage_without_id_and_text_is_the_same_whatever_its_score() -> None:
 @pytest.mark.parametrize("make", [dict, SimpleNamespace])
 def test_chunks_that_share_their_documents_id_stay_apart(make: Any) -> None:
     response = [make(document_id="d", text="one"), make(document_id="d", text="two"), make(document_id="e", text="one")]
-    assert find_reader(response[0]).id(response[0]) == "d"
+    assert read_id(response[0]) == "d"
     assert [key for _, key in build_keys(response, response)] == ["d\0one", "d\0two", "e\0one"]
 
 
@@ -407,8 +409,8 @@ def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_o
         SimpleNamespace(id="b", score=0.25, text="two"),
         SimpleNamespace(page_content="three", metadata={"n": 1}),
     ]
-    assert [find_reader(item).id(item) for item in response] == ["a", "b", None]
-    assert [find_reader(item).score(item) for item in response] == [0.5, 0.25, None]
+    assert [read_id(item) for item in response] == ["a", "b", None]
+    assert [read_score(item) for item in response] == [0.5, 0.25, None]
     assert [read_text(item, None) for item in response] == ["one", "two", "three"]
 
 
@@ -420,8 +422,8 @@ def test_an_id_that_is_a_number_is_an_id() -> None:
 def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
     metadata = {"score": "x", "query": "y", "id": 3, "namespace": "z", "metadata": {"deep": [1]}}
     for item in (ScoredVector(id="a", score=0.5, metadata=metadata), {"id": "a", "score": 0.5, "metadata": metadata}):
-        assert find_reader(item).metadata(item) is metadata
-        assert (find_reader(item).id(item), find_reader(item).score(item)) == ("a", 0.5)
+        assert read_metadata(item) is metadata
+        assert (read_id(item), read_score(item)) == ("a", 0.5)
         assert build_keys([item], [item]) == [(DEFAULT, "a")]
 
 
@@ -436,11 +438,11 @@ def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
         (Row("a", "t", 0.5), {"text": "t"}),
         (("a", 0.5), {}),
         ("t", {}),
-        (SimpleNamespace(id="a", metadata="no mapping"), {}),
+        (SimpleNamespace(id="a", metadata="no mapping"), {"metadata": "no mapping"}),
     ],
 )
 def test_metadata_is_what_the_item_keeps_or_its_own_other_fields(item: Any, expected: dict[str, Any]) -> None:
-    assert dict(find_reader(item).metadata(item)) == expected
+    assert dict(read_metadata(item)) == expected
 
 
 @pytest.mark.parametrize(
@@ -482,7 +484,7 @@ def test_a_custom_shape_needs_two_small_functions() -> None:
     response = {"deep": {"found": [("a", 0.5), ("b", 0.25)]}, "namespace": "ns", "kept": 1}
     items = shape.items(response)
     assert build_keys(response, items) == [("ns", "a"), ("ns", "b")]
-    assert [find_reader(item).score(item) for item in items] == [0.5, 0.25]
+    assert [read_score(item) for item in items] == [0.5, 0.25]
     assert shape.rebuild(response, items[1:]) == {"deep": {"found": [("b", 0.25)]}, "namespace": "ns", "kept": 1}
 
 
@@ -554,7 +556,7 @@ def test_any_list_of_dicts_is_read_without_error_and_rebuilt_as_it_was(found: li
     assert len(keys) == len(found)
     assert all(isinstance(part, str) and part for key in keys for part in key)
     for item in read:
-        find_reader(item).score(item)
+        read_score(item)
         read_text(item, None)
         read_text(item, "metadata.text")
     assert shape.rebuild(response, read) == before == response

@@ -14,8 +14,17 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.responses import build_keys, find_reader, find_shape, read_text, rescore
+from qtmiddleware.retrieval.responses import (
+    build_keys,
+    find_shape,
+    read_metadata,
+    read_response,
+    read_score,
+    read_text,
+    rescore,
+)
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
+from qtmiddleware.types import Variant
 
 TEXTS = ["the first", "the second", "the third"]
 SCORES = [0.75, 0.5, 0.25]
@@ -45,7 +54,7 @@ def read(response: Any) -> tuple[list[Any], list[Any], list[Any]]:
     shape = find_shape(response)
     items = shape.items(response)
     keys = build_keys(response, items)
-    return keys, [find_reader(item).score(item) for item in items], [read_text(item, None) for item in items]
+    return keys, [read_score(item) for item in items], [read_text(item, None) for item in items]
 
 
 def kept(response: Any, *places: int) -> Any:
@@ -57,7 +66,7 @@ def kept(response: Any, *places: int) -> Any:
 
 def refused(response: Any) -> str:
     with pytest.raises(ResponseShapeError) as caught:
-        find_shape(response)
+        read_response(Variant("original", "q"), response)
     return str(caught.value)
 
 
@@ -68,7 +77,7 @@ def test_a_data_frame_is_read_by_its_columns() -> None:
     response = frame(page=[1, 2, 3])
     assert read(response) == ([(DEFAULT, "a"), (DEFAULT, "b"), (DEFAULT, "c")], SCORES, TEXTS)
     first = find_shape(response).items(response)[0]
-    assert dict(find_reader(first).metadata(first)) == {"text": "the first", "page": 1}
+    assert dict(read_metadata(first)) == {"text": "the first", "page": 1}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,15 @@ from pinecone import QueryResponse, ScoredVector
 from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
 from pydantic import BaseModel, ConfigDict
 
-from qtmiddleware.retrieval.responses import build_keys, find_reader, find_shape, read_text, rescore
+from qtmiddleware.retrieval.responses import (
+    build_keys,
+    find_shape,
+    read_id,
+    read_metadata,
+    read_score,
+    read_text,
+    rescore,
+)
 
 
 class LangChainDocument(BaseModel):
@@ -176,19 +184,19 @@ def test_a_rescored_item_is_a_copy_of_its_own_type_with_that_score_and_all_else(
     assert type(made) is type(item)
     assert data(item) == before
     if kind in WITHOUT:
-        assert find_reader(item).score(item) is None
+        assert read_score(item) is None
         assert made is item
     else:
-        assert find_reader(item).score(item) == old
-        assert find_reader(made).score(made) == new
+        assert read_score(item) == old
+        assert read_score(made) == new
         assert data(made) == data(wanted)
         assert build_keys([made], [made]) == build_keys([item], [item])
 
 
 def test_a_number_that_is_not_finite_is_replaced() -> None:
     for item in ({"id": "a", "score": float("nan")}, ("a", float("inf")), ScoredVector(id="a", score=float("nan"))):
-        assert find_reader(item).score(item) is None
-        assert find_reader(item).score(rescore(item, 0.5)) == 0.5
+        assert read_score(item) is None
+        assert read_score(rescore(item, 0.5)) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -228,18 +236,18 @@ def test_what_a_class_shares_between_its_copies_is_never_written_to() -> None:
 
     for item in (Shared(), Computed()):
         assert rescore(item, 0.25) is item
-        assert find_reader(item).score(item) == 0.5
+        assert read_score(item) == 0.5
 
 
 def test_the_numbers_of_weaviate_lie_in_its_metadata_and_the_fields_beside_it() -> None:
     response = QueryReturn([KINDS["weaviate score"]("a", "the text", 0.5)])
     shape = find_shape(response)
     item = shape.items(response)[0]
-    assert (find_reader(item).id(item), find_reader(item).score(item)) == (str(uuid_of("a")), 0.5)
-    assert find_reader(item).metadata(item) == {"text": "the text"}
+    assert (read_id(item), read_score(item)) == (str(uuid_of("a")), 0.5)
+    assert read_metadata(item) == {"text": "the text"}
     nothing = KINDS["weaviate nothing"]("a", "t", 0.5)
-    assert find_reader(nothing).score(nothing) is None
-    assert find_reader(nothing).metadata(nothing) == {"text": "t", "score": 0.5}
+    assert read_score(nothing) is None
+    assert read_metadata(nothing) == {"text": "t", "score": 0.5}
 
 
 # What every shape promises
@@ -299,7 +307,7 @@ def plain(response: Any) -> str:
 def read(shape: Any, response: Any) -> list[Any]:
     """Each item's key, score and text."""
     items = shape.items(response)
-    scores = [find_reader(item).score(item) for item in items]
+    scores = [read_score(item) for item in items]
     return list(zip(build_keys(response, items), scores, [read_text(it, None) for it in items], strict=True))
 
 
