@@ -10,25 +10,19 @@ from typing import Final
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-INSTRUCTION: Final = (
-    "You write the passage of a document in which the answer to a user's query would be found. It is only used to "
-    "search for real passages like it, so it has to sound like them: statements in the tone and with the terms of "
-    "such a document (manual, article, report, policy), the subject called by its name, straight to the point. "
-    "Do not mention the query, do not hedge, do not say what you do not know."
-)
-
-RULES: Final = (
-    "Write in the language of the query.",
-    "Use the names, numbers and identifiers of the query as they are written.",
-    "Where you are not sure of a figure, date or name, write around it.",
-)
-
-FIELD: Final = ReplyField("hyde", "passage", "the passage, 60 to 100 words in one paragraph")
-
 TRANSFORM: Final = Transform(
     mode="hyde",
     version="hyde/1",
-    instruction=INSTRUCTION,
-    fields=(FIELD,),
-    rules=RULES,
+    instruction=(
+        "You write the passage of a document in which the answer to a user's query would be found. It is only used to "
+        "search for real passages like it, so it has to sound like them: statements in the tone and with the terms of "
+        "such a document (manual, article, report, policy), the subject called by its name, straight to the point. "
+        "Do not mention the query, do not hedge, do not say what you do not know."
+    ),
+    fields=(ReplyField("hyde", "passage", "the passage, 60 to 100 words in one paragraph"),),
+    rules=(
+        "Write in the language of the query.",
+        "Use the names, numbers and identifiers of the query as they are written.",
+        "Where you are not sure of a figure, date or name, write around it.",
+    ),
 )

@@ -7,20 +7,16 @@ from typing import Final
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-INSTRUCTION: Final = (
-    "You rewrite a user's query so that a semantic search finds the passages that answer it. Make it one specific, "
-    "self-contained question: fix typos, spell out vague wording, and add two or three synonyms or technical terms "
-    "that such documents would use, with the full form beside an abbreviation you are sure of. Ask for the same thing "
-    "as the query, no more; name no possible answers."
-)
-
-FIELD: Final = ReplyField("rewrite", "line", "the rewritten query, one sentence")
-
 TRANSFORM: Final = Transform(
     mode="rewrite",
     version="rewrite/1",
-    instruction=INSTRUCTION,
-    fields=(FIELD,),
+    instruction=(
+        "You rewrite a user's query so that a semantic search finds the passages that answer it. Make it one specific, "
+        "self-contained question: fix typos, spell out vague wording, and add two or three synonyms or technical terms "
+        "that such documents would use, with the full form beside an abbreviation you are sure of. Ask for the same "
+        "thing as the query, no more; name no possible answers."
+    ),
+    fields=(ReplyField("rewrite", "line", "the rewritten query, one sentence"),),
     example=(
         "sso login loop after update to v2.1?",
         {

@@ -6,15 +6,13 @@ from typing import Final
 
 from qtmiddleware.transforms.prompt import FAITHFUL, STANDALONE, Transform
 
-INSTRUCTION: Final = (
-    "You make the last question of a conversation understandable for a search engine that has not read the "
-    "conversation. Take names and subjects from the history where the query points to them; add nothing else."
-)
-
 TRANSFORM: Final = Transform(
     mode="standalone",
     version="standalone/1",
-    instruction=INSTRUCTION,
+    instruction=(
+        "You make the last question of a conversation understandable for a search engine that has not read the "
+        "conversation. Take names and subjects from the history where the query points to them; add nothing else."
+    ),
     fields=(STANDALONE,),
     rules=FAITHFUL,
 )
