@@ -12,7 +12,7 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
-from qtmiddleware.types import Deadline, Degradation, Trace, Transformation, Variant, VariantKind
+from qtmiddleware.types import Deadline, Degradation, Trace, Transformation, Variant
 
 
 def build_variants(
@@ -32,22 +32,24 @@ def build_variants(
         if ("rewrite", SAME) in transformation.notes:
             transformation = replace(transformation, rewrite=original)
         original = ""
-    candidates: list[tuple[VariantKind, str, float]] = [
-        (row.variant, text, getattr(options.weights, name))
+    candidates = [
+        Variant(row.variant, text, getattr(options.weights, name))
         for name, row in TEXT_FIELDS.items()
         if row.variant
         for text in transformation.texts(name)
         if text and not text.isspace()
     ]
-    repeats = find_repeats([text for _, text, _ in candidates], original=original)
-    distinct = [candidate for candidate, other in zip(candidates, repeats, strict=True) if other is None]
-    kinds = [kind for kind, _, _ in distinct]
-    notes = tuple(
-        (kind, f"not searched: says the same as the {'original' if other == ORIGINAL else candidates[other][0]}")
-        for (kind, _, _), other in zip(candidates, repeats, strict=True)
-        if other is not None
-    )
-    return tuple([Variant(kind, text, weight / kinds.count(kind)) for kind, text, weight in distinct]), notes
+    variants: list[Variant] = []
+    notes: list[tuple[str, str]] = []
+    repeats = find_repeats([candidate.text for candidate in candidates], original=original)
+    for candidate, other in zip(candidates, repeats, strict=True):
+        if other is None:
+            variants.append(candidate)
+        else:
+            repeated = "original" if other == ORIGINAL else candidates[other].kind
+            notes.append((candidate.kind, f"not searched: says the same as the {repeated}"))
+    kinds = [variant.kind for variant in variants]
+    return tuple(replace(it, weight=it.weight / kinds.count(it.kind)) for it in variants), tuple(notes)
 
 
 def search_variants(
