@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
 from qtmiddleware.preprocessing import detect_language, dominant_script
 from qtmiddleware.preprocessing.text import split_tokens
+from qtmiddleware.transforms.parsing import fill
 from qtmiddleware.transforms.span_matching import keeps_span, write_span
 
 Spans = Sequence[tuple[str, str]]
@@ -51,11 +52,8 @@ class _Guard:
 
     def check(self, given: Transformation) -> Transformation:
         self.notes.update(dict.fromkeys(given.notes))
-        kept: dict[str, Any] = {}
-        for name, row in TEXT_FIELDS.items():
-            texts = self._check_field(row, given.texts(name))
-            kept[name] = texts if row.shape == "list" else next(iter(texts), None)
-        return Transformation(**kept, notes=tuple(self.notes))
+        kept = {name: self._check_field(row, given.texts(name)) for name, row in TEXT_FIELDS.items()}
+        return fill(kept, self.notes)
 
     def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
         match row.guard:

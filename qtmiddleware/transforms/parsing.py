@@ -127,8 +127,7 @@ def fill(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]) -
 def _find_answer(reply: Reply) -> tuple[str, bool]:
     """The part of a reply that is its answer, and whether its end is missing."""
     # Clients of other making pass on a missing content as it is, whatever the type says.
-    given: object = reply.text
-    text, is_cut = strip_thoughts(given if isinstance(given, str) else "")
+    text, is_cut = strip_thoughts(reply.text or "")
     text = text[: READ_CHARS + 1]
     if _JSON_MEMBER.match(text):
         text = f"{{{text}}}"

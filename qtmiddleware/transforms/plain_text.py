@@ -75,22 +75,17 @@ def split_items(text: str) -> list[str]:
     return marked or lines
 
 
-def _take_inner(match: re.Match[str]) -> str:
-    # Not a template: to expand one is an import, which fails where the interpreter is ending.
-    return match.group(1)
-
-
 def strip_marks(text: str, query: str) -> str:
     """*text* without its list mark, bold, label, lead-in and outer quotes, as far as these are not the query's own."""
     text = text.strip().lstrip("#> ") if text.lstrip().startswith(("#", ">")) else text.strip()
     mark = _MARK.match(text)
     if mark and text[: mark.end() + 2].casefold() not in query.casefold():
         text = text[mark.end() :]
-    text = _BOLD.sub(_take_inner, text.strip())
+    text = _BOLD.sub(r"\1", text.strip())
     label, rest = split_label(text, query)
     if label:
         text = rest.lstrip("* ")
-    return strip_quotes(strip_lead_in(_BOLD.sub(_take_inner, text), query).strip(), query)
+    return strip_quotes(strip_lead_in(_BOLD.sub(r"\1", text), query).strip(), query)
 
 
 def strip_quotes(text: str, query: str) -> str:
@@ -154,7 +149,7 @@ def _arrange(lines: list[str], field: ReplyField) -> list[str]:
     if field.shape == "list":
         return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":
-        return [" ".join(_BOLD.sub(_take_inner, line.lstrip("#> ")) for line in lines)]
+        return [" ".join(_BOLD.sub(r"\1", line.lstrip("#> ")) for line in lines)]
     # Where a model says more than the one line asked for, the line itself is the quoted one or the question.
     return sorted(lines, key=lambda line: (not _is_set_off(line), not line.rstrip('*"”').endswith(("?", "？", "؟"))))
 
