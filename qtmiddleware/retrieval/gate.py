@@ -26,6 +26,7 @@ from itertools import islice
 from typing import Final
 
 from qtmiddleware.config.settings import Settings
+from qtmiddleware.preprocessing import Span
 from qtmiddleware.retrieval.keyword_evidence import count_terms, find_terms, score_by_keywords
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Decision
@@ -53,6 +54,8 @@ HORIZON: Final = 20
 # How many forced calls the others may owe: their rate falls by no more than MAX_DEBT / HORIZON.
 MAX_DEBT: Final = 4.0
 
+# The kinds of span that are searched best as they are written.
+_LITERAL: Final = frozenset({"identifier", "number", "url"})
 _SMALL_TALK: Final = frozenset(
     {
         "hi", "hello", "hey", "hi there", "hello there", "good morning", "good afternoon", "good evening", "good night",
@@ -69,12 +72,11 @@ _SMALL_TALK: Final = frozenset(
 
 
 def find_skip_reason(
-    settings: Settings, query: str, *, is_follow_up: bool, find_literals: Callable[[], Sequence[str]]
+    settings: Settings, query: str, *, is_follow_up: bool, find_spans: Callable[[], Sequence[Span]]
 ) -> str:
     """Returns why the model is not asked about *query* whatever is found first, as one word; ``""`` where it may be.
 
-    *find_literals* returns the codes, numbers and addresses in the query; it is called only where there may be nothing
-    else.
+    *find_spans* returns the protected parts of the query; it is called only where there may be nothing else.
     """
     escalation = settings.escalation
     if settings.transformation_type == "none":
@@ -84,7 +86,7 @@ def find_skip_reason(
     if is_follow_up:
         return ""
     is_prose = any(word.isalpha() and word.islower() for word in query.split())
-    return classify_trivial_query(query, [] if is_prose else find_literals())
+    return classify_trivial_query(query, [] if is_prose else [it.text for it in find_spans() if it.kind in _LITERAL])
 
 
 def classify_trivial_query(query: str, literals: Sequence[str]) -> str:

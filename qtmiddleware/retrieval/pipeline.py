@@ -41,9 +41,6 @@ from qtmiddleware.types import Deadline, Decision, Degradation, Query, Retrieval
 
 logger: Final = get_logger("qtmiddleware")
 
-# The kinds of span that are searched best as they are written.
-_LITERAL: Final = frozenset({"identifier", "number", "url"})
-
 
 def retrieve(request: Request) -> Flow[Retrieval]:
     """Answer *request*; raises what the original's own search raises, and nothing else."""
@@ -140,10 +137,7 @@ class _Pipeline:
         self.original = replace(self.original, text=self.query.text)
         trace.stage("preprocess", trace.clock())
         reason = find_skip_reason(
-            self.settings,
-            request.original,
-            is_follow_up=bool(request.history),
-            find_literals=lambda: [it.text for it in self._find_spans() if it.kind in _LITERAL],
+            self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans
         )
         if reason:
             trace.decision = Decision(call=False, reason=reason)
