@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qtmiddleware.retrieval.fusion import Fused, Fusion
+from qtmiddleware.retrieval.fusion import Fused, FusedItem, Fusion
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -24,13 +24,9 @@ logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(slots=True, eq=False)
-class _Passage:
-    """A passage of the result: the *item* as a search gave it and as it is *shown*, *sources* as those of `Fused`."""
+class _Passage(FusedItem):
+    """A passage of the result: the item as a search gave it and as it is *shown*."""
 
-    key: Key
-    score: float
-    item: Any
-    sources: int
     shown: Any
     answers_question: bool = True
 
@@ -79,7 +75,7 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
     try:
         result = read_response(variant, response, request.shape)
         rows = zip(result.ranking.keys, result.ranking.items, strict=True)
-        passages = [_Passage(key, 1.0 / rank, item, 1, item) for rank, (key, item) in enumerate(rows, start=1)]
+        passages = [_Passage(key, item, 1.0 / rank, 1, item) for rank, (key, item) in enumerate(rows, start=1)]
         text_field = request.settings.keyword_evidence.text_field
         return tuple(_build_match(passage, (variant.kind,), text_field, {}) for passage in passages)
     except Exception as error:
@@ -94,7 +90,7 @@ def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> l
     ones, in place of the last of those that variants alone found where there would be too many. A passage it gives
     twice comes twice only where there would be fewer otherwise.
     """
-    passages = [_Passage(it.key, it.score, it.item, it.sources, it.item) for it in candidates.items]
+    passages = [_Passage(it.key, it.item, it.score, it.sources, it.item) for it in candidates.items]
     if not candidates.is_merged:
         count = len(passages)
     best, behind = passages[:count], passages[count:]
@@ -113,7 +109,7 @@ def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> l
     plain_count = len(own.keys) if top_k is None else min(top_k, len(own.keys))
     unscored += repeated[: max(0, plain_count - len(best) - len(unscored))]
     lowest = min((passage.score for passage in best), default=0.0)
-    best += [_Passage(own.keys[place], lowest, own.items[place], 0, own.items[place]) for place in unscored]
+    best += [_Passage(own.keys[place], own.items[place], lowest, 0, own.items[place]) for place in unscored]
     if candidates.is_merged:
         for passage, score in zip(best, make_strictly_falling([it.score for it in best]), strict=True):
             passage.score = score
