@@ -42,7 +42,7 @@ PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
 
 
 def build_prompts(settings: Settings, query: str, history: Sequence[Message] = ()) -> tuple[Prompt, ...]:
-    """The prompts that the settings ask for: none for ``none``, three for ``all``, else one.
+    """Returns the prompts that the settings ask for: none for ``none``, three for ``all``, else one.
 
     With a *history* each of them asks for the standalone form of the query too.
     """
@@ -52,12 +52,12 @@ def build_prompts(settings: Settings, query: str, history: Sequence[Message] = (
 
 
 def build_standalone_prompt(settings: Settings, query: str, history: Sequence[Message]) -> Prompt:
-    """The prompt that asks for the standalone form of *query* and nothing else."""
+    """Returns the prompt that asks for the standalone form of *query* and nothing else."""
     return PROMPTS[STANDALONE].build_prompt(settings, query, history)
 
 
 def merge(parts: Iterable[Transformation]) -> Transformation:
-    """What several replies to one query hold together: the first of each single text, all of each list, once each."""
+    """Returns what several replies to one query hold together: the first of each single text, all of each list."""
     parts = tuple(parts)
     texts = {name: _drop_repeats(text for part in parts for text in part.texts(name)) for name in TEXT_FIELDS}
     return fill(texts, dict.fromkeys(note for part in parts for note in part.notes))

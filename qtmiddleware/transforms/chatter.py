@@ -54,7 +54,7 @@ def is_noise(text: str, query: str) -> bool:
 
 
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
-    """*text* without a "Sure! Here is the rewritten query:" before it, in any language that has a word list.
+    """Returns *text* without a "Sure! Here is the rewritten query:" before it, in any language that has a word list.
 
     Sentences of chatter go too where what follows is surely the text: it stands behind a colon, it asks for something
     of *query*, or it is long enough for a passage.
@@ -85,7 +85,7 @@ def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool
 
 
 def find_chatter_end(text: str, query: str) -> int:
-    """How many characters at the start of *text* are sentences of chatter; 0 where none is or *query* opens so too."""
+    """Returns how many characters at the start of *text* are chatter; 0 where none is or *query* opens so too."""
     end = place = 0
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)

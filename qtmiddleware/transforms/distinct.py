@@ -50,7 +50,7 @@ ORIGINAL: Final = -1
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
-    """For each of *texts* the index of the earlier one it repeats, `ORIGINAL`, or ``None`` where it repeats none.
+    """Returns for each of *texts* the index of the one before it that it repeats, `ORIGINAL`, or ``None``.
 
     Near-duplicates are texts that differ in case, punctuation and light words alone, in the order of their words, or in
     so little that their tokens overlap by `NEAR` or more. Texts that differ in a number, an identifier, a name or a

@@ -30,7 +30,7 @@ _SHARE_OF_QUERY: Final = 0.1
 def guard(
     transformation: Transformation, *, query: str, must_keep: Spans, may_be_english: bool = True
 ) -> Transformation:
-    """*transformation* without the texts that would search for something else than *query*.
+    """Returns *transformation* without the texts that would search for something else than *query*.
 
     *must_keep* holds the spans of *query* that carry its meaning, as (kind, text) with a kind of ``quote``,
     ``identifier``, ``number``, ``negation``, ``name`` or ``url``. A standalone form, rewrite or paraphrase that lost

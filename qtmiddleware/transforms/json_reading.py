@@ -69,7 +69,7 @@ class _NotJson(Exception):
 
 
 def find_json(text: str) -> list[JsonValue]:
-    """Every JSON object and list in *text*, outermost only, in their order."""
+    """Returns every JSON object and list in *text*, outermost only, in their order."""
     found = []
     position = 0
     while match := _START.search(text, position):
@@ -84,7 +84,7 @@ def find_json(text: str) -> list[JsonValue]:
 
 
 def read_json_string(text: str) -> str | None:
-    """What *text* says if it is one JSON string and nothing else, else ``None``."""
+    """Returns what *text* says if it is one JSON string and nothing else, else ``None``."""
     stripped = text.strip()
     if not stripped.startswith('"'):
         return None
@@ -182,7 +182,7 @@ class _Reader:
             self.is_cut = True
 
     def read_string(self, place: str) -> str:
-        """The string that begins here, of the mark that closes it and what may follow in this *place*."""
+        """Returns the string that begins here; *place* says what may follow it."""
         ends = _ENDS[place, _CLOSERS[self.text[self.position]]]
         begin = position = self.position + 1
         while match := ends.search(self.text, position):

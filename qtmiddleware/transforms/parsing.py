@@ -91,7 +91,7 @@ class _Choice:
 
 
 def parse(prompt: Prompt, reply: Reply) -> Transformation:
-    """What *reply* gives for the fields of *prompt*.
+    """Returns what *reply* gives for the fields of *prompt*.
 
     Reads JSON, whole or broken, and plain text; keeps what is complete. No refusal, remark, blank, duplicate or copy
     of the query becomes a text to search for. At most 65,536 characters are read, in linear time. A reply that says
@@ -115,7 +115,7 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
 
 
 def fill(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]) -> Transformation:
-    """The transformation that holds *texts*, by field; of those for a single text, the first."""
+    """Returns the transformation that holds *texts*, by field; of those for a single text, the first."""
     given: dict[str, Any] = {
         name: tuple(found) if row.shape == "list" else found[0]
         for name, row in TEXT_FIELDS.items()
@@ -137,7 +137,7 @@ def _find_answer(reply: Reply) -> tuple[str, bool]:
 
 
 def strip_thoughts(text: str) -> tuple[str, bool]:
-    """The answer in *text* without what a reasoning model says first, and whether *text* ended before that did.
+    """Returns the answer in *text* without what a reasoning model says first, and whether *text* ended before that did.
 
     Some models leave out the opening mark; a reply that begins as JSON is taken as the answer even so, for the mark may
     stand in one of its texts. Of an enormous reply only the beginning is looked at.
@@ -185,7 +185,7 @@ def _find_plain_texts(prompt: Prompt, text: str, found: FieldTexts) -> FieldText
 
 
 def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]) -> FieldTexts:
-    """What the JSON *values* in *text* give for *fields*, under whatever keys and in whatever shape.
+    """Returns what the JSON *values* in *text* give for *fields*, under whatever keys and in whatever shape.
 
     A field that is given twice has its last value first, lists are joined. Texts under a name that says nothing
     ("query", a bare list) go to the one field that was asked for, if nothing is there by its own name.

@@ -49,7 +49,7 @@ _QUOTES: Final = {'"': '"', "“": "”", "'": "'", "«": "»", "„": "“", "`
 
 
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
-    """What the lines of *text* give for each field, the likeliest first.
+    """Returns what the lines of *text* give for each field, the likeliest first.
 
     Lines under a label that names a field are that field's. The others are for the one field that was asked for (the
     standalone form aside), if nothing has its label.
@@ -67,7 +67,7 @@ def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict
 
 
 def split_items(text: str) -> list[str]:
-    """*text* as the list it is: its marked lines, its numbered parts, or its lines."""
+    """Returns *text* as the list it is: its marked lines, its numbered parts, or its lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line for line in lines if _MARK.match(line)]
     if len(lines) == 1:
@@ -76,7 +76,7 @@ def split_items(text: str) -> list[str]:
 
 
 def strip_marks(text: str, query: str) -> str:
-    """*text* without its list mark, bold, label, lead-in and outer quotes, as far as these are not the query's own."""
+    """Returns *text* without list mark, bold, label, lead-in and outer quotes that are not the query's own."""
     text = text.strip().lstrip("#> ") if text.lstrip().startswith(("#", ">")) else text.strip()
     mark = _MARK.match(text)
     if mark and text[: mark.end() + 2].casefold() not in query.casefold():
@@ -89,7 +89,7 @@ def strip_marks(text: str, query: str) -> str:
 
 
 def strip_quotes(text: str, query: str) -> str:
-    """*text* without quotes around the whole of it, unless *query* is quoted too."""
+    """Returns *text* without quotes around the whole of it, unless *query* is quoted too."""
     closer = _QUOTES.get(text[:1])
     inner = text[1:-1]
     if len(text) < 3 or text[-1] != closer or closer in inner or text[0] in inner or query[:1] in _QUOTES:
@@ -181,7 +181,7 @@ def _split_numbers(line: str) -> list[str]:
 
 
 def find_field(key: str, fields: Sequence[ReplyField]) -> str:
-    """The name of the one of *fields* that *key* means, `GENERIC`, `ASIDE`, or ``""`` where it means nothing known."""
+    """Returns the name of the field that *key* means, `GENERIC`, `ASIDE`, or ``""`` where it means nothing known."""
     plain = re.sub(r"[\W\d_]+", "", key[:80].casefold())
     if not plain:
         return ""
@@ -199,7 +199,7 @@ def find_field(key: str, fields: Sequence[ReplyField]) -> str:
 
 
 def split_label(line: str, query: str) -> tuple[str, str]:
-    """The label that *line* begins with and the rest of it; no label where those words could be part of a query."""
+    """Returns the label that *line* begins with and the rest; no label where those words could be part of a query."""
     if ":" not in line and "：" not in line:
         return "", line
     match = _LABEL.match(line)

@@ -58,7 +58,7 @@ class Transform:
     flavour: Callable[[Settings], str] | None = None
 
     def build_prompt(self, settings: Settings, query: str, history: Sequence[Message] = ()) -> Prompt:
-        """The prompt for *query*; with a *history* it asks for the standalone form of the query too."""
+        """Returns the prompt for *query*; with a *history* it asks for the standalone form of the query too."""
         turns = select_recent(history, query, settings.llm.history_messages)
         fields = self.fields(settings) if callable(self.fields) else self.fields
         if turns and STANDALONE not in fields:
@@ -98,7 +98,7 @@ class Transform:
 
 
 def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[Message, ...]:
-    """The last *limit* messages of a conversation, long ones cut.
+    """Returns the last *limit* messages of a conversation, long ones cut.
 
     Left out are blank messages, those of the system, and a last one that is *query* itself, which callers who pass
     their whole list of messages include.
@@ -133,7 +133,7 @@ def _write_user(query: str, history: Sequence[Message]) -> str:
 
 
 def as_data(material: Mapping[str, Any]) -> str:
-    """The user message that holds *material*. JSON escapes whatever a text could use to break out of its place."""
+    """Returns the user message with *material*. JSON escapes whatever a text could use to break out of its place."""
     written = json.dumps(material, ensure_ascii=False)
     # A lone surrogate cannot be sent as UTF-8; the backslash form it gets here is its JSON escape.
     return written if written.isascii() else written.encode("utf-8", "backslashreplace").decode("utf-8")

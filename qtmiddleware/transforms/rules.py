@@ -112,7 +112,7 @@ def _extract_value(text: str, field: ReplyField, query: str) -> str:
 
 
 def keep_whole_sentences(text: str) -> str:
-    """*text* up to the end of its last complete sentence."""
+    """Returns *text* up to the end of its last complete sentence."""
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return text[: ends[-1]] if ends else ""
 

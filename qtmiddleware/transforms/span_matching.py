@@ -86,7 +86,7 @@ def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
 
 
 def write_span(kind: str, span: str) -> str:
-    """*span* as it is put back into a text: a quote in its quotes, anything else as it is."""
+    """Returns *span* as it is put back into a text: a quote in its quotes, anything else as it is."""
     bare = span.strip(_QUOTE_MARKS)
     return f'"{bare}"' if kind == "quote" else span.strip()
 
