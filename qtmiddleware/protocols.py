@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from qtmiddleware.catalogue import FieldShape
-from qtmiddleware.types import Deadline, Message
+from qtmiddleware.types import Deadline, Message, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +184,19 @@ class KeywordStore(Protocol):
 
     def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The passages that share the weightiest words with *text* and meet *filter*, best first; greater is better."""
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Hears of every operation twice, in the thread or task that performs it. Must be quick and thread-safe.
+
+    An operation within another starts after it. Each ends once: one that is given up does so at that moment, in the
+    thread or task of whoever waited, however long the call itself goes on. What is raised here is logged once and
+    changes nothing else.
+    """
+
+    def on_start(self, operation: Operation) -> None:
+        """*operation* starts."""
+
+    def on_end(self, operation: Operation) -> None:
+        """*operation* has ended; the *id* is that of its start."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.types import Deadline
+from qtmiddleware.types import Deadline, Operation
 
 Pieces = Sequence[str | float | Exception]
 Script = str | Mapping[str, Any] | Pieces | Exception | Callable[[Prompt], "Script"]
@@ -101,3 +101,19 @@ async def _apause(seconds: float, deadline: Deadline) -> None:
 def _check(deadline: Deadline) -> None:
     if deadline.passed:
         raise ModelError("timeout")
+
+
+class RecordingObserver:
+    """An observer that collects what it hears: *started* as they start, *ended* as they end."""
+
+    def __init__(self) -> None:
+        self.started: list[Operation] = []
+        self.ended: list[Operation] = []
+
+    def on_start(self, operation: Operation) -> None:
+        """Append it to *started*."""
+        self.started.append(operation)
+
+    def on_end(self, operation: Operation) -> None:
+        """Append it to *ended*."""
+        self.ended.append(operation)

@@ -334,3 +334,37 @@ class Answer:
     sub_answers: tuple[SubAnswer, ...] = ()
     status: Literal["full", "degraded"] = "full"
     degradations: tuple[Degradation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something the middleware does, as an `Observer` hears of it: when it starts and, with the same *id*, at its end.
+
+    *kind* is ``retrieval``, ``answer`` or ``transform``, or what is done within these: ``search``, ``embedding``,
+    ``model`` or ``rerank``. *parent* is the operation it is part of. *name* is a search's kind of variant, whose
+    *weight* is that in the fusion, or the mode of a model's prompt, and *model* the model's name. *began* is in seconds
+    since the epoch, *seconds* how long it took.
+
+    *outcome* is ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for it any more) or ``cancelled``.
+    *reason* is why it failed, in one word: that of a `ModelError`, else the type of what was raised. *counts* holds,
+    where they apply, ``passages``, ``searches``, ``degradations``, ``texts``, ``llm_calls``, ``input_tokens``,
+    ``output_tokens`` and ``citations``.
+
+    *content* is what the operation works on (a query's text, texts, a `Prompt`) and *result* what came of it (a
+    `Retrieval`, an `Answer`, the function's response, a `Reply`, ...). They hold what users and passages say: nothing
+    prints them, and an observer looks at them on purpose alone.
+    """
+
+    id: int
+    kind: Literal["retrieval", "answer", "transform", "search", "embedding", "model", "rerank"]
+    name: str = ""
+    parent: Operation | None = field(default=None, repr=False)
+    model: str = ""
+    weight: float = 1.0
+    began: float = 0.0
+    seconds: float = 0.0
+    outcome: Literal["running", "ok", "failed", "late", "cancelled"] = "running"
+    reason: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    content: Any = field(default=None, repr=False, compare=False)
+    result: Any = field(default=None, repr=False, compare=False)

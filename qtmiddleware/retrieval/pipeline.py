@@ -36,7 +36,7 @@ from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import build_variants, search_variants
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Together
+from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Together, observe_flow
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Retrieval, Trace, Transformation, Variant
 
 logger: Final = get_logger("qtmiddleware")
@@ -44,12 +44,14 @@ logger: Final = get_logger("qtmiddleware")
 
 def retrieve(request: Request) -> Flow[Retrieval]:
     """Answer *request*; raises what the original's own search raises, and nothing else."""
-    return _Pipeline(request).retrieve()
+    observation = request.observation.child("retrieval", content=request.original)
+    return observe_flow(_Pipeline(request).retrieve(), observation, request.model)
 
 
 def transform(request: Request) -> Flow[Transformation]:
     """Ask the model alone; what could not be had is empty, and noted."""
-    return _Pipeline(request).transform()
+    observation = request.observation.child("transform", content=request.original)
+    return observe_flow(_Pipeline(request).transform(), observation, request.model)
 
 
 class _Pipeline:
@@ -166,7 +168,7 @@ class _Pipeline:
         if self._original_outcome is not None:
             return self._original_outcome.value
         began, width = self.trace.clock(), self.request.width
-        response = yield from self._search(Search(self.query.text, width, may_narrow=True))
+        response = yield from self._search(Search(self.query.text, width, may_narrow=True, weight=self.original.weight))
         self._note_original(began, self.trace.clock() - began, width)
         return response
 
@@ -177,7 +179,7 @@ class _Pipeline:
             outcomes: list[Outcome] = yield Together(steps, deadline, limit)
             return outcomes
         began, width = self.trace.clock(), self.request.width
-        search = Search(self.query.text, width, may_narrow=True)
+        search = Search(self.query.text, width, may_narrow=True, weight=self.original.weight)
         outcome, *outcomes = yield Together([search, *steps], deadline, limit, essential=1)
         if outcome.error is not None:
             self._search_error = outcome.error

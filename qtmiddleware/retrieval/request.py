@@ -15,6 +15,7 @@ from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.logs import LogSampler
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.types import Degradation, Message, Query, Transformation, Variant
 
 # Whose words are those of passages that answer the question.
@@ -46,7 +47,8 @@ class Request:
     *reason_to_wait* returns why it would not be asked just now. *embeds* says that the wrapped function takes vectors,
     *response_only* that the caller looks at the response alone, *reranker_is_unloaded* that the reranker has its model
     to read first, *shares* that it may wait for an equal question under way: what is performed in step with others must
-    not. *bulkhead* has the threads for what is performed beside the original's own search.
+    not. *bulkhead* has the threads for what is performed beside the original's own search. *observation* is the
+    operation that the retrieval is part of.
     """
 
     original: Any = field(repr=False)
@@ -64,6 +66,7 @@ class Request:
     shares: bool = True
     reason_to_wait: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead, repr=False)
+    observation: Observation = field(default=NOT_OBSERVED, repr=False)
 
     @property
     def uses_keyword_evidence(self) -> bool:

@@ -80,7 +80,10 @@ def search_variants(
             return []
     began = trace.clock()
     widths = {"sub_query": request.settings.fusion.sub_query_top_k or width}
-    steps = [Search(it.text, widths.get(it.kind, width), vector) for it, vector in zip(variants, vectors, strict=True)]
+    steps = [
+        Search(it.text, widths.get(it.kind, width), vector, kind=it.kind, weight=it.weight)
+        for it, vector in zip(variants, vectors, strict=True)
+    ]
     outcomes = yield Together(steps, deadline, limit)
     trace.searches += len(steps)
     trace.stage("search.variants", trace.clock() - began)

@@ -7,40 +7,52 @@ with asyncio.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.protocols import LanguageModel, Prompt
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.runtime.single_flight import Flight
 from qtmiddleware.runtime.threads import Bulkhead
-from qtmiddleware.types import NEVER, Deadline
+from qtmiddleware.types import NEVER, Deadline, VariantKind
+
+
+@dataclass(eq=False, repr=False, slots=True, kw_only=True)
+class _Leaf:
+    """A step of its own, and the *observation* of it."""
+
+    observation: Observation = NOT_OBSERVED
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Search:
+class Search(_Leaf):
     """Search for one text. Performed by the wrapped function; answers its response, whatever that is.
 
     *text* ``None`` is the caller's own call as it was made, for what is no text.
     *top_k* is how many passages to ask for, ``None`` for what the caller's own call says; *may_narrow* lets a function
     that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
+    *kind* is what the text is to the question, and *weight* that in the fusion; both are for observers.
     """
 
     text: str | None
     top_k: int | None = None
     vector: Sequence[float] | None = None
     may_narrow: bool = field(default=False, kw_only=True)
+    kind: VariantKind = field(default="original", kw_only=True)
+    weight: float = field(default=1.0, kw_only=True)
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Embed:
+class Embed(_Leaf):
     """Turn *texts* into vectors, all in one batch; answers a list of vectors."""
 
     texts: Sequence[str]
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Ask:
+class Ask(_Leaf):
     """Put *prompt* to *model* and wait no longer than *deadline*; answers a `Reply`.
 
     Without a *model* the one of the transformations is asked.
@@ -52,7 +64,7 @@ class Ask:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Rerank:
+class Rerank(_Leaf):
     """Judge *texts* against *query*; answers a score a text, greater is better."""
 
     query: str
@@ -60,14 +72,14 @@ class Rerank:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Join:
+class Join(_Leaf):
     """Wait for the result of *flight*, which somebody else leads. Only within `Together`."""
 
     flight: Flight
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Recall:
+class Recall(_Leaf):
     """Perform *call*, which speaks with a shared cache and blocks; answers what it returns."""
 
     call: Callable[[], Any]
@@ -217,6 +229,53 @@ def gather_flows(flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | N
         for flow in flows:
             flow.close()
     return [results[position] for position in range(len(flows))]
+
+
+def observe_flow(flow: Flow[T], observation: Observation, model: str = "") -> Flow[T]:
+    """*flow* as the operation of *observation*; *model* names the model of the transformations."""
+    return _observe_flow(flow, observation, model) if observation.is_observed else flow
+
+
+def _observe_flow(flow: Flow[T], observation: Observation, model: str) -> Flow[T]:
+    with observation:
+        return observation.keep((yield from observe_steps(flow, observation, model)))
+
+
+def observe_steps(flow: Flow[T], within: Observation, model: str = "") -> Flow[T]:
+    """*flow*, whose steps are operations *within* another one, save those that are part of one already."""
+    return _observe_steps(flow, within, model) if within.is_observed else flow
+
+
+def _observe_steps(flow: Flow[T], within: Observation, model: str) -> Flow[T]:
+    with closing(flow):
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            for leaf in _leaves(step):
+                if leaf.observation is NOT_OBSERVED:
+                    leaf.observation = _observe_step(leaf, within, model)
+            answer = error = None
+            try:
+                answer = yield step
+            except Exception as raised:
+                error = raised
+
+
+def _observe_step(step: Leaf, within: Observation, model: str) -> Observation:
+    if isinstance(step, Search):
+        return within.child("search", step.kind, weight=step.weight, content=step.text)
+    if isinstance(step, Embed):
+        return within.child("embedding", counts={"texts": len(step.texts)}, content=step.texts)
+    if isinstance(step, Ask):
+        name = model if step.model is None else step.model.name
+        return within.child("model", step.prompt.mode, model=name, content=step.prompt)
+    if isinstance(step, Rerank):
+        return within.child("rerank", counts={"texts": len(step.texts)}, content=step.texts)
+    return NOT_OBSERVED
 
 
 def _leaves(step: Step) -> Sequence[Any]:

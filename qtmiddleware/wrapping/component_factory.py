@@ -20,6 +20,7 @@ from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.forking import Draining, ForkLock
 from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.wrapping.query_log import QueryLog, Redact
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class Runtime:
         return self.factory.bulkhead
 
     @property
+    def observation(self) -> Observation:
+        """What the call's operations are part of."""
+        return self.factory.observation
+
+    @property
     def model(self) -> GovernedModel:
         """The model of the transformations, made when it is first needed."""
         return self.factory.model(self.settings)
@@ -65,7 +71,7 @@ class Runtime:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing these settings ask for could change a result."""
+        """Whether nothing these settings ask for could change a result, and nobody observes."""
         settings = self.settings
         return (
             settings.transformation_type == "none"
@@ -74,6 +80,7 @@ class Runtime:
             and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
             and settings.scores == "backend"
             and settings.log.path is None
+            and not self.observation.is_observed
         )
 
 
@@ -147,12 +154,14 @@ class ComponentFactory:
         client: Any,
         reranker: Any = None,
         redact: Redact | None = None,
+        observation: Observation = NOT_OBSERVED,
         former: ComponentFactory | None = None,
     ) -> None:
         self.config = config
         self._client = client
         self._reranker = reranker
         self._redact = redact
+        self.observation = observation
         self.bulkhead: Bulkhead = former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
         self._breakers: ComponentCache[Breaker] = former._breakers if former else ComponentCache()
         self._clients: ComponentCache[Clients | None] = ComponentCache(former._clients if former else None)
@@ -179,7 +188,7 @@ class ComponentFactory:
         """
         if config == self.config and self._account in (None, self._account_for(config.settings)):
             return self
-        return ComponentFactory(config, self._client, self._reranker, self._redact, former=self)
+        return ComponentFactory(config, self._client, self._reranker, self._redact, self.observation, former=self)
 
     def succeed(self) -> None:
         """Take the place of the former: what only that had is closed, once no call is inside it."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from qtmiddleware.protocols import Observer
 from qtmiddleware.wrapping.query_log import Redact
 from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
@@ -36,6 +37,7 @@ def middleware(
     client: Any = ...,
     reranker: Any = ...,
     redact: Redact | None = ...,
+    observers: Sequence[Observer] = ...,
     **options: Unpack[WrapOptions],
 ) -> Decorator: ...
 
@@ -48,14 +50,15 @@ def middleware(
     client: Any = None,
     reranker: Any = None,
     redact: Redact | None = None,
+    observers: Sequence[Observer] = (),
     **options: Unpack[WrapOptions],
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, a mapping, a `Config` or nothing, *client*, *reranker* and *redact* are as in
-    `QueryMiddleware`, and the options are those of `WrapOptions`.
+    *config* is a file's path, a mapping, a `Config` or nothing, *client*, *reranker*, *redact* and *observers*
+    are as in `QueryMiddleware`, and the options are those of `WrapOptions`.
     """
+    given: Any = {"client": client, "reranker": reranker, "redact": redact, "observers": observers}
     if fn is None:
-        given = {"config": config, "client": client, "reranker": reranker, "redact": redact}
-        return functools.partial(middleware, **given, **options)
-    return QueryMiddleware(config, client=client, reranker=reranker, redact=redact).wrap(fn, **options)
+        return functools.partial(middleware, config=config, **given, **options)
+    return QueryMiddleware(config, **given).wrap(fn, **options)

@@ -16,6 +16,7 @@ from qtmiddleware.retrieval.responses import Shape, wait_for_response
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.component_factory import ComponentFactory, Runtime
@@ -186,8 +187,11 @@ class Invocation:
         allows it, and will be from then on. What it raises then passes through.
         """
         query: Any = step.text
-        if self._runtime.embedder is not None and query is not None:
-            query = step.vector if step.vector is not None else self.embed((query,))[0]
+        if self._runtime.embedder is not None and step.text is not None:
+            query = step.vector
+            if query is None:
+                with _observe_embedding(step) as observation:
+                    query = observation.keep(self.embed((step.text,)))[0]
         try:
             return self._call(query, step.top_k)
         except Exception as error:
@@ -200,8 +204,11 @@ class Invocation:
     async def asearch(self, step: Search) -> Any:
         """`search`, to be awaited."""
         query: Any = step.text
-        if self._runtime.embedder is not None and query is not None:
-            query = step.vector if step.vector is not None else (await self.aembed((query,)))[0]
+        if self._runtime.embedder is not None and step.text is not None:
+            query = step.vector
+            if query is None:
+                with _observe_embedding(step) as observation:
+                    query = observation.keep(await self.aembed((step.text,)))[0]
         try:
             return await self._acall(query, step.top_k)
         except Exception as error:
@@ -262,6 +269,10 @@ class Invocation:
             asked = write(query) if isinstance(query, str) else type(query).__name__
             logger.debug("query %s %r searched %s", retrieval.trace.query_id, asked, texts)
         return retrieval
+
+
+def _observe_embedding(step: Search) -> Observation:
+    return step.observation.child("embedding", counts={"texts": 1}, content=(step.text,))
 
 
 def _may_narrow(step: Search, error: Exception) -> bool:

@@ -14,7 +14,7 @@ from qtmiddleware.config import Config, current_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.protocols import LanguageModel, Prompt, Record, Reply, Store
+from qtmiddleware.protocols import LanguageModel, Observer, Prompt, Record, Reply, Store
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import transform
 from qtmiddleware.retrieval.request import Memory, Request, validate_query
@@ -23,6 +23,7 @@ from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.observing import observe
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
 from qtmiddleware.types import Answer, Deadline, Transformation
@@ -100,7 +101,8 @@ class QueryMiddleware:
     without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names, for
     questions to the own store; *embedder* is whatever `CallableEmbedder` takes. *redact* makes of every text of a query
     what may be written of it, to the query log and to the records of `logging` at DEBUG; where it fails, a hash is
-    written. Safe with many threads and event loops.
+    written. *observers* hear of every retrieval, answer, search and model call, as `Observer` says. Safe with many
+    threads and event loops.
     """
 
     def __init__(
@@ -112,12 +114,14 @@ class QueryMiddleware:
         store: Store | None = None,
         embedder: Any = None,
         redact: Redact | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._given = {
             "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
+            "observers": tuple(observers),
         }  # fmt: skip
         # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
-        self._factory = ComponentFactory(Config.load(config), client, reranker, redact)
+        self._factory = ComponentFactory(Config.load(config), client, reranker, redact, observe(observers))
         self._memory = Memory(TransformationCache(self.settings))
         self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
         self._reloading = ForkLock()
@@ -382,6 +386,7 @@ class QueryMiddleware:
                 shares=shares,
                 reason_to_wait=model.reason_to_wait,
                 bulkhead=factory.bulkhead,
+                observation=factory.observation,
             )
 
         world = ModelOnly(model, factory.bulkhead)
@@ -423,7 +428,8 @@ class QueryMiddleware:
         Raises `PicklingError` where it was given an object, which may hold one of these.
         """
         for name, given in self._given.items():
-            check_picklable(f"{name}=", given, by_value=modules_by_value() is not None)
+            for it in given if isinstance(given, tuple) else (given,):
+                check_picklable(f"{name}=", it, by_value=modules_by_value() is not None)
         return self.config, self._given
 
     def __setstate__(self, made_of: tuple[Config, dict[str, Any]]) -> None:

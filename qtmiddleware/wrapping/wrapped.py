@@ -191,7 +191,8 @@ class Wrapped(Generic[P, R]):
             reason_to_wait=model.reason_to_wait if model else lambda: None,
             bulkhead=runtime.bulkhead,
             embeds=runtime.embedder is not None,
-            response_only=brief and runtime.log is None,
+            response_only=brief and runtime.log is None and not runtime.observation.is_observed,
+            observation=runtime.observation,
             reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
         )
         return request, Invocation(self._fn, self._signature, args, kwargs, original, runtime, is_async=self.is_async)

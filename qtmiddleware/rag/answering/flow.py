@@ -10,6 +10,7 @@ The last call of the model is apart from what comes before it, so that it can be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -32,7 +33,8 @@ from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows
+from qtmiddleware.runtime.observing import Observation
+from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows, observe_flow, observe_steps
 from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer, Trace
 
 _DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
@@ -61,7 +63,8 @@ class AnswerFlow:
         self.retrieval: Retrieval | None = None
         self._is_finished = False
         self._asked_stage = ""
-        self._request = request
+        self.observation = request.observation.child("answer", content=request.original)
+        self._request = replace(request, observation=self.observation)
         self._settings = request.settings
         self._finished = finished
         self._degradations: list[Degradation] = []
@@ -70,6 +73,9 @@ class AnswerFlow:
 
     def flow(self) -> Flow[Answer]:
         """The whole flow; raises what the wrapped function raises, and `ModelError` where there is no answer."""
+        return observe_flow(self._flow(), self.observation)
+
+    def _flow(self) -> Flow[Answer]:
         yield from self.retrieve()
         draft = yield from self.draft()
         if isinstance(draft, Answer):
@@ -86,11 +92,18 @@ class AnswerFlow:
         request = self._request
         if self._is_synthesis:
             request = replace(request, settings=_with_sub_queries(self._settings))
-        self.retrieval = yield from retrieve(request)
+        with ExitStack() as stack:
+            stack.enter_context(self.observation)
+            self.retrieval = yield from retrieve(request)
+            # The answer has only begun.
+            stack.pop_all()
         return self.retrieval
 
     def draft(self) -> Flow[Draft | Answer]:
         """What to ask the model last, or the answer where there is nothing to ask it."""
+        return observe_steps(self._draft(), self.observation)
+
+    def _draft(self) -> Flow[Draft | Answer]:
         retrieval = self._retrieved
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # One sub-query alone is the question in other words.
@@ -134,8 +147,13 @@ class AnswerFlow:
         text = reader.text or _say_no_answer(self._request.original)
         return self._build_answer(text, reader.citations, draft.matches, found=reader.found)
 
+    def observe_call(self, draft: Draft) -> Observation:
+        """The operation of a call for *draft* that is streamed."""
+        return self.observation.child("model", draft.prompt.mode, model=self.chat.name, content=draft.prompt)
+
     def abandon(self) -> None:
         """Finish the retrieval, as nobody wants the rest of the answer."""
+        self.observation.end("cancelled")
         if self.retrieval is not None and not self._is_finished:
             if self._asked_stage:
                 # What it cost is not known, but it was asked.

@@ -100,21 +100,24 @@ class AnswerStream(_Stream):
 
     def _stream(self) -> Generator[str, None, None]:
         answering = self._answering
-        draft = run(answering.draft(), self._world)
-        if isinstance(draft, Answer):
-            yield self._show_rest(draft)
-            return
-        reply, bulkhead = _Reply(draft), self._world.bulkhead
-        try:
-            with closing(stream(answering.chat, draft.prompt, answering.start_call(draft), bulkhead)) as pieces:
-                for piece in pieces:
-                    if text := reply.feed(piece):
+        with answering.observation as observation:
+            draft = run(answering.draft(), self._world)
+            if isinstance(draft, Answer):
+                answer = observation.keep(draft)
+            else:
+                reply, deadline, call = _Reply(draft), answering.start_call(draft), answering.observe_call(draft)
+                reading = stream(answering.chat, draft.prompt, deadline, self._world.bulkhead, call)
+                try:
+                    with closing(reading) as pieces:
+                        for piece in pieces:
+                            if text := reply.feed(piece):
+                                yield self._show(text)
+                    if text := reply.reader.end():
                         yield self._show(text)
-            if text := reply.reader.end():
-                yield self._show(text)
-        except ModelError as error:
-            reply.error = error
-        if text := self._show_rest(answering.conclude(draft, reply.outcome(), reply.reader)):
+                except ModelError as error:
+                    reply.error = error
+                answer = observation.keep(answering.conclude(draft, reply.outcome(), reply.reader))
+        if text := self._show_rest(answer):
             yield text
 
     def close(self) -> None:
@@ -153,22 +156,25 @@ class AsyncAnswerStream(_Stream):
 
     async def _stream(self) -> AsyncGenerator[str, None]:
         answering = self._answering
-        await self._retrieve()
-        draft = await arun(answering.draft(), self._world)
-        if isinstance(draft, Answer):
-            yield self._show_rest(draft)
-            return
-        reply, bulkhead = _Reply(draft), self._world.bulkhead
-        try:
-            async with aclosing(astream(answering.chat, draft.prompt, answering.start_call(draft), bulkhead)) as pieces:
-                async for piece in pieces:
-                    if text := reply.feed(piece):
+        with answering.observation as observation:
+            await self._retrieve()
+            draft = await arun(answering.draft(), self._world)
+            if isinstance(draft, Answer):
+                answer = observation.keep(draft)
+            else:
+                reply, deadline, call = _Reply(draft), answering.start_call(draft), answering.observe_call(draft)
+                reading = astream(answering.chat, draft.prompt, deadline, self._world.bulkhead, call)
+                try:
+                    async with aclosing(reading) as pieces:
+                        async for piece in pieces:
+                            if text := reply.feed(piece):
+                                yield self._show(text)
+                    if text := reply.reader.end():
                         yield self._show(text)
-            if text := reply.reader.end():
-                yield self._show(text)
-        except ModelError as error:
-            reply.error = error
-        if text := self._show_rest(answering.conclude(draft, reply.outcome(), reply.reader)):
+                except ModelError as error:
+                    reply.error = error
+                answer = observation.keep(answering.conclude(draft, reply.outcome(), reply.reader))
+        if text := self._show_rest(answer):
             yield text
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from qtmiddleware.runtime.observing import Ending
 from qtmiddleware.runtime.steps import (
     Ask,
     Flow,
@@ -53,10 +54,16 @@ def _start(step: Leaf, world: World) -> Awaitable[Any]:
     return world.aembed(step.texts) if world.native_async else in_thread(partial(world.embed, step.texts))
 
 
+async def _perform(step: Leaf, world: World) -> Any:
+    """Perform one step; returns its answer."""
+    with step.observation as observation:
+        return observation.keep(await _start(step, world))
+
+
 async def _attempt(step: Leaf, world: World) -> Outcome:
     began = perf_counter()
     try:
-        value = await _start(step, world)
+        value = await _perform(step, world)
     except Exception as error:
         return Outcome(error=error, seconds=perf_counter() - began)
     return Outcome(value, seconds=perf_counter() - began)
@@ -81,6 +88,7 @@ async def _perform_together(together: Together, world: World, context: Context) 
     # Each task copies the context it is made in. Not handed over as an argument, which older factories do not take.
     tasks = [context.run(loop.create_task, perform(step)) for step in others]
     outcomes = []
+    ending: Ending = "cancelled"
     try:
         for step in essential:
             async with slots:
@@ -88,10 +96,12 @@ async def _perform_together(together: Together, world: World, context: Context) 
         left = deadline.remaining()
         if tasks and left > 0 and all(it.error is None for it in outcomes):
             await asyncio.wait(tasks, timeout=None if left == NEVER else left)
+            ending = "late"
     finally:
         under_way = [] if loop.is_closed() else [task for task in tasks if not task.done()]
         for step, task in zip(others, tasks, strict=True):
             if task in under_way:
+                step.observation.end(ending)
                 if isinstance(step, Ask):
                     step.deadline.cancel()
                 task.cancel()
@@ -119,7 +129,7 @@ async def arun(flow: Flow[T], world: World) -> T:
                 step = flow.send(await _perform_together(step, world, context))
                 continue
             try:
-                answer = await _start(step, world)
+                answer = await _perform(step, world)
             except Exception as error:
                 step = flow.throw(error)
             else:

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.observing import Ending
 from qtmiddleware.runtime.steps import (
     Ask,
     Embed,
@@ -36,6 +37,11 @@ from qtmiddleware.types import NEVER
 
 def _perform(step: Leaf, world: World) -> Any:
     """Perform one step in this thread; returns its answer."""
+    with step.observation as observation:
+        return observation.keep(_call(step, world))
+
+
+def _call(step: Leaf, world: World) -> Any:
     if isinstance(step, Search):
         return world.search(step)
     if isinstance(step, Embed):
@@ -124,17 +130,20 @@ class _Batch:
             self.outcomes[position] = outcome
             self._open -= 1
 
-    def give_up(self) -> None:
-        """Let go of everything that has not come back."""
+    def give_up(self, ending: Ending) -> None:
+        """Let go of everything that has not come back, as what is *ending* so."""
         self._is_over = True
         self._world.bulkhead.give_up(len(self._running))
         for step, outcome in zip(self.steps, self.outcomes, strict=True):
-            if outcome is None and isinstance(step, Ask):
-                step.deadline.cancel()
+            if outcome is None:
+                step.observation.end(ending)
+                if isinstance(step, Ask):
+                    step.deadline.cancel()
 
 
 def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
     batch = _Batch(together, world, context)
+    ending: Ending = "cancelled"
     try:
         batch.launch(together.limit - 1 if together.essential else together.limit)
         for position in range(together.essential):
@@ -142,8 +151,9 @@ def _perform_together(together: Together, world: World, context: Context) -> lis
         if all(outcome is None or outcome.error is None for outcome in batch.outcomes[: together.essential]):
             batch.launch(1 if together.essential else 0)
             batch.wait()
+            ending = "late"
     finally:
-        batch.give_up()
+        batch.give_up(ending)
     return [outcome or Outcome(late=True) for outcome in batch.outcomes]
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.runtime.threads import Bulkhead, context_within
 from qtmiddleware.types import NEVER, Deadline
 
@@ -29,76 +30,86 @@ _ACCOUNT_SECONDS: Final = 5.0
 
 
 def stream(
-    model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead
+    model: LanguageModel,
+    prompt: Prompt,
+    deadline: Deadline,
+    bulkhead: Bulkhead,
+    observation: Observation = NOT_OBSERVED,
 ) -> Generator[Piece, None, None]:
     """The pieces of *model*'s reply, read in a thread of *bulkhead*, and, last, the whole; raises `ModelError`.
 
     A model that cannot stream gives the whole alone. Where it gives the whole twice the later one counts, which is not
-    waited for long. Closing this lets the model stop with its next piece.
+    waited for long. Closing this lets the model stop with its next piece. *observation* is the operation of the call.
     """
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-    _start_reading(model, prompt, deadline, bulkhead, items.put)
-    piece: Piece | None = None
-    is_over = False
-    try:
-        while True:
-            left = _seconds_left(deadline, piece)
-            try:
-                piece, error = items.get(timeout=None if left == NEVER else left)
-            except queue.Empty:
-                if isinstance(piece, Reply):
+    with observation:
+        _start_reading(model, prompt, deadline, bulkhead, items.put)
+        piece: Piece | None = None
+        is_over = False
+        try:
+            while True:
+                left = _seconds_left(deadline, piece)
+                try:
+                    piece, error = items.get(timeout=None if left == NEVER else left)
+                except queue.Empty:
+                    if isinstance(piece, Reply):
+                        return
+                    raise as_model_error(None) from None
+                is_over = piece is None
+                if error is not None:
+                    raise _as_raised(error)
+                if piece is None:
                     return
-                raise as_model_error(None) from None
-            is_over = piece is None
-            if error is not None:
-                raise _as_raised(error)
-            if piece is None:
-                return
-            yield piece
-    finally:
-        deadline.cancel()
-        bulkhead.give_up(not is_over)
+                yield observation.keep(piece)
+        finally:
+            deadline.cancel()
+            bulkhead.give_up(not is_over)
 
 
 async def astream(
-    model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead
+    model: LanguageModel,
+    prompt: Prompt,
+    deadline: Deadline,
+    bulkhead: Bulkhead,
+    observation: Observation = NOT_OBSERVED,
 ) -> AsyncGenerator[Piece, None]:
     """`stream` without blocking the running loop."""
     items: asyncio.Queue[_Item] = asyncio.Queue()
-    task = None
-    if getattr(model, "can_async", True):
-        reading = _aread(model, prompt, deadline, items.put_nowait)
-        task = context_within(bulkhead).run(asyncio.create_task, reading)
-    else:
-        loop = asyncio.get_running_loop()
+    with observation:
+        task = None
+        if getattr(model, "can_async", True):
+            reading = _aread(model, prompt, deadline, items.put_nowait)
+            task = context_within(bulkhead).run(asyncio.create_task, reading)
+        else:
+            loop = asyncio.get_running_loop()
 
-        def put(item: _Item) -> None:
-            # A loop that was closed in the meantime has nobody left who reads.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(items.put_nowait, item)
+            def put(item: _Item) -> None:
+                # A loop that was closed in the meantime has nobody left who reads.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(items.put_nowait, item)
 
-        _start_reading(model, prompt, deadline, bulkhead, put)
-    piece: Piece | None = None
-    try:
-        while True:
-            left = _seconds_left(deadline, piece)
-            try:
-                async with asyncio.timeout(None if left == NEVER else left):
-                    piece, error = await items.get()
-            except TimeoutError:
-                if isinstance(piece, Reply):
+            _start_reading(model, prompt, deadline, bulkhead, put)
+        piece: Piece | None = None
+        try:
+            while True:
+                left = _seconds_left(deadline, piece)
+                try:
+                    async with asyncio.timeout(None if left == NEVER else left):
+                        piece, error = await items.get()
+                except TimeoutError:
+                    if isinstance(piece, Reply):
+                        return
+                    raise as_model_error(None) from None
+                if error is not None:
+                    raise _as_raised(error)
+                if piece is None:
                     return
-                raise as_model_error(None) from None
-            if error is not None:
-                raise _as_raised(error)
-            if piece is None:
-                return
-            yield piece
-    finally:
-        deadline.cancel()
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
+                yield observation.keep(piece)
+        finally:
+            deadline.cancel()
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
 
 
 def _seconds_left(deadline: Deadline, last: Piece | None) -> float:

@@ -1,0 +1,146 @@
+"""Tells observers of the operations of a flow: what starts, what it is part of, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from time import perf_counter, time
+from typing import Any, Final, Literal, TypeVar
+
+from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.protocols import Observer, Reply
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.types import Answer, Operation, Retrieval
+
+T = TypeVar("T")
+Ending = Literal["failed", "late", "cancelled"]
+
+logger: Final = get_logger("qtmiddleware")
+
+_ids: Final = count(1)
+
+
+class _Guarded:
+    """An observer that raises nothing; what it raises first is logged."""
+
+    def __init__(self, observer: Observer) -> None:
+        if not isinstance(observer, Observer):
+            raise ConfigError(f"{type(observer).__name__} is no observer: it has no on_start and on_end")
+        self._observer = observer
+        self._has_failed = False
+
+    def tell(self, operation: Operation) -> None:
+        """Tell of the start of *operation*, or of its end where it has one."""
+        tell = self._observer.on_start if operation.outcome == "running" else self._observer.on_end
+        try:
+            tell(operation)
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                name = type(self._observer).__name__
+                logger.warning("the observer %s failed: %s", name, type(error).__name__)
+                logger.debug("the observer %s failed", name, exc_info=error)
+
+
+class Observation:
+    """One operation, told to observers when it starts and, once, when it ends; a context manager for what it does.
+
+    Without observers nothing is made or told. Where it has none of its own, *operation* is the ground others stand on.
+    """
+
+    __slots__ = ("_began", "_observers", "_result", "_running", "operation")
+
+    def __init__(self, observers: tuple[_Guarded, ...] = (), operation: Operation | None = None) -> None:
+        self.operation = operation
+        self._observers = observers
+        self._began = 0.0
+        self._result: Any = None
+        # Holds the operation while it runs; whoever takes it out tells its end.
+        self._running: list[Operation] = []
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._observers)
+
+    def child(self, kind: Any, name: str = "", **known: Any) -> Observation:
+        """An operation within this one, which has not started."""
+        if not self._observers:
+            return self
+        return Observation(self._observers, Operation(next(_ids), kind, name, self.operation, **known))
+
+    def keep(self, result: T) -> T:
+        """Returns *result*, which is what came of the operation."""
+        if self.operation is not None:
+            self._result = result
+        return result
+
+    def end(self, outcome: Ending) -> None:
+        """Tell that the operation has ended so, if it runs."""
+        self._end(outcome=outcome)
+
+    def __enter__(self) -> Observation:
+        if self.operation is not None and not self._running:
+            self.operation = replace(self.operation, began=time())
+            self._began = perf_counter()
+            self._running.append(self.operation)
+            for observer in self._observers:
+                observer.tell(self.operation)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
+            self._end(outcome="ok", result=self._result, counts=_count(self._result))
+        else:
+            outcome = _read_outcome(error)
+            self._end(outcome=outcome, reason=_read_reason(error) if outcome == "failed" else "")
+
+    def _end(self, *, counts: dict[str, int] | None = None, **ending: Any) -> None:
+        # Two threads may be here: the one that performs the operation and the one that gives it up.
+        with suppress(IndexError):
+            running = self._running.pop()
+            seconds = perf_counter() - self._began
+            ended = replace(running, seconds=seconds, counts={**running.counts, **(counts or {})}, **ending)
+            for observer in self._observers:
+                observer.tell(ended)
+
+
+NOT_OBSERVED: Final = Observation()
+
+
+def observe(observers: Sequence[Observer]) -> Observation:
+    """The ground for operations that are part of no other; raises `ConfigError` for what is no observer."""
+    return Observation(tuple(_Guarded(it) for it in observers)) if observers else NOT_OBSERVED
+
+
+def _read_outcome(error: BaseException) -> Ending:
+    # asyncio's cancellation, an interrupt, and the end of a flow or stream that is closed are no `Exception`.
+    reason = _read_reason(error)
+    if reason == "cancelled" or not isinstance(error, Exception):
+        return "cancelled"
+    return "late" if reason == "timeout" or isinstance(error, TimeoutError) else "failed"
+
+
+def _read_reason(error: BaseException) -> str:
+    return error.reason if isinstance(error, ModelError) else type(error).__name__
+
+
+def _count(result: Any) -> dict[str, int]:
+    if isinstance(result, Reply):
+        tokens = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
+        return {"llm_calls": result.calls, **tokens}
+    if isinstance(result, Answer):
+        return {"passages": len(result.matches), "citations": len(result.citations)}
+    if isinstance(result, Retrieval):
+        trace = result.trace
+        return {
+            "passages": len(result.matches),
+            "degradations": len(result.degradations),
+            "searches": trace.searches,
+            "llm_calls": trace.llm_calls,
+            "input_tokens": trace.input_tokens,
+            "output_tokens": trace.output_tokens,
+        }
+    return {}
