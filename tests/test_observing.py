@@ -192,7 +192,7 @@ async def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool)
         return "{}"
 
     wrapped, observer = observed(
-        config={**REWRITE, "limits": {"llmTimeoutMs": 50}, "breaker": {"enabled": False}}, client=hanging
+        config={**REWRITE, "limits": {"llmTimeoutMs": 300}, "breaker": {"enabled": False}}, client=hanging
     )
     try:
         found = await wrapped.aretrieve(QUERY) if is_async else wrapped.retrieve(QUERY)

@@ -97,12 +97,12 @@ class Meter:
         self._spent = _Window(_MINUTE, _PARTS_OF_SPENDING)
         self._lock = ForkLock()
 
-    def lacks(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
+    def find_shortage(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
         """What *budget* has no room for, as a sentence; ``""`` where one more call with so much may be made."""
         with self._lock.free:
-            return self._lacks(budget, tokens, usd)
+            return self._find_shortage(budget, tokens, usd)
 
-    def spent(self, hours: float) -> tuple[int, int, float]:
+    def sum_spending(self, hours: float) -> tuple[int, int, float]:
         """The calls of the last minute, and the tokens and US dollars of the last *hours*."""
         with self._lock.free:
             now, seconds = self._clock(), hours * 3600.0
@@ -113,7 +113,7 @@ class Meter:
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Count one call of at most so many *tokens* and US dollars; raises `ModelError` where *budget* has no room."""
         with self._lock.free:
-            lacking = self._lacks(budget, tokens, usd)
+            lacking = self._find_shortage(budget, tokens, usd)
             if lacking:
                 raise ModelError("over_budget", lacking)
             now = self._clock()
@@ -123,7 +123,7 @@ class Meter:
             part.usd += usd
             return Reservation(self, part, tokens, usd)
 
-    def _lacks(self, budget: BudgetSettings, tokens: int, usd: float) -> str:
+    def _find_shortage(self, budget: BudgetSettings, tokens: int, usd: float) -> str:
         now, seconds = self._clock(), budget.hours * 3600.0
         self._spent.seconds = max(self._spent.seconds, seconds)
         most = budget.max_llm_calls_per_minute

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum, StrEnum
 from heapq import heappop, heappush
 from itertools import count
@@ -47,19 +48,19 @@ class Attempt:
         self.has_time = has_time
         self.is_over = False
 
-    def succeeded(self) -> None:
+    def succeed(self) -> None:
         """Report that it answered."""
         self._breaker._report(self, _Result.SUCCESS)
 
-    def failed(self, rest: float | None = None) -> None:
+    def fail(self, rest: float | None = None) -> None:
         """Report that it failed; *rest* is for how many seconds the service asked to be left alone."""
         self._breaker._report(self, _Result.FAILURE, rest)
 
-    def late(self) -> None:
+    def time_out(self) -> None:
         """Report that it did not answer in time, which is a failure where it had enough of it."""
         self._breaker._report(self, self.result_if_late)
 
-    def abandoned(self) -> None:
+    def abandon(self) -> None:
         """Report that nobody knows: it was given up for reasons of the caller's."""
         self._breaker._report(self, _Result.UNKNOWN)
 
@@ -109,20 +110,16 @@ class Breaker:
 
     def look(self) -> tuple[BreakerState, int, int, float]:
         """The state, how many calls failed in a row, how many may, and in how many seconds one tries again."""
-        with self._lock:
+        with self._locked():
             self._end_late()
-            seen = self._state, self._failures_in_row, self._failures, self._seconds_open
-        self._log_changes()
-        return seen
+            return self._state, self._failures_in_row, self._failures, self._seconds_open
 
     @property
     def rest(self) -> float:
         """For how many seconds no call is let through; 0 where the next one is."""
-        with self._lock:
+        with self._locked():
             self._end_late()
-            rest = self._rest
-        self._log_changes()
-        return rest
+            return self._rest
 
     def attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
         """Returns an `Attempt` where a call may be made now, else ``None``.
@@ -130,17 +127,26 @@ class Breaker:
         *until* is when the call is late (monotonic clock). Where it never *has_time* enough, that it is late says
         nothing; it may still fail.
         """
-        attempt = None
-        with self._lock:
+        with self._locked():
             self._end_late()
-            if not self._rest:
-                attempt = Attempt(self, is_probe=self._state is BreakerState.HALF_OPEN, has_time=has_time)
-                if attempt.is_probe:
-                    self._probe = attempt
-                if until != NEVER:
-                    heappush(self._under_way, (until, next(self._order), attempt))
-        self._log_changes()
-        return attempt
+            if self._rest:
+                return None
+            attempt = Attempt(self, is_probe=self._state is BreakerState.HALF_OPEN, has_time=has_time)
+            if attempt.is_probe:
+                self._probe = attempt
+            if until != NEVER:
+                heappush(self._under_way, (until, next(self._order), attempt))
+            return attempt
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock, and afterwards log what changed."""
+        with self._lock:
+            yield
+            changes, self._changes = self._changes, []
+        # Not under the lock, as nobody knows how long a handler takes.
+        for state in changes if self._name else ():
+            self._log(state)
 
     @property
     def _state(self) -> BreakerState:
@@ -164,9 +170,8 @@ class Breaker:
             self._end(attempt, attempt.result_if_late)
 
     def _report(self, attempt: Attempt, result: _Result, rest: float | None = None) -> None:
-        with self._lock:
+        with self._locked():
             self._end(attempt, result, rest)
-        self._log_changes()
 
     def _end(self, attempt: Attempt, result: _Result, rest: float | None = None) -> None:
         if attempt.is_over:
@@ -187,24 +192,15 @@ class Breaker:
                 self._open_until = self._clock() + max(self._seconds, rest or 0.0)
                 self._changes.append(BreakerState.OPEN)
 
-    def _log_changes(self) -> None:
-        """Log what changed; not under the lock, as nobody knows how long a handler takes."""
-        if not self._changes:
-            return
-        with self._lock:
-            changes, self._changes = self._changes, []
-        for state in changes if self._name else ():
-            has_opened = state is BreakerState.OPEN
-            number = self._outage.failed() if has_opened else self._outage.worked()
-            if number is None:
-                continue
-            if has_opened:
-                more = f" (it opened {times(number - 1)} before)" if number > 1 else ""
-                logger.warning(
-                    "the circuit breaker of %s opened: it is left alone for %g s, then tried again%s",
-                    self._name,
-                    round(self.rest, 3),
-                    more,
-                )
-            else:
+    def _log(self, state: BreakerState) -> None:
+        if state is BreakerState.CLOSED:
+            if (number := self._outage.record_success()) is not None:
                 logger.warning("the circuit breaker of %s closed again; it had opened %s", self._name, times(number))
+        elif (number := self._outage.record_failure()) is not None:
+            more = f" (it opened {times(number - 1)} before)" if number > 1 else ""
+            logger.warning(
+                "the circuit breaker of %s opened: it is left alone for %g s, then tried again%s",
+                self._name,
+                round(self.rest, 3),
+                more,
+            )

@@ -130,7 +130,7 @@ class Outage:
         self._logged_at = float("-inf")
         self._count = 0
 
-    def failed(self) -> int | None:
+    def record_failure(self) -> int | None:
         """Count a failure; returns how many there were where that is to be logged now, else ``None``."""
         with self._lock:
             self._count += 1
@@ -140,7 +140,7 @@ class Outage:
             self._is_logged, self._logged_at = True, now
             return self._count
 
-    def worked(self) -> int | None:
+    def record_success(self) -> int | None:
         """Returns how many failures there were where it is to be logged that it works again, else ``None``."""
         if not self._is_logged:
             return None

@@ -114,14 +114,14 @@ class RedisCache:
                     reply = command()
             except Exception as error:
                 if not _is_of_another_type(error):
-                    attempt.failed()
+                    attempt.fail()
                     self.was_reached = False
                     self._log_failure(error)
                     return None
                 reply = _UNREADABLE
-            attempt.succeeded()
+            attempt.succeed()
             self.was_reached = True
-            if self._outage.worked():
+            if self._outage.record_success():
                 logger.info("the shared cache at %s is used again", self.where)
             return reply
         finally:
@@ -129,7 +129,7 @@ class RedisCache:
 
     def _log_failure(self, error: Exception) -> None:
         # By its type alone: its message may hold what was sent or received.
-        if (rest := self.rest) and self._outage.failed():
+        if (rest := self.rest) and self._outage.record_failure():
             logger.warning(
                 "the shared cache at %s is left alone for %g s: %s", self.where, round(rest, 1), type(error).__name__
             )

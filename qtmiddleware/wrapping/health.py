@@ -6,11 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from qtmiddleware.config.settings import BudgetSettings
-from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.circuit_breaker import BreakerState
-from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.wrapping.component_factory import ComponentFactory
 
 
@@ -169,54 +166,33 @@ class Readiness:
         return {"ready": bool(self), "reasons": list(self.reasons)}
 
 
-def health_of(factory: ComponentFactory, cache: TransformationCache) -> Health:
+def read_health(factory: ComponentFactory, cache: TransformationCache) -> Health:
     """The health of a middleware with this *factory* and *cache*; nothing is asked, waited for or changed."""
-    settings = factory.config.settings
-    model, is_configured = factory.model(settings), factory.has_model
-    return Health(
-        model=_model(model, is_configured=is_configured),
-        chat_model=_model(factory.chat(settings), is_configured=is_configured),
-        threads=_threads(factory.bulkhead),
-        cache=_cache(cache, is_enabled=settings.cache.enabled),
-        redis=_redis(cache),
-        budget=_budget(model, settings.budget),
-    )
-
-
-def _model(model: GovernedModel, *, is_configured: bool) -> ModelHealth:
-    return ModelHealth(model.name, is_configured, *model.breaker.look())
-
-
-def _threads(bulkhead: Bulkhead) -> ThreadsHealth:
-    return ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up)
-
-
-def _cache(cache: TransformationCache, *, is_enabled: bool) -> CacheHealth:
-    local = cache.local
+    settings, bulkhead, local, shared = factory.config.settings, factory.bulkhead, cache.local, cache.shared
+    model, chat, budget = factory.model(settings), factory.chat(settings), settings.budget
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
-    return CacheHealth(is_enabled, len(local), local.max_entries, hits, misses, rate)
-
-
-def _redis(cache: TransformationCache) -> RedisHealth:
-    shared = cache.shared
-    if shared is None:
-        return RedisHealth(RedisState.NOT_USED)
-    states = {None: RedisState.NOT_ASKED_YET, True: RedisState.REACHED, False: RedisState.NOT_REACHED}
-    return RedisHealth(states[shared.was_reached], shared.where, shared.rest)
-
-
-def _budget(model: GovernedModel, budget: BudgetSettings) -> BudgetHealth:
-    calls, tokens, usd = model.meter.spent(budget.hours)
-    return BudgetHealth(
-        _spending(calls, budget.max_llm_calls_per_minute),
-        _spending(tokens, budget.max_tokens),
-        _spending(usd, budget.max_usd),
-        budget.hours,
+    redis = RedisHealth(RedisState.NOT_USED)
+    if shared is not None:
+        states = {None: RedisState.NOT_ASKED_YET, True: RedisState.REACHED, False: RedisState.NOT_REACHED}
+        redis = RedisHealth(states[shared.was_reached], shared.where, shared.rest)
+    calls, tokens, usd = model.meter.sum_spending(budget.hours)
+    return Health(
+        model=ModelHealth(model.name, factory.has_model, *model.breaker.look()),
+        chat_model=ModelHealth(chat.name, factory.has_model, *chat.breaker.look()),
+        threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
+        cache=CacheHealth(settings.cache.enabled, len(local), local.max_entries, hits, misses, rate),
+        redis=redis,
+        budget=BudgetHealth(
+            _compare(calls, budget.max_llm_calls_per_minute),
+            _compare(tokens, budget.max_tokens),
+            _compare(usd, budget.max_usd),
+            budget.hours,
+        ),
     )
 
 
-def _spending(spent: float, limit: float | None) -> Spending:
+def _compare(spent: float, limit: float | None) -> Spending:
     # Sums of money end in noise.
     spent = round(spent, 9)
     return Spending(spent, limit, None if limit is None else max(0, round(limit - spent, 9)))

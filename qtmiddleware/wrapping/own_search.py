@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import finalize
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Record, Store
@@ -18,16 +16,10 @@ if TYPE_CHECKING:
 Search = Wrapped[..., list[Record]]
 
 
-class _Lease:
-    """Lives as long as any search over one opened store does."""
-
-    __slots__ = ("__weakref__",)
-
-
 class OwnSearch:
     """The own store's search with a middleware around it, made once for all who ask. Thread-safe."""
 
-    __slots__ = ("_embedder", "_lease", "_lock", "_retriever", "_search", "_settings", "_store")
+    __slots__ = ("_embedder", "_lock", "_retriever", "_search", "_settings", "_store")
 
     def __init__(self, settings: Settings, *, store: Store | None, embedder: Any) -> None:
         self._settings = settings
@@ -35,7 +27,6 @@ class OwnSearch:
         self._embedder = embedder
         self._lock = ForkLock()
         self._retriever: StoreRetriever | None = None
-        self._lease: _Lease | None = None
         self._search: Search | None = None
 
     def get(self, wrap: Callable[[StoreRetriever], Search]) -> Search:
@@ -49,44 +40,31 @@ class OwnSearch:
                     self._retriever = open_retriever(
                         self._settings, store=self._store, embedder=self._embedder, must_exist=True
                     )
-                    self._lease = _Lease()
-                # The finalizer holds the lease until the search is gone.
-                finalize(self._retriever.search, _find_nothing, self._lease).atexit = False
                 self._search = wrap(self._retriever)
             return self._search
 
     def with_settings(self, settings: Settings) -> OwnSearch:
-        """Returns the search under other *settings*, over the same open store where they name the same."""
+        """Returns the search under other *settings*, over the same open store where they name the same.
+
+        Another store is let go of: it is freed with the last search over it, which somebody may still hold.
+        """
         if _search_key(settings) == _search_key(self._settings):
             return self
         other = OwnSearch(settings, store=self._store, embedder=self._embedder)
         with self._lock.free:
-            retriever, lease = self._retriever, self._lease
+            retriever = self._retriever
         if retriever is not None and _store_key(settings) == _store_key(self._settings):
             from qtmiddleware.rag.retriever import with_search
 
-            other._retriever, other._lease = with_search(retriever, settings), lease
+            other._retriever = with_search(retriever, settings)
         return other
-
-    def retire(self, successor: OwnSearch) -> None:
-        """Close the store once nobody holds a search over it, if it was opened here and *successor* has another."""
-        if successor is self:
-            return
-        retriever, lease = self._forget()
-        if retriever is not None and lease is not None and lease is not successor._lease:
-            finalize(lease, replace(retriever, search=_find_nothing).close).atexit = False
 
     def close(self) -> None:
         """Close the store where it was opened here; the next search opens it again."""
-        retriever, _ = self._forget()
+        with self._lock.free:
+            retriever, self._retriever, self._search = self._retriever, None, None
         if retriever is not None:
             retriever.close()
-
-    def _forget(self) -> tuple[StoreRetriever | None, _Lease | None]:
-        with self._lock.free:
-            retriever, lease = self._retriever, self._lease
-            self._retriever = self._lease = self._search = None
-        return retriever, lease
 
 
 def _store_key(settings: Settings) -> tuple[object, ...]:
@@ -98,7 +76,3 @@ def _search_key(settings: Settings) -> tuple[object, ...]:
     """Returns what the search over a store is made with."""
     rules = settings.preprocess if settings.hybrid.enabled else None
     return *_store_key(settings), settings.hybrid, rules, settings.top_k
-
-
-def _find_nothing(*_: Any) -> list[Record]:
-    return []

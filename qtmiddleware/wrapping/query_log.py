@@ -153,12 +153,12 @@ class QueryLog:
             self.write(retrieval)
         except Exception as error:
             why = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
-            count = self._outage.failed()
+            count = self._outage.record_failure()
             if count is not None:
                 more = f" (it failed {times(count - 1)} before)" if count > 1 else ""
                 logger.warning("the query log could not be written: %s%s", why, more)
             return Degradation("log", "failed", why)
-        if (count := self._outage.worked()) is not None:
+        if (count := self._outage.record_success()) is not None:
             logger.warning("the query log is written again; it failed %s", times(count))
         return None
 

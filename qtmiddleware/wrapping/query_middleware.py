@@ -208,10 +208,8 @@ class QueryMiddleware:
             self._load(factory)
             factory.load_reranker()
             self._memory.cache.change(loaded.settings)
-            former_search, self._own_search = self._own_search, own_search
-            self._factory = factory
+            self._own_search, self._factory = own_search, factory
             factory.succeed()
-            former_search.retire(own_search)
         if self._is_closed:
             factory.close()
         before = {name: value for name, value, _ in former.config.rows()}
@@ -221,9 +219,9 @@ class QueryMiddleware:
     def health(self) -> Health:
         """How this middleware is, as far as it knows without asking anybody; instant, and raises nothing."""
         # Those who never ask do not wait for its modules.
-        from qtmiddleware.wrapping.health import health_of
+        from qtmiddleware.wrapping.health import read_health
 
-        return health_of(self._factory, self._memory.cache)
+        return read_health(self._factory, self._memory.cache)
 
     def ready(self) -> Readiness:
         """Whether questions should come here, as a readiness probe asks it; instant, and raises nothing.

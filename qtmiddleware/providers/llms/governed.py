@@ -64,7 +64,7 @@ class GovernedModel:
         if rest > 0:
             until = f"left alone for {rest:.0f} more seconds" if rest > 1 else "being tried again"
             return ModelError("circuit_open", f"{self.name} failed and is {until}")
-        lacking = self.meter.lacks(self._budget)
+        lacking = self.meter.find_shortage(self._budget)
         return ModelError("over_budget", lacking) if lacking else None
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -122,7 +122,7 @@ class GovernedModel:
             usd = self.prices.cost(asked, most) or 0.0
             reserved = self.meter.reserve(self._budget, tokens=asked + most, usd=usd)
         except BaseException:
-            attempt.abandoned()
+            attempt.abandon()
             raise
         # A deadline can be cancelled; when the call would have been late stays.
         return _Call(self, attempt, reserved, deadline.at)
@@ -149,7 +149,7 @@ class _Call:
             )
         self._has_output = True
         # What it still takes to end says nothing of the model: some services never close what they have sent.
-        self._attempt.succeeded()
+        self._attempt.succeed()
         usd, tokens = reply.cost_usd, reply.input_tokens + reply.output_tokens
         if usd is None:
             usd = self._model.prices.cost(reply.input_tokens, reply.output_tokens)
@@ -171,13 +171,13 @@ class _Call:
         if isinstance(error, ModelError):
             self._record_error(error)
         elif error is None:
-            self._attempt.succeeded()
+            self._attempt.succeed()
         elif not isinstance(error, Exception):
             self._record_given_up()
         elif find_defect(error, self._model.name, self._model.inner):
-            self._attempt.abandoned()
+            self._attempt.abandon()
         else:
-            self._attempt.failed()
+            self._attempt.fail()
 
     def _record_error(self, error: ModelError) -> None:
         if error.is_free and not self._has_output:
@@ -185,16 +185,16 @@ class _Call:
         if error.reason == "cancelled":
             self._record_given_up()
         elif error.reason == "timeout":
-            self._attempt.late()
+            self._attempt.time_out()
         elif error.reason in ("failed", "overloaded"):
-            self._attempt.abandoned()
+            self._attempt.abandon()
         elif error.reason in _ANSWERED:
-            self._attempt.succeeded()
+            self._attempt.succeed()
         else:
-            self._attempt.failed(error.retry_after)
+            self._attempt.fail(error.retry_after)
 
     def _record_given_up(self) -> None:
         if monotonic() >= self._until - _NEARLY:
-            self._attempt.late()
+            self._attempt.time_out()
         else:
-            self._attempt.abandoned()
+            self._attempt.abandon()

@@ -24,24 +24,24 @@ def begun(breaker: Breaker, until: float = float("inf")) -> Attempt:
 def opened(clock: Clock, failures: int = 3, seconds: float = 30.0) -> Breaker:
     breaker = Breaker(failures, seconds, clock=clock)
     for _ in range(failures):
-        begun(breaker).failed()
+        begun(breaker).fail()
     return breaker
 
 
 def test_calls_pass_until_enough_failed_in_a_row(clock: Clock) -> None:
     breaker = Breaker(3, 30, clock=clock)
     for _ in range(2):
-        begun(breaker).failed()
+        begun(breaker).fail()
     assert breaker.rest == 0
-    begun(breaker).failed()
+    begun(breaker).fail()
     assert (breaker.rest, breaker.attempt()) == (30, None)
 
 
 def test_a_success_forgets_the_failures_before_it(clock: Clock) -> None:
     breaker = Breaker(2, 30, clock=clock)
     for _ in range(5):
-        begun(breaker).failed()
-        begun(breaker).succeeded()
+        begun(breaker).fail()
+        begun(breaker).succeed()
     assert breaker.attempt() is not None
 
 
@@ -53,7 +53,7 @@ def test_after_the_wait_one_call_tries_alone(clock: Clock) -> None:
     probe = begun(breaker)
     assert (probe.is_probe, breaker.attempt()) == (True, None)
     assert breaker.rest > 0
-    probe.succeeded()
+    probe.succeed()
     assert breaker.rest == 0
     assert not begun(breaker).is_probe
 
@@ -61,14 +61,14 @@ def test_after_the_wait_one_call_tries_alone(clock: Clock) -> None:
 def test_a_trial_that_fails_begins_the_wait_anew(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
-    begun(breaker).failed()
+    begun(breaker).fail()
     assert (breaker.rest, breaker.attempt()) == (30, None)
 
 
 def test_a_trial_that_was_given_up_leaves_the_next_one_to_try(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
-    begun(breaker).abandoned()
+    begun(breaker).abandon()
     assert begun(breaker).is_probe
 
 
@@ -78,8 +78,8 @@ def test_a_call_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
     clock.now += 5
     assert breaker.rest == 30
     # What it says in the end comes too late.
-    first.succeeded()
-    second.succeeded()
+    first.succeed()
+    second.succeed()
     assert breaker.attempt() is None
 
 
@@ -100,7 +100,7 @@ def test_one_that_had_too_little_time_says_nothing_by_being_late(clock: Clock, h
         assert hasty is not None
         clock.now += 0.1
         if not hangs:
-            hasty.late()
+            hasty.time_out()
     assert begun(breaker).is_probe
 
 
@@ -108,20 +108,20 @@ def test_one_that_had_too_little_time_may_still_fail(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
     hasty = breaker.attempt(clock.now + 0.1, has_time=False)
     assert hasty is not None
-    hasty.failed()
+    hasty.fail()
     assert breaker.rest == 30
 
 
 def test_one_that_had_time_has_failed_where_it_is_late(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
-    begun(breaker, clock.now + 5).late()
+    begun(breaker, clock.now + 5).time_out()
     assert breaker.rest == 30
 
 
 def test_a_trial_that_failed_earlier_than_others_keeps_the_later_wait(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
-    begun(breaker).failed(rest=90)
+    begun(breaker).fail(rest=90)
     clock.now += 30
     assert breaker.rest == 60
 
@@ -129,7 +129,7 @@ def test_a_trial_that_failed_earlier_than_others_keeps_the_later_wait(clock: Clo
 def test_calls_that_are_over_are_forgotten(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
     for _ in range(1_000):
-        begun(breaker, clock.now + 60).succeeded()
+        begun(breaker, clock.now + 60).succeed()
     assert len(breaker._under_way) <= 1
 
 
@@ -137,8 +137,8 @@ def test_what_began_before_does_not_end_the_wait(clock: Clock) -> None:
     breaker = Breaker(2, 30, clock=clock)
     early = begun(breaker)
     for _ in range(2):
-        begun(breaker).failed()
-    early.succeeded()
+        begun(breaker).fail()
+    early.succeed()
     assert breaker.rest == 30
     clock.now += 10
     assert breaker.rest == 20
@@ -146,22 +146,22 @@ def test_what_began_before_does_not_end_the_wait(clock: Clock) -> None:
 
 def test_one_that_asks_to_be_left_alone_is_at_once(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
-    begun(breaker).failed(rest=120)
+    begun(breaker).fail(rest=120)
     assert breaker.rest == 120
 
 
 def test_a_trial_that_fails_after_a_rest_that_was_asked_for_is_enough(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
-    begun(breaker).failed(rest=40)
+    begun(breaker).fail(rest=40)
     clock.now += 40
-    begun(breaker).failed()
+    begun(breaker).fail()
     assert breaker.rest == 30
 
 
 def test_without_a_number_of_failures_nothing_is_ever_left_alone(clock: Clock) -> None:
     breaker = Breaker(0, 30, clock=clock)
     for _ in range(50):
-        begun(breaker, clock.now + 1).failed(rest=60)
+        begun(breaker, clock.now + 1).fail(rest=60)
         begun(breaker, clock.now + 1)
         clock.now += 2
     assert breaker.rest == 0
@@ -181,9 +181,9 @@ def test_of_many_threads_one_tries(clock: Clock) -> None:
 
 
 ENDS: dict[str, Callable[[Attempt], None]] = {
-    "succeeded": Attempt.succeeded,
-    "failed": Attempt.failed,
-    "abandoned": Attempt.abandoned,
+    "succeeded": Attempt.succeed,
+    "failed": Attempt.fail,
+    "abandoned": Attempt.abandon,
 }
 
 
@@ -222,13 +222,13 @@ def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:
     breaker = Breaker(2, 30.0, clock=clock)
     assert breaker.look() == (BreakerState.CLOSED, 0, 2, 0.0)
     for _ in range(2):
-        begun(breaker).failed()
+        begun(breaker).fail()
     assert breaker.look() == (BreakerState.OPEN, 2, 2, 30.0)
     clock.now += 30
     assert breaker.look() == breaker.look() == (BreakerState.HALF_OPEN, 2, 2, 0.0)
     probe = begun(breaker)
     assert breaker.look()[0] is BreakerState.HALF_OPEN
-    probe.succeeded()
+    probe.succeed()
     assert breaker.look() == (BreakerState.CLOSED, 0, 2, 0.0)
 
 
@@ -237,9 +237,9 @@ def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
     breaker.change(5, 60.0)
     assert breaker.look()[:3] == (BreakerState.OPEN, 2, 5)
     clock.now += 30
-    begun(breaker).failed()
+    begun(breaker).fail()
     assert breaker.rest == 60.0
     breaker.change(0, 60.0)
     assert breaker.look()[0] is BreakerState.CLOSED
-    begun(breaker).failed()
+    begun(breaker).fail()
     assert breaker.rest == 0.0

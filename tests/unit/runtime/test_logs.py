@@ -206,7 +206,7 @@ def test_threads_lose_no_count() -> None:
 def try_once(breaker: Breaker, *, works: bool) -> bool:
     attempt = breaker.attempt()
     if attempt is not None:
-        attempt.succeeded() if works else attempt.failed()
+        attempt.succeed() if works else attempt.fail()
     return attempt is not None
 
 
@@ -273,9 +273,14 @@ def test_a_handler_that_asks_the_breaker_does_not_wait_for_itself() -> None:
 
 def test_an_outage_begins_anew_in_a_forked_process() -> None:
     outage = Outage(clock=Clock())
-    assert (outage.failed(), outage.failed()) == (1, None)
+    assert (outage.record_failure(), outage.record_failure()) == (1, None)
     outage.renew()
-    assert (outage.worked(), outage.failed(), outage.failed(), outage.worked()) == (None, 1, None, 2)
+    assert (outage.record_success(), outage.record_failure(), outage.record_failure(), outage.record_success()) == (
+        None,
+        1,
+        None,
+        2,
+    )
 
 
 # --- handlers and filters that raise ------------------------------------------------------------------------------

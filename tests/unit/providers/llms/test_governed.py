@@ -259,7 +259,7 @@ def test_a_budget_without_room_leaves_the_next_call_to_try() -> None:
     model = GovernedModel(governed.inner, poor, breaker, meter=governed.meter)
     first = breaker.attempt()
     assert first is not None
-    first.failed()
+    first.fail()
     sleep(0.002)
     for _ in range(3):
         with pytest.raises(ModelError) as caught:
@@ -273,7 +273,7 @@ def test_while_one_call_tries_the_others_are_told_so() -> None:
     model = GovernedModel(governed.inner, Settings(), breaker, meter=governed.meter)
     first = breaker.attempt()
     assert first is not None
-    first.failed()
+    first.fail()
     sleep(0.002)
     assert model.reason_to_wait() is None
     assert breaker.attempt() is not None
