@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import os
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import aclosing, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import ForkLock, renew_after_fork
 from qtmiddleware.types import NEVER
 
 T = TypeVar("T")
@@ -29,6 +28,11 @@ class _BackgroundLoop:
 
     def __init__(self) -> None:
         self._lock = ForkLock()
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget the loop: its thread is the parent's."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -64,16 +68,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-_background = _BackgroundLoop()
-
-
-def _renew_loop() -> None:
-    global _background
-    _background = _BackgroundLoop()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_loop)
+_background: Final = _BackgroundLoop()
 
 
 def is_in_background_loop() -> bool:

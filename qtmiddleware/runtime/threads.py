@@ -8,7 +8,6 @@ under way a process ends after 8.1 s on `ThreadPoolExecutor` and after 8.3 s on 
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import sys
 import threading
@@ -42,6 +41,11 @@ class Threads:
     """
 
     def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget the idle threads: they are the parent's. gevent's greenlets, which survive a fork, wait for ever."""
         # What the idle threads wait at, each for its next task or for `None`, which lets it go.
         self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
 
@@ -68,10 +72,6 @@ class Threads:
             return False
         return True
 
-    def forget_idle(self) -> None:
-        """Give the idle threads no more tasks; they wait for ever."""
-        self._idle.clear()
-
     def _work(self, task: Callable[[], None] | None) -> None:
         tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         while task is not None:
@@ -92,19 +92,7 @@ class Threads:
                     return
 
 
-_threads = Threads()
-
-
-def _renew_threads() -> None:
-    global _threads
-    # No thread survives a fork, but gevent's greenlets do. Those that idle are to stay: to end as a thread of the
-    # parent's is an error, which gevent prints.
-    _threads.forget_idle()
-    _threads = Threads()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_threads)
+_threads: Final = Threads()
 
 
 class Bulkhead:

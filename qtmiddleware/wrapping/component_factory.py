@@ -102,24 +102,15 @@ class ComponentCache(Generic[T]):
         with self._lock.free:
             if key in self._own:
                 return self._own[key]
-            if key in self._recent:
-                found = self._recent.pop(key)
-            elif is_own and self._former is not None and key in self._former:
-                found = self._former.find(key)
-            else:
-                found = make()
-            (self._own if is_own else self._recent)[key] = found
+            component = self._recent.pop(key, None)
+            if component is None and is_own and self._former is not None:
+                component = self._former._own.get(key, self._former._recent.get(key))
+            if component is None:
+                component = make()
+            (self._own if is_own else self._recent)[key] = component
             dropped = self._recent.pop(next(iter(self._recent))) if len(self._recent) > MOST_KEPT else None
-        if dropped is not None:
-            drain(dropped)
-        return found
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._own or key in self._recent
-
-    def find(self, key: Hashable) -> T:
-        """Returns the component for *key*; raises `KeyError` where none was made or it was dropped."""
-        return self._own[key] if key in self._own else self._recent[key]
+        drain(dropped)
+        return component
 
     def values(self) -> list[T]:
         """Returns each component once, though it may serve several keys."""
