@@ -18,7 +18,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load
-from qtmiddleware.protocols import LanguageModel, Prompt
+from qtmiddleware.protocols import LanguageModel, Prompt, StreamingModel
 from qtmiddleware.rag.answering.prompts import (
     ANSWER,
     SUB_ANSWER,
@@ -58,7 +58,7 @@ class Draft:
 class AnswerFlow:
     """The flow of one answer. *finished* is called with the retrieval once everything is in its trace."""
 
-    def __init__(self, request: Request, chat: LanguageModel, finished: Callable[[Retrieval], Retrieval]) -> None:
+    def __init__(self, request: Request, chat: StreamingModel, finished: Callable[[Retrieval], Retrieval]) -> None:
         self.chat = chat
         self.retrieval: Retrieval | None = None
         self._is_finished = False

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing, suppress
 from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, as_model_error
-from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.runtime.threads import Bulkhead, context_within
 from qtmiddleware.types import NEVER, Deadline
@@ -30,7 +30,7 @@ _ACCOUNT_SECONDS: Final = 5.0
 
 
 def stream(
-    model: LanguageModel,
+    model: StreamingModel,
     prompt: Prompt,
     deadline: Deadline,
     bulkhead: Bulkhead,
@@ -38,8 +38,8 @@ def stream(
 ) -> Generator[Piece, None, None]:
     """The pieces of *model*'s reply, read in a thread of *bulkhead*, and, last, the whole; raises `ModelError`.
 
-    A model that cannot stream gives the whole alone. Where it gives the whole twice the later one counts, which is not
-    waited for long. Closing this lets the model stop with its next piece. *observation* is the operation of the call.
+    Where *model* gives the whole twice the later one counts, which is not waited for long. Closing this lets the model
+    stop with its next piece. *observation* is the operation of the call.
     """
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     with observation:
@@ -67,7 +67,7 @@ def stream(
 
 
 async def astream(
-    model: LanguageModel,
+    model: StreamingModel,
     prompt: Prompt,
     deadline: Deadline,
     bulkhead: Bulkhead,
@@ -119,14 +119,14 @@ def _seconds_left(deadline: Deadline, last: Piece | None) -> float:
 
 
 def _start_reading(
-    model: LanguageModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead, put: Callable[[_Item], None]
+    model: StreamingModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead, put: Callable[[_Item], None]
 ) -> None:
     bulkhead.start(partial(context_within(bulkhead).run, _read, model, prompt, deadline, put))
 
 
 def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
     try:
-        with closing(_pieces(model, prompt, deadline)) as pieces:
+        with closing(model.stream(prompt, deadline)) as pieces:
             for piece in pieces:
                 put((piece, None))
                 if deadline.passed:
@@ -140,7 +140,7 @@ def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item],
 
 async def _aread(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
     try:
-        async with aclosing(_apieces(model, prompt, deadline)) as pieces:
+        async with aclosing(model.astream(prompt, deadline)) as pieces:
             async for piece in pieces:
                 put((piece, None))
     except asyncio.CancelledError:
@@ -151,27 +151,6 @@ async def _aread(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[
         put((None, error))
     else:
         put(_END)
-
-
-def _pieces(model: Any, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
-    if not hasattr(model, "stream"):
-        yield model.complete(prompt, deadline)
-        return
-    pieces: Iterator[Piece] = model.stream(prompt, deadline)
-    yield from pieces
-
-
-async def _apieces(model: Any, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
-    if not hasattr(model, "astream"):
-        yield await model.acomplete(prompt, deadline)
-        return
-    pieces: AsyncIterator[Piece] = model.astream(prompt, deadline)
-    try:
-        async for piece in pieces:
-            yield piece
-    finally:
-        if hasattr(pieces, "aclose"):
-            await pieces.aclose()
 
 
 def _as_raised(error: BaseException) -> BaseException:
