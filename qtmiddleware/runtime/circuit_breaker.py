@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum, StrEnum
 from heapq import heappop, heappush
 from itertools import count
@@ -110,16 +109,20 @@ class Breaker:
 
     def look(self) -> tuple[BreakerState, int, int, float]:
         """The state, how many calls failed in a row, how many may, and in how many seconds one tries again."""
-        with self._locked():
+        with self._lock:
             self._end_late()
-            return self._state, self._failures_in_row, self._failures, self._seconds_open
+            seen = self._state, self._failures_in_row, self._failures, self._seconds_open
+        self._log_changes()
+        return seen
 
     @property
     def rest(self) -> float:
         """For how many seconds no call is let through; 0 where the next one is."""
-        with self._locked():
+        with self._lock:
             self._end_late()
-            return self._rest
+            rest = self._rest
+        self._log_changes()
+        return rest
 
     def attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
         """Returns an `Attempt` where a call may be made now, else ``None``.
@@ -127,26 +130,17 @@ class Breaker:
         *until* is when the call is late (monotonic clock). Where it never *has_time* enough, that it is late says
         nothing; it may still fail.
         """
-        with self._locked():
-            self._end_late()
-            if self._rest:
-                return None
-            attempt = Attempt(self, is_probe=self._state is BreakerState.HALF_OPEN, has_time=has_time)
-            if attempt.is_probe:
-                self._probe = attempt
-            if until != NEVER:
-                heappush(self._under_way, (until, next(self._order), attempt))
-            return attempt
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock, and afterwards log what changed."""
+        attempt = None
         with self._lock:
-            yield
-            changes, self._changes = self._changes, []
-        # Not under the lock, as nobody knows how long a handler takes.
-        for state in changes if self._name else ():
-            self._log(state)
+            self._end_late()
+            if not self._rest:
+                attempt = Attempt(self, is_probe=self._state is BreakerState.HALF_OPEN, has_time=has_time)
+                if attempt.is_probe:
+                    self._probe = attempt
+                if until != NEVER:
+                    heappush(self._under_way, (until, next(self._order), attempt))
+        self._log_changes()
+        return attempt
 
     @property
     def _state(self) -> BreakerState:
@@ -170,8 +164,9 @@ class Breaker:
             self._end(attempt, attempt.result_if_late)
 
     def _report(self, attempt: Attempt, result: _Result, rest: float | None = None) -> None:
-        with self._locked():
+        with self._lock:
             self._end(attempt, result, rest)
+        self._log_changes()
 
     def _end(self, attempt: Attempt, result: _Result, rest: float | None = None) -> None:
         if attempt.is_over:
@@ -191,6 +186,14 @@ class Breaker:
             if self._failures and (rest or attempt.is_probe or self._failures_in_row >= self._failures):
                 self._open_until = self._clock() + max(self._seconds, rest or 0.0)
                 self._changes.append(BreakerState.OPEN)
+
+    def _log_changes(self) -> None:
+        """Log what changed; not under the lock, as nobody knows how long a handler takes."""
+        if self._changes:
+            with self._lock:
+                changes, self._changes = self._changes, []
+            for state in changes if self._name else ():
+                self._log(state)
 
     def _log(self, state: BreakerState) -> None:
         if state is BreakerState.CLOSED:
