@@ -38,7 +38,7 @@ class TTLCache(Generic[V]):
         """The value under *key*, or ``None``; a second look for the same question *counts* no more."""
         with self._lock.free:
             entry = self._entries.get(key)
-            if entry is not None and entry[0] <= self._clock():
+            if entry is not None and entry[0] + self._ttl <= self._clock():
                 del self._entries[key]
                 entry = None
             if counts:
@@ -52,17 +52,13 @@ class TTLCache(Generic[V]):
     def put(self, key: Hashable, value: V) -> None:
         """Store *value* under *key*."""
         with self._lock.free:
-            self._entries[key] = (self._clock() + self._ttl, value)
+            self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
             self._shrink()
 
     def change(self, max_entries: int, ttl_seconds: float) -> None:
         """Set other limits, which hold for the values that are stored already, too."""
         with self._lock.free:
-            if ttl_seconds < self._ttl:
-                latest = self._clock() + ttl_seconds
-                for key, (until, value) in self._entries.items():
-                    self._entries[key] = min(until, latest), value
             self.max_entries, self._ttl = max_entries, ttl_seconds
             self._shrink()
 

@@ -47,12 +47,16 @@ class Runtime:
     embedder: CallableEmbedder | None = None
     log: QueryLog | None = None
     reranker: Reranker | None = None
-    redact: Redact | None = None
 
     @property
     def bulkhead(self) -> Bulkhead:
         """The threads for everything beside the original's own search."""
         return self.factory.bulkhead
+
+    @property
+    def redact(self) -> Redact | None:
+        """What may be written of a text, where the user said so."""
+        return self.factory.redact
 
     @property
     def observation(self) -> Observation:
@@ -151,7 +155,7 @@ class ComponentFactory:
         self.config = config
         self._client = client
         self._reranker = reranker
-        self._redact = redact
+        self.redact = redact
         self.observation = observation
         self.bulkhead: Bulkhead = former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
         self._breakers: ComponentCache[Breaker] = former._breakers if former else ComponentCache()
@@ -179,7 +183,7 @@ class ComponentFactory:
         """
         if config == self.config and self._account in (None, self._account_for(config.settings)):
             return self
-        return ComponentFactory(config, self._client, self._reranker, self._redact, self.observation, former=self)
+        return ComponentFactory(config, self._client, self._reranker, self.redact, self.observation, former=self)
 
     def succeed(self) -> None:
         """Take the place of the former: what only that had is closed, once no call is inside it."""
@@ -266,28 +270,8 @@ class ComponentFactory:
             return None
         return self._logs.get(
             (path, query_text),
-            lambda: QueryLog(path, query_text=query_text, redact=self._redact),
+            lambda: QueryLog(path, query_text=query_text, redact=self.redact),
             is_own=settings is self.config.settings,
-        )
-
-    def runtime(
-        self,
-        settings: Settings,
-        memory: Memory,
-        *,
-        shape: Shape | None = None,
-        embedder: CallableEmbedder | None = None,
-    ) -> Runtime:
-        """Returns what a call under *settings* works with; raises `ConfigError` where they are impossible."""
-        return Runtime(
-            factory=self,
-            settings=settings,
-            memory=memory,
-            shape=shape,
-            embedder=embedder,
-            log=self.log(settings),
-            reranker=self.reranker(settings),
-            redact=self._redact,
         )
 
     def load_reranker(self) -> None:

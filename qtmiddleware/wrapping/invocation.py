@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.config import Layers
@@ -14,7 +14,7 @@ from qtmiddleware.errors import WrapError, is_outage
 from qtmiddleware.retrieval.request import Memory
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
 from qtmiddleware.runtime.cache import TransformationCache
-from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.runtime.drivers import Bulkhead, in_thread
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search
@@ -91,7 +91,15 @@ class RuntimeSource:
         if self.layers:
             # Its memory is its own: a reload of the middleware does not reach it.
             self._memory.cache.change(settings)
-        return factory.runtime(settings, self._memory, shape=self._shape, embedder=self._embedder)
+        return Runtime(
+            factory=factory,
+            settings=settings,
+            memory=self._memory,
+            shape=self._shape,
+            embedder=self._embedder,
+            log=factory.log(settings),
+            reranker=factory.reranker(settings),
+        )
 
 
 def as_awaitable(value: Any) -> Awaitable[Any]:
@@ -107,15 +115,19 @@ def as_awaitable(value: Any) -> Awaitable[Any]:
 
 
 class _Call:
-    """One call of a wrapped function by us, while it runs; threads and tasks of ours have it in their context."""
+    """One call of a wrapped function by us, while it runs; threads and tasks of ours have it in their context.
+
+    *fn* is set inside the ``with``: an interrupt on the way in leaves a call of nothing behind.
+    """
 
     __slots__ = ("_token", "fn")
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn: Callable[..., Any] | None = fn
+    def __init__(self) -> None:
+        self.fn: Callable[..., Any] | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Call:
         self._token = _calls.set((*_calls.get(), self))
+        return self
 
     def __exit__(self, *_: object) -> None:
         # A task that the function began, and that outlives its call, is none of its calls any more.
@@ -133,52 +145,40 @@ def is_nested_call(fn: Callable[..., Any]) -> bool:
     return any(call.fn is fn for call in _calls.get())
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Invocation:
     """One call of the wrapped function, ready to be made again with other texts: what its flow searches with."""
 
-    __slots__ = (
-        "_args",
-        "_fn",
-        "_is_async",
-        "_kwargs",
-        "_original",
-        "_runtime",
-        "_signature",
-        "bulkhead",
-        "native_async",
-    )
+    fn: Callable[..., Any]
+    signature: CallSignature
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    original: Any
+    runtime: Runtime
+    is_async: bool
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        signature: CallSignature,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        original: Any,
-        runtime: Runtime,
-        *,
-        is_async: bool,
-    ) -> None:
-        self._fn = fn
-        self._signature = signature
-        self._args = args
-        self._kwargs = kwargs
-        self._original = original
-        self._runtime = runtime
-        self._is_async = is_async
-        self.bulkhead = runtime.bulkhead
-        # Embedding is awaited in the caller's own loop, where the connections of its client are, whatever follows.
-        self.native_async = is_async or runtime.embedder is not None
+    @property
+    def native_async(self) -> bool:
+        """Whether searching and embedding are awaited.
+
+        Embedding is, in the caller's own loop, where the connections of its client are, whatever follows.
+        """
+        return self.is_async or self.runtime.embedder is not None
+
+    @property
+    def bulkhead(self) -> Bulkhead:
+        """The threads for everything beside the original's own search."""
+        return self.runtime.bulkhead
 
     @property
     def model(self) -> GovernedModel:
         """The model of the transformations."""
-        return self._runtime.model
+        return self.runtime.model
 
     @property
     def chat(self) -> GovernedModel:
         """The model that answers."""
-        return self._runtime.chat
+        return self.runtime.chat
 
     def search(self, step: Search) -> Any:
         """Returns the function's response to one text.
@@ -187,7 +187,7 @@ class Invocation:
         allows it, and will be from then on. What it raises then passes through.
         """
         query: Any = step.text
-        if self._runtime.embedder is not None and step.text is not None:
+        if self.runtime.embedder is not None and step.text is not None:
             query = step.vector
             if query is None:
                 with _observe_embedding(step) as observation:
@@ -198,13 +198,13 @@ class Invocation:
             if not _may_narrow(step, error):
                 raise
         response = self._call(query, None)
-        self._runtime.memory.refuses_widening = True
+        self.runtime.memory.refuses_widening = True
         return response
 
     async def asearch(self, step: Search) -> Any:
         """`search`, to be awaited."""
         query: Any = step.text
-        if self._runtime.embedder is not None and step.text is not None:
+        if self.runtime.embedder is not None and step.text is not None:
             query = step.vector
             if query is None:
                 with _observe_embedding(step) as observation:
@@ -215,55 +215,57 @@ class Invocation:
             if not _may_narrow(step, error):
                 raise
         response = await self._acall(query, None)
-        self._runtime.memory.refuses_widening = True
+        self.runtime.memory.refuses_widening = True
         return response
 
     def _call(self, query: Any, top_k: int | None) -> Any:
-        with _Call(self._fn):
+        with _Call() as call:
+            call.fn = self.fn
             return wait_for_response(self._call_plainly(query, top_k))
 
     async def _acall(self, query: Any, top_k: int | None) -> Any:
-        if not self._is_async:
+        if not self.is_async:
             return await in_thread(lambda: self._call(query, top_k))
-        with _Call(self._fn):
+        with _Call() as call:
+            call.fn = self.fn
             return await as_awaitable(self._call_plainly(query, top_k))
 
     def _call_plainly(self, query: Any, top_k: int | None) -> Any:
-        if query is None or (top_k is None and query is self._original):
-            return self._fn(*self._args, **self._kwargs)
-        args, kwargs = self._signature.replace(self._args, self._kwargs, query=query, top_k=top_k)
-        return self._fn(*args, **kwargs)
+        if query is None or (top_k is None and query is self.original):
+            return self.fn(*self.args, **self.kwargs)
+        args, kwargs = self.signature.replace(self.args, self.kwargs, query=query, top_k=top_k)
+        return self.fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Returns a vector a text; an asynchronous embed runs in the background loop."""
-        return self._embedder.embed(texts, self._runtime.settings.limits.max_concurrency)
+        return self._embedder.embed(texts, self.runtime.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
         """Returns a vector a text; a synchronous embed runs in a thread."""
-        return await self._embedder.aembed(texts, self._runtime.settings.limits.max_concurrency)
+        return await self._embedder.aembed(texts, self.runtime.settings.limits.max_concurrency)
 
     @property
     def _embedder(self) -> CallableEmbedder:
-        if self._runtime.embedder is None:
+        if self.runtime.embedder is None:
             raise WrapError("there is no embed= to make vectors of texts")
-        return self._runtime.embedder
+        return self.runtime.embedder
 
     def rerank(self, step: Rerank) -> Sequence[float]:
         """Returns a score a text."""
-        if self._runtime.reranker is None:
+        if self.runtime.reranker is None:
             raise WrapError("no reranker is configured")
-        return self._runtime.reranker.rerank(step.query, step.texts)
+        return self.runtime.reranker.rerank(step.query, step.texts)
 
     def finish(self, retrieval: Retrieval) -> Retrieval:
         """Returns *retrieval*, written to the log; that the log cannot be written is part of it then."""
-        log = self._runtime.log
+        log = self.runtime.log
         if log is not None:
             degradation = log.append(retrieval)
             if degradation is not None:
                 degradations = (*retrieval.degradations, degradation)
                 retrieval = replace(retrieval, status="degraded", degradations=degradations)
         if logger.isEnabledFor(logging.DEBUG):
-            write = TextWriter(self._runtime.redact).write
+            write = TextWriter(self.runtime.redact).write
             texts = [(it.kind, write(it.text)) for it in retrieval.variants]
             query: Any = retrieval.original_query
             asked = write(query) if isinstance(query, str) else type(query).__name__

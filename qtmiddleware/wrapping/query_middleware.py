@@ -398,21 +398,20 @@ class QueryMiddleware:
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""
-        self._is_closed = True
-        self._memory.sampler.flush(logger)
-        finish_loading()
-        self._own_search.close()
-        self._memory.cache.close()
+        self._close_all_but_clients()
         self._factory.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
+        self._close_all_but_clients()
+        await self._factory.aclose()
+
+    def _close_all_but_clients(self) -> None:
         self._is_closed = True
         self._memory.sampler.flush(logger)
         finish_loading()
         self._own_search.close()
         self._memory.cache.close()
-        await self._factory.aclose()
 
     def __copy__(self) -> QueryMiddleware:
         return self

@@ -66,16 +66,17 @@ class CallSignature:
     signature shows none.
     """
 
-    __slots__ = ("_home", "_locations", "_name", "_parameters", "_path", "argument", "top_k_argument")
+    __slots__ = ("_home", "_is_named", "_locations", "_name", "_parameters", "_path", "argument", "top_k_argument")
 
     def __init__(self, parameters: Parameters, argument: str, top_k: str | None, *, is_named: bool) -> None:
         self.argument = argument
         self.top_k_argument = top_k
         self._parameters = parameters
+        self._is_named = is_named
         self._name, *path = argument.split(".")
         self._path = tuple(path)
-        self._locations = self._list_locations(is_named)
-        self._home = self._find_home(is_named)
+        self._locations = self._list_locations()
+        self._home = self._find_home()
 
     def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns the query as it was passed, unchecked; raises `WrapError` where the call holds none."""
@@ -109,17 +110,17 @@ class CallSignature:
             self._parameters.assign(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
-    def _list_locations(self, is_named: bool) -> tuple[Location, ...]:
+    def _list_locations(self) -> tuple[Location, ...]:
         """Returns where a call may hold the query, in the order they are looked at."""
         parameters, own = self._parameters, self._own_location
         if parameters.is_loose:
             return (own, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
-        if parameters.any_keyword and not is_named and self._name not in QUERIES:
+        if parameters.any_keyword and not self._is_named and self._name not in QUERIES:
             # It was only guessed, and **kwargs may hold a better one.
             return (*((name, None) for name in QUERIES), own)
         return (own,) if parameters.takes_positions else (own, parameters.first_location)
 
-    def _find_home(self, is_named: bool) -> str:  # noqa: ARG002
+    def _find_home(self) -> str:
         """Returns the keyword a text moves to that was passed where the function itself has no place for it, or ""."""
         parameters = self._parameters
         if parameters.is_loose or parameters.has_positional or parameters.position(self._name) is not None:
@@ -193,10 +194,10 @@ class PineconeSearchSignature(CallSignature):
 
     __slots__ = ()
 
-    def _list_locations(self, is_named: bool) -> tuple[Location, ...]:  # noqa: ARG002
+    def _list_locations(self) -> tuple[Location, ...]:
         return (*_NESTED_LOCATIONS, self._parameters.first_location)
 
-    def _find_home(self, is_named: bool) -> str:  # noqa: ARG002
+    def _find_home(self) -> str:
         return "inputs"
 
     def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -213,19 +214,19 @@ class VectorSignature(CallSignature):
 
     __slots__ = ()
 
-    def _list_locations(self, is_named: bool) -> tuple[Location, ...]:  # noqa: ARG002
+    def _list_locations(self) -> tuple[Location, ...]:
         parameters, own = self._parameters, self._own_location
         texts = [name for name in QUERIES if name in parameters.named and name != self._name]
         by_position = (parameters.first_location,) if own[1] is None and not parameters.is_loose else ()
         return (*((name, parameters.position(name)) for name in texts), own, *_NESTED_LOCATIONS, *by_position)
 
-    def _find_home(self, is_named: bool) -> str:
+    def _find_home(self) -> str:
         parameters = self._parameters
         if parameters.position(self._name) is not None:
             return ""
         # A method called `query` that shows no parameters is taken for Pinecone's, which is keyword-only.
         is_query_method = parameters.function_name.rpartition(".")[2] == "query"
-        return self._name if not parameters.is_loose or is_named or is_query_method else ""
+        return self._name if not parameters.is_loose or self._is_named or is_query_method else ""
 
     def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         if isinstance(query, str) or self._is_vector_place(place):

@@ -195,7 +195,7 @@ class Wrapped(Generic[P, R]):
             observation=runtime.observation,
             reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
         )
-        return request, Invocation(self._fn, self._signature, args, kwargs, original, runtime, is_async=self.is_async)
+        return request, Invocation(self._fn, self._signature, args, kwargs, original, runtime, self.is_async)
 
     def _passes_through(self) -> bool:
         """Whether a call is the function's own: nothing is to be done, or the function searches through itself."""

@@ -109,13 +109,14 @@ def test_other_limits_hold_for_what_is_kept_already(clock: Clock) -> None:
     assert cache.get("a") is None
 
 
-def test_a_longer_time_holds_for_what_is_put_from_then_on(clock: Clock) -> None:
+def test_a_longer_time_holds_for_what_is_kept_already(clock: Clock) -> None:
     cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
     cache.put("a", 1)
     cache.change(3, 60.0)
-    cache.put("b", 2)
-    clock.now += 11
-    assert (cache.get("a"), cache.get("b")) == (None, 2)
+    clock.now += 59
+    assert cache.get("a") == 1
+    clock.now += 1
+    assert cache.get("a") is None
 
 
 def test_hits_and_misses_are_counted_but_not_of_a_second_look(clock: Clock) -> None:
