@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import ssl
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,8 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from hypothesis import settings
+from pytest_httpserver import HTTPServer
 
 from tests.support.clock import Clock
+from tests.support.model_server import ModelServer
 
 # Its assertions should explain themselves, though it is no module of tests.
 pytest.register_assert_rewrite("tests.support.store_contract")
@@ -38,6 +41,21 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> str | None:
     path = tmp_path_factory.mktemp("ca") / "one.pem"
     path.write_text("".join(map(ssl.DER_cert_to_PEM_cert, found[:1])), encoding="ascii")
     return str(path) if found else None
+
+
+@pytest.fixture(scope="session")
+def make_httpserver() -> Iterator[HTTPServer]:
+    """The server of every test, which answers others while it makes somebody wait; stopping one takes half a second."""
+    with HTTPServer(host="127.0.0.1", threaded=True) as server:
+        yield server
+
+
+@pytest.fixture
+def model_server(httpserver: HTTPServer) -> Iterator[ModelServer]:
+    """A service of models without anything to say yet."""
+    server = ModelServer(httpserver)
+    yield server
+    server.released.set()
 
 
 @pytest.fixture

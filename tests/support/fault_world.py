@@ -1,20 +1,19 @@
-"""A chat completions service that has bad days, and a search function beside it, asked blocking and awaiting."""
+"""A search function beside a model that has bad days, asked blocking and awaiting."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, Final
 
 import openai
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
+from werkzeug import Response
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings
+from tests.support import model_server
 
 SECRET: Final = "sk-verysecret0123456789"
 QUERY: Final = "Does Jaco have any health concerns?"
@@ -31,51 +30,10 @@ WIDE: Final = Settings().keyword_evidence.candidates
 PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
 HASTY: Final = {"llmTimeoutMs": 150, "deadlineMs": 55_000}
 
-Answer = Response | str | Mapping[str, Any] | Callable[[], Response]
-
-
-def completion(content: str | None, *, finish: str = "stop", refusal: str | None = None) -> dict[str, Any]:
-    """The body of a chat completion that says *content*."""
-    message = {"role": "assistant", "content": content, "refusal": refusal}
-    return {
-        "id": "c",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "gpt-6-luna",
-        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
-        "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
-    }
-
 
 def failure(status: int) -> Response:
-    body = {"error": {"message": f"no luck with {QUERY} and {SECRET}", "type": "error", "code": None}}
-    return Response(json.dumps(body), status=status, content_type="application/json")
-
-
-class ChatService:
-    """Answers every completion with *answer*; a mapping without choices is what the model says, as JSON."""
-
-    def __init__(self, server: HTTPServer) -> None:
-        self.url = server.url_for("/v1")
-        self.released = Event()
-        self.bodies: list[dict[str, Any]] = []
-        self.answer: Answer = {}
-        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._handle)
-
-    def _handle(self, request: Request) -> Response:
-        self.bodies.append(json.loads(request.data))
-        answer = self.answer() if callable(self.answer) and not isinstance(self.answer, Response) else self.answer
-        if isinstance(answer, Response):
-            return answer
-        body = answer if isinstance(answer, Mapping) and "choices" in answer else None
-        if body is None:
-            body = completion(answer if isinstance(answer, str) else json.dumps(answer))
-        return Response(json.dumps(body), content_type="application/json")
-
-    def slow(self) -> Response:
-        """An answer that does not come before the test is over."""
-        self.released.wait(20)
-        return Response("{}", content_type="application/json")
+    """A refusal that repeats what it was sent."""
+    return model_server.failure(status, f"no luck with {QUERY} and {SECRET}")
 
 
 def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:

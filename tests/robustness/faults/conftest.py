@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import openai  # noqa: F401  (imported before any deadline starts to run)
 import pytest
-from pytest_httpserver import HTTPServer
 
-from tests.support.fault_world import Caller, ChatService
+from tests.support.fault_world import Caller
+from tests.support.model_server import ModelServer
 
 
 @pytest.fixture(autouse=True)
@@ -19,21 +17,11 @@ def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> N
         monkeypatch.setenv("SSL_CERT_FILE", one_authority)
 
 
-@pytest.fixture(scope="session")
-def chat_server() -> Iterator[HTTPServer]:
-    """One server for all tests: stopping one takes half a second."""
-    with HTTPServer(host="127.0.0.1", threaded=True) as server:
-        yield server
-
-
 @pytest.fixture
-def service(chat_server: HTTPServer) -> Iterator[ChatService]:
-    chat = ChatService(chat_server)
-    yield chat
-    chat.released.set()
-    chat_server.clear()
+def service(model_server: ModelServer) -> ModelServer:
+    return model_server
 
 
 @pytest.fixture(params=["sync", "async"])
-def caller(request: pytest.FixtureRequest, service: ChatService) -> Caller:
+def caller(request: pytest.FixtureRequest, service: ModelServer) -> Caller:
     return Caller(request.param, service.url)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
+from tests.support.fault_world import QUERY, WIDE, Caller, search, transforming
+from tests.support.model_server import ModelServer
 
 QUERIES: dict[str, tuple[Any, str]] = {
     "empty": ("", "blank"),
@@ -25,7 +26,7 @@ QUERIES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.parametrize("kind", ["none", "rewrite"])
 def test_a_query_nothing_can_be_made_of_is_passed_on_as_it_was(
-    name: str, kind: str, caller: Caller, service: ChatService
+    name: str, kind: str, caller: Caller, service: ModelServer
 ) -> None:
     query, reason = QUERIES[name]
     found = search(QUERY, 3)
@@ -68,8 +69,8 @@ def test_how_long_a_query_may_be_is_set(caller: Caller) -> None:
 @pytest.mark.parametrize(
     "query", ["🐶", "a\x00b", "\ud800 dog", "؟", "...", "\u200bdog", "<script>", "{query}", "%s %d", "0"]
 )
-def test_odd_queries_are_searched_as_they_are(query: str, caller: Caller, service: ChatService) -> None:
-    service.answer = {"rewrite": "Which dog?"}
+def test_odd_queries_are_searched_as_they_are(query: str, caller: Caller, service: ModelServer) -> None:
+    service.reply = {"rewrite": "Which dog?"}
     day = caller.ask(transforming("rewrite"), query=query)
     assert day.error is None
     assert day.retrieval.original_query == query
@@ -87,7 +88,7 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_CONFIGS)
-def test_a_bad_setting_for_one_call_is_refused_before_any_call(name: str, caller: Caller, service: ChatService) -> None:
+def test_a_bad_setting_for_one_call_is_refused_before_any_call(name: str, caller: Caller, service: ModelServer) -> None:
     values, path = BAD_CONFIGS[name]
     day = caller.ask(transforming("rewrite"), config=values)
     assert isinstance(day.error, qtm.ConfigError)
@@ -108,9 +109,9 @@ def test_a_bad_setting_for_a_block_is_refused_at_its_first_call(name: str, calle
 
 @pytest.mark.parametrize("history", [["hello"], [{"role": "user", "content": 7}], [3]])
 def test_a_history_that_cannot_be_read_is_left_out_and_told(
-    history: list[Any], caller: Caller, service: ChatService
+    history: list[Any], caller: Caller, service: ModelServer
 ) -> None:
-    service.answer = {"rewrite": "Does the dog Jaco have an illness?"}
+    service.reply = {"rewrite": "Does the dog Jaco have an illness?"}
     day = caller.ask(transforming("rewrite"), history=history)
     assert [(it.stage, it.reason) for it in day.retrieval.degradations] == [("history", "unreadable")]
     assert [it.kind for it in day.retrieval.variants] == ["original", "rewrite"]

@@ -12,23 +12,14 @@ import pytest
 from werkzeug import Response
 
 import qtmiddleware as qtm
-from tests.support.fault_world import (
-    HASTY,
-    PASSAGES,
-    PATIENT,
-    QUERY,
-    SECRET,
-    ChatService,
-    completion,
-    failure,
-    search,
-    transforming,
-)
+from tests.support.completions import completion
+from tests.support.fault_world import HASTY, PASSAGES, PATIENT, QUERY, SECRET, failure, search, transforming
+from tests.support.model_server import ModelServer
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 
 
-def middleware(service: ChatService, **more: Any) -> qtm.QueryMiddleware:
+def middleware(service: ModelServer, **more: Any) -> qtm.QueryMiddleware:
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
     return qtm.QueryMiddleware(transforming("rewrite", **more), client=client)
 
@@ -42,16 +33,16 @@ def asked(wrapped: Any, number: int) -> list[list[tuple[str, str]]]:
     return [reasons(wrapped.retrieve(f"{QUERY} ({place})")) for place in range(number)]
 
 
-def test_after_five_failures_the_model_is_not_asked_any_more(service: ChatService) -> None:
-    service.answer = failure(500)
+def test_after_five_failures_the_model_is_not_asked_any_more(service: ModelServer) -> None:
+    service.reply = failure(500)
     wrapped = middleware(service).wrap(search)
     seen = asked(wrapped, 8)
     assert seen == [[("transform.rewrite", "unavailable")]] * 5 + [[("transform", "circuit_open")]] * 3
     assert len(service.bodies) == 5
 
 
-def test_what_is_found_meanwhile_is_what_the_rules_find(service: ChatService) -> None:
-    service.answer = failure(500)
+def test_what_is_found_meanwhile_is_what_the_rules_find(service: ModelServer) -> None:
+    service.reply = failure(500)
     wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
     wrapped(QUERY)
     retrieval = wrapped.retrieve(QUERY)
@@ -63,9 +54,9 @@ def test_what_is_found_meanwhile_is_what_the_rules_find(service: ChatService) ->
 
 
 def test_without_rules_that_work_either_the_plain_result_comes(
-    service: ChatService, monkeypatch: pytest.MonkeyPatch
+    service: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.answer = failure(500)
+    service.reply = failure(500)
     wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
     wrapped(QUERY)
 
@@ -78,8 +69,8 @@ def test_without_rules_that_work_either_the_plain_result_comes(
     assert reasons(retrieval) == [("middleware", "failed")]
 
 
-def test_a_slow_model_is_left_alone_too(service: ChatService) -> None:
-    service.answer = service.slow
+def test_a_slow_model_is_left_alone_too(service: ModelServer) -> None:
+    service.reply = service.hang
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
     config = transforming("rewrite", HASTY, breaker={"failures": 2})
     seen = asked(qtm.QueryMiddleware(config, client=client).wrap(search), 4)
@@ -101,18 +92,18 @@ def test_a_model_that_hangs_for_ever_is_left_alone_too() -> None:
     assert seen[-1] == [("transform", "circuit_open")]
 
 
-def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ChatService) -> None:
-    service.answer = failure(503)
+def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ModelServer) -> None:
+    service.reply = failure(503)
     wrapped = middleware(service, breaker={"failures": 1, "seconds": 0.001}).wrap(search)
     for _ in range(2):
         assert asked(wrapped, 1) == [[("transform.rewrite", "unavailable")]]
         time.sleep(0.005)
-    service.answer = GOOD
+    service.reply = GOOD
     assert asked(wrapped, 3) == [[], [], []]
 
 
-def test_one_that_says_when_to_come_back_is_left_alone_until_then(service: ChatService) -> None:
-    service.answer = Response("{}", status=429, headers={"Retry-After": "120"}, content_type="application/json")
+def test_one_that_says_when_to_come_back_is_left_alone_until_then(service: ModelServer) -> None:
+    service.reply = Response("{}", status=429, headers={"Retry-After": "120"}, content_type="application/json")
     wrapped = middleware(service).wrap(search)
     assert asked(wrapped, 2) == [[("transform.rewrite", "rate_limited")], [("transform", "circuit_open")]]
     (degradation,) = wrapped.retrieve(QUERY).degradations
@@ -129,14 +120,14 @@ def test_one_that_says_when_to_come_back_is_left_alone_until_then(service: ChatS
     ],
     ids=["refusal", "empty", "refusal in words", "too long"],
 )
-def test_a_question_the_model_will_not_answer_is_no_outage(answer: Any, service: ChatService) -> None:
-    service.answer = answer
+def test_a_question_the_model_will_not_answer_is_no_outage(answer: Any, service: ModelServer) -> None:
+    service.reply = answer
     asked(middleware(service, breaker={"failures": 2}).wrap(search), 5)
     assert len(service.bodies) == 5
 
 
-def test_callers_who_give_up_do_not_speak_against_the_model(service: ChatService) -> None:
-    service.answer = service.slow
+def test_callers_who_give_up_do_not_speak_against_the_model(service: ModelServer) -> None:
+    service.reply = service.hang
 
     async def impatient() -> None:
         async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
@@ -151,34 +142,34 @@ def test_callers_who_give_up_do_not_speak_against_the_model(service: ChatService
     assert len(service.bodies) == 3
 
 
-def test_callers_in_a_hurry_do_not_close_the_model_to_others(service: ChatService) -> None:
-    service.answer = service.slow
+def test_callers_in_a_hurry_do_not_close_the_model_to_others(service: ModelServer) -> None:
+    service.reply = service.hang
     wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
     for place in range(3):
         hasty = wrapped.retrieve(f"{QUERY} ({place})", config={"limits": {"llmTimeoutMs": 20}})
         assert reasons(hasty) == [("transform.rewrite", "timeout")]
-    service.answer = GOOD
+    service.reply = GOOD
     assert reasons(wrapped.retrieve(QUERY)) == []
 
 
-def test_the_breaker_can_be_switched_off(service: ChatService) -> None:
-    service.answer = failure(500)
+def test_the_breaker_can_be_switched_off(service: ModelServer) -> None:
+    service.reply = failure(500)
     asked(middleware(service, breaker={"enabled": False}).wrap(search), 8)
     assert len(service.bodies) == 8
 
 
-def test_what_is_remembered_is_used_while_the_model_is_left_alone(service: ChatService) -> None:
-    service.answer = GOOD
+def test_what_is_remembered_is_used_while_the_model_is_left_alone(service: ModelServer) -> None:
+    service.reply = GOOD
     wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
     wrapped(QUERY)
-    service.answer = failure(500)
+    service.reply = failure(500)
     wrapped(f"{QUERY} 2")
     retrieval = wrapped.retrieve(QUERY)
     assert (retrieval.status, retrieval.trace.cache_hits) == ("full", 1)
 
 
-def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(service: ChatService) -> None:
-    service.answer = failure(500)
+def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(service: ModelServer) -> None:
+    service.reply = failure(500)
     config = {"limits": PATIENT, "breaker": {"failures": 1}}
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
     wrapped = qtm.QueryMiddleware(config, client=client).wrap(search)
@@ -190,7 +181,7 @@ def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(s
     assert len(service.bodies) == 1
 
 
-def test_no_call_can_change_what_protects_all(service: ChatService) -> None:
+def test_no_call_can_change_what_protects_all(service: ModelServer) -> None:
     wrapped = middleware(service).wrap(search)
     for group in ({"breaker": {"enabled": False}}, {"budget": {"maxTokens": 5}}):
         with pytest.raises(qtm.ConfigError, match="belongs to the whole middleware"):

@@ -16,7 +16,8 @@ from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.health import NotReady, RedisState
-from tests.support.fault_world import HASTY, QUERY, SECRET, ChatService, failure, search, transforming
+from tests.support.fault_world import HASTY, QUERY, SECRET, failure, search, transforming
+from tests.support.model_server import ModelServer
 
 GOOD = {"rewrite": "Is Jaco ill?"}
 
@@ -123,8 +124,8 @@ def test_threads_are_counted_that_hang_and_that_were_refused() -> None:
         pass
 
 
-def test_what_is_left_of_a_budget_is_told(service: ChatService) -> None:
-    service.answer = GOOD  # 120 tokens a reply: 100 asked, 20 answered
+def test_what_is_left_of_a_budget_is_told(service: ModelServer) -> None:
+    service.reply = GOOD  # 120 tokens a reply: 100 asked, 20 answered
     llm = {"inputPrice": 10.0, "outputPrice": 20.0, "baseUrl": service.url}
     budget = {"maxLlmCallsPerMinute": 10, "maxTokens": 5_000, "maxUsd": 1.0, "hours": 2}
     with qtm.QueryMiddleware(transforming("rewrite", llm=llm, budget=budget)) as qm:
@@ -163,8 +164,8 @@ def test_it_is_asked_of_a_decorated_function_too() -> None:
     assert isinstance(retrieve.middleware, qtm.QueryMiddleware)
 
 
-def test_it_raises_nothing_and_is_whole_while_others_ask_and_reload(service: ChatService) -> None:
-    service.answer = failure(500)
+def test_it_raises_nothing_and_is_whole_while_others_ask_and_reload(service: ModelServer) -> None:
+    service.reply = failure(500)
     qm = middleware(breaker={"failures": 1, "seconds": 0.001})
     wrapped, stop, failed = qm.wrap(search), Event(), []
 
@@ -219,8 +220,8 @@ async def test_a_closed_middleware_is_ready_when_it_is_used_again() -> None:
     assert qm.ready()
 
 
-def test_a_broken_model_a_lost_redis_and_an_open_breaker_leave_it_ready(service: ChatService) -> None:
-    service.answer = failure(500)
+def test_a_broken_model_a_lost_redis_and_an_open_breaker_leave_it_ready(service: ModelServer) -> None:
+    service.reply = failure(500)
     config = transforming(
         "rewrite",
         llm={"baseUrl": service.url},

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import openai
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import PATIENT, QUERY, SECRET, WIDE, Caller, ChatService, search, transforming
+from tests.support.fault_world import PATIENT, QUERY, SECRET, WIDE, Caller, search, transforming
+from tests.support.model_server import ModelServer
 
 SUBS = ["What did the vet say about Jaco?", "Which medical conditions do dogs have?"]
 ENOUGH = {"llmTimeoutMs": 50_000, "deadlineMs": 1_500}
 
 
-def test_ctrl_c_while_the_model_thinks_ends_the_call(service: ChatService) -> None:
-    asked = threading.Event()
-
-    def answer() -> Any:
-        asked.set()
-        return service.slow()
-
+def test_ctrl_c_while_the_model_thinks_ends_the_call(service: ModelServer) -> None:
     def respond(query: str, top_k: int) -> Any:
-        assert asked.wait(20)
+        assert service.asked.wait(20)
         raise KeyboardInterrupt
 
-    service.answer = answer
+    service.reply = service.hang
     day = Caller("sync", service.url).ask(transforming("rewrite"), respond=respond)
     assert type(day.error) is KeyboardInterrupt
     assert day.calls == [(QUERY, WIDE)]
 
 
-async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(service: ChatService) -> None:
+async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(service: ModelServer) -> None:
     began, ended = asyncio.Event(), []
 
     async def retrieve(query: str, top_k: int = 3) -> Any:
@@ -43,7 +37,7 @@ async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(servi
         finally:
             ended.append(query)
 
-    service.answer = service.slow
+    service.reply = service.hang
     before = asyncio.all_tasks()
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
         wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(retrieve)
@@ -56,8 +50,8 @@ async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(servi
     assert asyncio.all_tasks() == before
 
 
-async def test_cancelling_while_the_variants_are_searched_cancels_them_all(service: ChatService) -> None:
-    service.answer = {"sub_queries": SUBS}
+async def test_cancelling_while_the_variants_are_searched_cancels_them_all(service: ModelServer) -> None:
+    service.reply = {"sub_queries": SUBS}
     both, begun, ended = asyncio.Event(), [], []
 
     async def retrieve(query: str, top_k: int = 3) -> Any:
@@ -81,8 +75,8 @@ async def test_cancelling_while_the_variants_are_searched_cancels_them_all(servi
     assert sorted(ended) == sorted(SUBS)
 
 
-async def test_a_timeout_of_the_caller_is_the_callers(service: ChatService) -> None:
-    service.answer = service.slow
+async def test_a_timeout_of_the_caller_is_the_callers(service: ModelServer) -> None:
+    service.reply = service.hang
     released = asyncio.Event()
 
     async def retrieve(query: str, top_k: int = 3) -> Any:
@@ -95,8 +89,8 @@ async def test_a_timeout_of_the_caller_is_the_callers(service: ChatService) -> N
                 await wrapped(QUERY)
 
 
-def test_a_variant_that_hangs_is_given_up_at_the_deadline(service: ChatService) -> None:
-    service.answer = {"sub_queries": SUBS}
+def test_a_variant_that_hangs_is_given_up_at_the_deadline(service: ModelServer) -> None:
+    service.reply = {"sub_queries": SUBS}
 
     def respond(query: str, top_k: int) -> Any:
         if query == SUBS[0]:
@@ -109,8 +103,8 @@ def test_a_variant_that_hangs_is_given_up_at_the_deadline(service: ChatService) 
     assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[1]]
 
 
-async def test_an_awaited_variant_that_hangs_is_cancelled_at_the_deadline(service: ChatService) -> None:
-    service.answer = {"sub_queries": SUBS}
+async def test_an_awaited_variant_that_hangs_is_cancelled_at_the_deadline(service: ModelServer) -> None:
+    service.reply = {"sub_queries": SUBS}
     ended = []
 
     async def retrieve(query: str, top_k: int = 3) -> Any:

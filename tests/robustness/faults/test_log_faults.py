@@ -13,8 +13,9 @@ import qtmiddleware as qtm
 from qtmiddleware.runtime.logs import Outage
 from qtmiddleware.wrapping.query_log import QueryLog
 from tests.support.clock import Clock
-from tests.support.fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
+from tests.support.fault_world import QUERY, WIDE, Caller, search, transforming
 from tests.support.log_lines import log_lines
+from tests.support.model_server import ModelServer
 
 
 def test_a_log_that_cannot_be_written_leaves_the_result_as_it_is(
@@ -95,9 +96,9 @@ def test_a_log_that_comes_and_goes_is_warned_of_once_a_minute_and_no_failure_is_
     assert sum(counts) + log._outage._count == 100
 
 
-def test_every_query_is_logged_for_its_owner_alone(caller: Caller, service: ChatService, tmp_path: Path) -> None:
+def test_every_query_is_logged_for_its_owner_alone(caller: Caller, service: ModelServer, tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
-    service.answer = {"rewrite": "Which illness does Jaco have?"}
+    service.reply = {"rewrite": "Which illness does Jaco have?"}
     day = caller.ask(transforming("rewrite", log={"path": str(path)}))
     (line,) = log_lines(path)
     assert line["query_id"] == day.retrieval.trace.query_id

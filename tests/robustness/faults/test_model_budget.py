@@ -9,12 +9,13 @@ from typing import Any
 
 import openai
 import pytest
-from werkzeug import Response
 
 import qtmiddleware as qtm
 from qtmiddleware.providers.llms import governed
 from qtmiddleware.runtime.budget import Meter
-from tests.support.fault_world import PATIENT, QUERY, SECRET, ChatService, completion, failure, search, transforming
+from tests.support.completions import completion
+from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
+from tests.support.model_server import ModelServer
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 
@@ -27,7 +28,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
     return fresh
 
 
-def middleware(service: ChatService, kind: str = "rewrite", **more: Any) -> qtm.QueryMiddleware:
+def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.QueryMiddleware:
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
     return qtm.QueryMiddleware(transforming(kind, **more), client=client)
 
@@ -36,8 +37,8 @@ def reasons(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
     return [(it.stage, it.reason) for it in retrieval.degradations]
 
 
-def test_no_more_calls_a_minute_than_allowed_and_then_the_rules(service: ChatService) -> None:
-    service.answer = GOOD
+def test_no_more_calls_a_minute_than_allowed_and_then_the_rules(service: ModelServer) -> None:
+    service.reply = GOOD
     wrapped = middleware(service, budget={"maxLlmCallsPerMinute": 3}).wrap(search)
     seen = [wrapped.retrieve(f"{QUERY} ({place})") for place in range(5)]
     assert [reasons(it) for it in seen] == [[]] * 3 + [[("transform", "over_budget")]] * 2
@@ -46,31 +47,31 @@ def test_no_more_calls_a_minute_than_allowed_and_then_the_rules(service: ChatSer
     assert len(service.bodies) == 3
 
 
-def test_the_limit_is_that_of_the_process_not_of_one_middleware(service: ChatService) -> None:
-    service.answer = GOOD
+def test_the_limit_is_that_of_the_process_not_of_one_middleware(service: ModelServer) -> None:
+    service.reply = GOOD
     for _ in range(2):
         middleware(service, budget={"maxLlmCallsPerMinute": 2}).wrap(search)(QUERY)
     late = middleware(service, budget={"maxLlmCallsPerMinute": 2}).wrap(search).retrieve(QUERY)
     assert reasons(late) == [("transform", "over_budget")]
 
 
-def test_all_that_are_asked_at_once_keep_to_the_limit_together(service: ChatService) -> None:
-    service.answer = GOOD
+def test_all_that_are_asked_at_once_keep_to_the_limit_together(service: ModelServer) -> None:
+    service.reply = GOOD
     wrapped = middleware(service, budget={"maxLlmCallsPerMinute": 5}).wrap(search)
     with ThreadPoolExecutor(16) as pool:
         seen = list(pool.map(lambda place: wrapped.retrieve(f"{QUERY} ({place})"), range(24)))
     assert sum(it.status == "full" for it in seen) == len(service.bodies) == 5
 
 
-def test_of_several_prompts_as_many_are_asked_as_there_is_room_for(service: ChatService) -> None:
-    service.answer = GOOD
+def test_of_several_prompts_as_many_are_asked_as_there_is_room_for(service: ModelServer) -> None:
+    service.reply = GOOD
     retrieval = middleware(service, "all", budget={"maxLlmCallsPerMinute": 1}).wrap(search).retrieve(QUERY)
     assert [reason for _, reason in reasons(retrieval)] == ["over_budget", "over_budget"]
     assert (retrieval.trace.llm_calls, len(service.bodies)) == (1, 1)
 
 
-def test_tokens_are_counted_by_what_the_service_says(service: ChatService) -> None:
-    service.answer = GOOD  # 120 tokens a reply
+def test_tokens_are_counted_by_what_the_service_says(service: ModelServer) -> None:
+    service.reply = GOOD  # 120 tokens a reply
     wrapped = middleware(service, budget={"maxTokens": 2_000}, llm={"maxTokens": 50}).wrap(search)
     seen = [wrapped.retrieve(f"{QUERY} ({place})").status for place in range(20)]
     first = seen.index("degraded")
@@ -79,8 +80,8 @@ def test_tokens_are_counted_by_what_the_service_says(service: ChatService) -> No
     assert 10 <= first == len(service.bodies) <= 16
 
 
-def test_money_is_counted_by_the_prices_that_were_given(service: ChatService) -> None:
-    service.answer = GOOD
+def test_money_is_counted_by_the_prices_that_were_given(service: ModelServer) -> None:
+    service.reply = GOOD
     llm = {"inputPrice": 10.0, "outputPrice": 20.0, "maxTokens": 50}  # 0.0014 dollars a reply
     wrapped = middleware(service, budget={"maxUsd": 0.02}, llm=llm).wrap(search)
     seen = [wrapped.retrieve(f"{QUERY} ({place})") for place in range(15)]
@@ -91,10 +92,10 @@ def test_money_is_counted_by_the_prices_that_were_given(service: ChatService) ->
 
 @pytest.mark.parametrize("count", [10**400, -(10**6), 1e400, "many", None], ids=lambda it: str(it)[:9])
 def test_a_count_that_no_call_can_come_to_neither_fails_a_reply_nor_opens_the_budget(
-    service: ChatService, count: Any
+    service: ModelServer, count: Any
 ) -> None:
     body = completion(json.dumps(GOOD)) | {"usage": {"prompt_tokens": count, "completion_tokens": count}}
-    service.answer = Response(json.dumps(body), content_type="application/json")
+    service.reply = body
     llm = {"inputPrice": 10.0, "outputPrice": 20.0, "maxTokens": 50}
     wrapped = middleware(service, budget={"maxUsd": 0.02}, llm=llm).wrap(search)
     seen = [wrapped.retrieve(f"{QUERY} ({place})") for place in range(30)]
@@ -102,21 +103,21 @@ def test_a_count_that_no_call_can_come_to_neither_fails_a_reply_nor_opens_the_bu
     assert reasons(seen[-1])[-1][1] == "over_budget"
 
 
-def test_a_limit_on_money_needs_a_price(service: ChatService) -> None:
+def test_a_limit_on_money_needs_a_price(service: ModelServer) -> None:
     with pytest.raises(qtm.ConfigError, match=r"budget\.maxUsd needs the price of nobody-knows") as caught:
         middleware(service, transformationModel="nobody-knows", budget={"maxUsd": 1.0})
     assert caught.value.path == "budget.maxUsd"
 
 
-def test_a_failed_request_costs_nothing_but_a_call(service: ChatService, meter: Meter) -> None:
-    service.answer = failure(500)
+def test_a_failed_request_costs_nothing_but_a_call(service: ModelServer, meter: Meter) -> None:
+    service.reply = failure(500)
     middleware(service, budget={"maxTokens": 10**6}).wrap(search)(QUERY)
     assert sum(it.tokens for it in meter._spent._parts) == 0
     assert sum(it.calls for it in meter._calls._parts) == 1
 
 
-def test_answers_count_and_are_refused_where_there_is_no_room(service: ChatService) -> None:
-    service.answer = {"answer": "Jaco has no health concerns [1]."}
+def test_answers_count_and_are_refused_where_there_is_no_room(service: ModelServer) -> None:
+    service.reply = {"answer": "Jaco has no health concerns [1]."}
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
     config = {"limits": PATIENT, "budget": {"maxLlmCallsPerMinute": 1}}
     wrapped = qtm.QueryMiddleware(config, client=client).wrap(search)
@@ -127,8 +128,8 @@ def test_answers_count_and_are_refused_where_there_is_no_room(service: ChatServi
     assert caught.value.retrieval.matches
 
 
-def test_an_awaited_question_keeps_to_the_limit_as_well(service: ChatService) -> None:
-    service.answer = GOOD
+def test_an_awaited_question_keeps_to_the_limit_as_well(service: ModelServer) -> None:
+    service.reply = GOOD
 
     async def asearch(query: str, top_k: int = 3) -> Any:
         return search(query, top_k)

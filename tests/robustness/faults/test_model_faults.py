@@ -10,18 +10,9 @@ import pytest
 from werkzeug import Response
 
 import qtmiddleware as qtm
-from tests.support.fault_world import (
-    HASTY,
-    QUERY,
-    SECRET,
-    WIDE,
-    Answer,
-    Caller,
-    ChatService,
-    completion,
-    failure,
-    transforming,
-)
+from tests.support.completions import completion
+from tests.support.fault_world import HASTY, QUERY, SECRET, WIDE, Caller, failure, transforming
+from tests.support.model_server import ModelServer, Said
 
 ESSAY = "Dogs of every age may fall ill, and what that means depends on a great many things. " * 20
 
@@ -31,7 +22,7 @@ class Fault:
     """What the service answers to a rewrite, and the reason the caller is told."""
 
     name: str
-    answer: Answer
+    answer: Said
     reason: str
 
 
@@ -67,8 +58,8 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.name)
-def test_a_model_that_fails_leaves_the_result_of_the_rules(fault: Fault, caller: Caller, service: ChatService) -> None:
-    service.answer = fault.answer
+def test_a_model_that_fails_leaves_the_result_of_the_rules(fault: Fault, caller: Caller, service: ModelServer) -> None:
+    service.reply = fault.answer
     day = caller.ask(transforming("rewrite"))
     rules = caller.rules_alone()
     assert day.error is None
@@ -81,9 +72,9 @@ def test_a_model_that_fails_leaves_the_result_of_the_rules(fault: Fault, caller:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.name)
 def test_what_is_told_of_a_failure_holds_neither_query_nor_key(
-    fault: Fault, caller: Caller, service: ChatService, caplog: pytest.LogCaptureFixture
+    fault: Fault, caller: Caller, service: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service.answer = fault.answer
+    service.reply = fault.answer
     with caplog.at_level("INFO"):
         day = caller.ask(transforming("rewrite"))
     told = f"{day.retrieval!r} {day.retrieval.degradations} {day.retrieval.trace.to_dict()} {caplog.text}"
@@ -91,23 +82,23 @@ def test_what_is_told_of_a_failure_holds_neither_query_nor_key(
         assert secret not in told
 
 
-def test_a_model_that_has_nothing_to_add_is_no_failure(caller: Caller, service: ChatService) -> None:
-    service.answer = {"rewrite": QUERY}
+def test_a_model_that_has_nothing_to_add_is_no_failure(caller: Caller, service: ModelServer) -> None:
+    service.reply = {"rewrite": QUERY}
     day = caller.ask(transforming("rewrite"))
     assert (day.response, day.kinds, day.calls) == (caller.rules_alone().response, ["original"], [(QUERY, WIDE)])
     assert day.retrieval.status == "full"
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-def test_a_failed_request_is_not_sent_again(status: int, caller: Caller, service: ChatService) -> None:
-    service.answer = failure(status)
+def test_a_failed_request_is_not_sent_again(status: int, caller: Caller, service: ModelServer) -> None:
+    service.reply = failure(status)
     day = caller.ask(transforming("rewrite"))
     assert len(service.bodies) == day.retrieval.trace.llm_calls == 1
 
 
 @pytest.mark.parametrize("kind", ["rewrite", "all"])
-def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(kind: str, caller: Caller, service: ChatService) -> None:
-    service.answer = service.slow
+def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(kind: str, caller: Caller, service: ModelServer) -> None:
+    service.reply = service.hang
     day = caller.ask(transforming(kind, HASTY))
     rules = caller.rules_alone()
     modes = ["rewrite"] if kind == "rewrite" else ["rewrite", "stepback", "decompose"]
@@ -125,8 +116,8 @@ def test_a_model_that_never_answers_is_given_up(caller: Caller) -> None:
     assert day.reasons == [("transform.rewrite", "timeout")]
 
 
-def test_the_deadline_of_the_query_bounds_a_slow_model_too(caller: Caller, service: ChatService) -> None:
-    service.answer = service.slow
+def test_the_deadline_of_the_query_bounds_a_slow_model_too(caller: Caller, service: ModelServer) -> None:
+    service.reply = service.hang
     day = caller.ask(transforming("rewrite", {"llmTimeoutMs": 50_000, "deadlineMs": 150}))
     assert day.reasons == [("transform.rewrite", "timeout")]
     assert day.response == caller.rules_alone().response
@@ -140,7 +131,7 @@ def test_a_model_that_is_not_there_is_unavailable(caller: Caller) -> None:
     assert day.reasons == [("transform.rewrite", "unavailable")]
 
 
-SALVAGED: dict[str, tuple[str, Answer, tuple[str, ...]]] = {
+SALVAGED: dict[str, tuple[str, Said, tuple[str, ...]]] = {
     "fenced": (
         "rewrite",
         completion('Sure!\n```json\n{"rewrite": "Which illness does Jaco have?"}\n```\nHope this helps.'),
@@ -168,16 +159,16 @@ SALVAGED: dict[str, tuple[str, Answer, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", SALVAGED)
-def test_what_can_be_salvaged_of_a_reply_is_searched(name: str, caller: Caller, service: ChatService) -> None:
-    kind, service.answer, expected = SALVAGED[name]
+def test_what_can_be_salvaged_of_a_reply_is_searched(name: str, caller: Caller, service: ModelServer) -> None:
+    kind, service.reply, expected = SALVAGED[name]
     day = caller.ask(transforming(kind))
     assert tuple(variant.text for variant in day.retrieval.variants[1:]) == expected
     assert day.retrieval.status == "full"
     assert sorted(text for text, _ in day.calls) == sorted([QUERY, *expected])
 
 
-def test_a_good_reply_is_counted_with_its_tokens_and_cost(caller: Caller, service: ChatService) -> None:
-    service.answer = {"rewrite": "Which illness does Jaco have?"}
+def test_a_good_reply_is_counted_with_its_tokens_and_cost(caller: Caller, service: ModelServer) -> None:
+    service.reply = {"rewrite": "Which illness does Jaco have?"}
     trace = caller.ask(transforming("rewrite", llm={"inputPrice": 1.0, "outputPrice": 10.0})).retrieval.trace
     assert (trace.llm_calls, trace.input_tokens, trace.output_tokens) == (1, 100, 20)
     assert trace.cost_usd == pytest.approx((100 * 1.0 + 20 * 10.0) / 1e6)
@@ -192,8 +183,8 @@ OTHER_SCRIPT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", OTHER_SCRIPT)
-def test_a_reply_in_another_script_is_dropped_and_told(kind: str, caller: Caller, service: ChatService) -> None:
-    service.answer = OTHER_SCRIPT[kind]
+def test_a_reply_in_another_script_is_dropped_and_told(kind: str, caller: Caller, service: ModelServer) -> None:
+    service.reply = OTHER_SCRIPT[kind]
     day = caller.ask(transforming(kind))
     assert day.response == caller.rules_alone().response
     assert day.kinds == ["original"]
@@ -210,10 +201,10 @@ LOST: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("lost", LOST)
 def test_what_a_rewrite_lost_is_put_back_or_the_rewrite_is_dropped(
-    lost: str, caller: Caller, service: ChatService
+    lost: str, caller: Caller, service: ModelServer
 ) -> None:
     query, rewrite, kept = LOST[lost]
-    service.answer = {"rewrite": rewrite}
+    service.reply = {"rewrite": rewrite}
     day = caller.ask(transforming("rewrite"), query=query)
     others = [variant.text for variant in day.retrieval.variants[1:]]
     assert all(kept in text for text in others)
@@ -221,24 +212,24 @@ def test_what_a_rewrite_lost_is_put_back_or_the_rewrite_is_dropped(
     assert {text for text, _ in day.calls} == {query, *others}
 
 
-def test_a_rewrite_that_lost_a_denial_is_dropped(caller: Caller, service: ChatService) -> None:
+def test_a_rewrite_that_lost_a_denial_is_dropped(caller: Caller, service: ModelServer) -> None:
     query = "Which dogs are not allowed to eat carrots?"
-    service.answer = {"rewrite": "Which dogs may be fed with carrots?"}
+    service.reply = {"rewrite": "Which dogs may be fed with carrots?"}
     day = caller.ask(transforming("rewrite"), query=query)
     assert day.kinds == ["original"]
     assert [what for subject, what in day.retrieval.trace.notes if subject == "rewrite"] == ["dropped: negation 15:18"]
     assert day.response == caller.rules_alone(query=query).response
 
 
-def test_a_rewrite_that_lost_a_name_gets_it_back(caller: Caller, service: ChatService) -> None:
-    service.answer = {"rewrite": "Which medical conditions does the dog have?"}
+def test_a_rewrite_that_lost_a_name_gets_it_back(caller: Caller, service: ModelServer) -> None:
+    service.reply = {"rewrite": "Which medical conditions does the dog have?"}
     day = caller.ask(transforming("rewrite"), query="Which illness does the dog Jaco have?")
     assert day.retrieval.transformation.rewrite == "Which medical conditions does the dog have? (Jaco)"
     assert ("rewrite", "repaired: name 27:31") in day.retrieval.trace.notes
 
 
-def test_the_model_and_its_options_are_set_for_one_call(caller: Caller, service: ChatService) -> None:
-    service.answer = {"rewrite": "Which illness does Jaco have?"}
+def test_the_model_and_its_options_are_set_for_one_call(caller: Caller, service: ModelServer) -> None:
+    service.reply = {"rewrite": "Which illness does Jaco have?"}
     caller.ask(transforming("rewrite"), config={"transformationModel": "other", "llm": {"temperature": 0.7}})
     with qtm.override({"transformationModel": "third", "llm": {"maxTokens": 77}}):
         caller.ask(transforming("rewrite"))

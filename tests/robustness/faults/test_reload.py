@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,59 +11,39 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import openai
 import pytest
 from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 from qtmiddleware.providers.llms.openai.clients import _clients_of
 from qtmiddleware.providers.stores import SQLiteStore
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
-from tests.support.fault_world import PATIENT, QUERY, SECRET, completion, failure, search, transforming
+from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
+from tests.support.model_server import ModelServer
 
 
-class TwoServices:
+class TwoServices(NamedTuple):
     """Two addresses of one server; each rewrites every question so that it shows where that was asked."""
 
-    def __init__(self, server: HTTPServer) -> None:
-        self.a, self.b = server.url_for("/a/v1"), server.url_for("/b/v1")
-        self.asked: list[str] = []
-        self.keys: list[str] = []
-        self.is_down = False
-        self.entered, self.released = Event(), Event()
-        self.released.set()
-        for name in "ab":
-            server.expect_request(f"/{name}/v1/chat/completions").respond_with_handler(self._handler(name))
-
-    def _handler(self, name: str) -> Callable[[Request], Response]:
-        def handle(request: Request) -> Response:
-            self.asked.append(name)
-            self.keys.append(request.headers["Authorization"].removeprefix("Bearer "))
-            self.entered.set()
-            self.released.wait(20)
-            if self.is_down:
-                return failure(500)
-            body = completion(json.dumps({"rewrite": f"Does Jaco have health concerns, asked at {name}?"}))
-            return Response(json.dumps(body), content_type="application/json")
-
-        return handle
+    a: ModelServer
+    b: ModelServer
 
 
 @pytest.fixture
-def services(chat_server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoServices]:
+def services(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoServices]:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    two = TwoServices(chat_server)
+    rewritten = {name: {"rewrite": f"Does Jaco have health concerns, asked at {name}?"} for name in "ab"}
+    two = TwoServices(*(ModelServer(httpserver, reply, path=f"/{name}/v1") for name, reply in rewritten.items()))
     yield two
-    two.released.set()
-    chat_server.clear()
+    two.a.released.set()
 
 
-def config(address: str, **more: Any) -> dict[str, Any]:
-    llm = {"baseUrl": address, **more.pop("llm", {})}
+def config(service: ModelServer, **more: Any) -> dict[str, Any]:
+    llm = {"baseUrl": service.url, **more.pop("llm", {})}
     return transforming("rewrite", llm=llm, **more)
 
 
@@ -207,7 +186,7 @@ def test_what_is_remembered_is_kept_within_the_new_limits() -> None:
 
 
 def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(services: TwoServices) -> None:
-    services.is_down = True
+    good, services.a.reply = services.a.reply, failure(500)
     breaker = {"failures": 2, "seconds": 600}
     with qtm.QueryMiddleware(config(services.a, breaker=breaker)) as qm:
         wrapped = qm.wrap(search)
@@ -220,7 +199,7 @@ def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(services:
         assert [it.reason for it in wrapped.retrieve(QUERY).degradations] == ["circuit_open"]
         qm.reload(config(services.b, breaker=breaker))
         assert qm.health().model.breaker is BreakerState.CLOSED
-        services.is_down = False
+        services.a.reply = good
         assert rewrites(wrapped.retrieve(QUERY)) == ["b"]
         qm.reload(config(services.a, breaker={"enabled": False}))
         assert rewrites(wrapped.retrieve(f"{QUERY} (9)")) == ["a"]
@@ -271,7 +250,7 @@ def test_a_new_key_is_read_though_the_config_is_the_same(
         qm.reload(config(services.a))
         assert client.is_closed()
         wrapped.retrieve(f"{QUERY} (2)")
-        assert services.keys == [SECRET, f"{SECRET}-new"]
+        assert services.a.keys == [f"Bearer {SECRET}", f"Bearer {SECRET}-new"]
 
 
 # --- what is closed ---------------------------------------------------------------------------------------------------
@@ -279,18 +258,18 @@ def test_a_new_key_is_read_though_the_config_is_the_same(
 
 @pytest.mark.parametrize("kind", ["blocking", "awaiting", "streamed"])
 def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoServices) -> None:
-    services.released.clear()
+    services.a.holds = True
     qm = qtm.QueryMiddleware(config(services.a, limits=PATIENT))
     wrapped, clients = qm.wrap(search), qm.model.inner._clients  # type: ignore[attr-defined]
     was_open: list[bool] = []
 
     async def awaiting() -> qtm.Retrieval:
         asked = asyncio.create_task(wrapped.aretrieve(QUERY))
-        await asyncio.to_thread(services.entered.wait, 20)
+        await asyncio.to_thread(services.a.asked.wait, 20)
         client, _ = _clients_of(asyncio.get_running_loop())[clients]
         qm.reload(config(services.b, limits=PATIENT))
         was_open.append(not client.is_closed())
-        services.released.set()
+        services.a.released.set()
         found = await asked
         while not client.is_closed():
             await asyncio.sleep(0)
@@ -310,10 +289,10 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
         client = clients.sync()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(ask)
-            services.entered.wait(20)
+            services.a.asked.wait(20)
             qm.reload(config(services.b, limits=PATIENT))
             was_open.append(not client.is_closed())
-            services.released.set()
+            services.a.released.set()
             found = asked.result()
         assert client.is_closed()
     assert (found.status, rewrites(found), was_open) == ("full", ["a"], [True])
@@ -338,11 +317,11 @@ def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(services: 
 
 
 def test_a_client_that_was_given_stays_open_and_in_use(services: TwoServices) -> None:
-    with openai.OpenAI(api_key=SECRET, base_url=services.a, max_retries=0) as client:
+    with openai.OpenAI(api_key=SECRET, base_url=services.a.url, max_retries=0) as client:
         qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
         wrapped = qm.wrap(search)
         for number in range(3):
-            qm.reload(transforming("rewrite", llm={"temperature": number / 10, "baseUrl": services.b}))
+            qm.reload(transforming("rewrite", llm={"temperature": number / 10, "baseUrl": services.b.url}))
             assert rewrites(wrapped.retrieve(f"{QUERY} ({number})")) == ["a"]
         assert not client.is_closed()
 
@@ -475,7 +454,9 @@ def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -
     for thread in asking:
         thread.join()
     assert (errors, wrong) == ([], [])
-    assert {"a", "b"} == set(seen) == set(services.asked)
+    assert set(seen) == {"a", "b"}
+    assert services.a.bodies
+    assert services.b.bodies
     assert qm.health().threads.in_use == 0
     # The sync client of the last configuration.
     assert open_clients() - open_before <= 1

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import QUERY, WIDE, Caller, ChatService, search, transforming
+from tests.support.fault_world import QUERY, WIDE, Caller, search, transforming
+from tests.support.model_server import ModelServer
 
 SUBS = ["What did the vet say about Jaco?", "Which medical conditions do dogs have?", "When is the fee due?"]
 
@@ -25,8 +26,8 @@ class Busy(Exception):
 
 
 @pytest.fixture
-def service(service: ChatService) -> ChatService:
-    service.answer = {"sub_queries": SUBS}
+def service(service: ModelServer) -> ModelServer:
+    service.reply = {"sub_queries": SUBS}
     return service
 
 
@@ -39,7 +40,7 @@ def failing(*texts: str, error: type[BaseException] = Unlucky) -> Callable[[str,
     return respond
 
 
-def test_where_one_search_fails_the_others_are_merged(caller: Caller, service: ChatService) -> None:
+def test_where_one_search_fails_the_others_are_merged(caller: Caller, service: ModelServer) -> None:
     day = caller.ask(transforming("decompose"), respond=failing(SUBS[0]))
     assert day.reasons == [("search.sub_query", "failed")]
     assert day.retrieval.degradations[0].detail == "Unlucky"
@@ -50,14 +51,14 @@ def test_where_one_search_fails_the_others_are_merged(caller: Caller, service: C
 
 
 @pytest.mark.parametrize("broken", [SUBS, SUBS[:2]], ids=["all", "all but one"])
-def test_below_min_successes_the_original_stands_alone(broken: list[str], caller: Caller, service: ChatService) -> None:
+def test_below_min_successes_the_original_stands_alone(broken: list[str], caller: Caller, service: ModelServer) -> None:
     day = caller.ask(transforming("decompose"), respond=failing(*broken))
     assert day.response == caller.rules_alone().response
     assert day.reasons == [*[("search.sub_query", "failed")] * len(broken), ("search", "too_few_successes")]
     assert day.retrieval.degradations[-1].detail == f"{3 - len(broken)} of 3 variants"
 
 
-def test_min_successes_of_one_merges_a_single_success(caller: Caller, service: ChatService) -> None:
+def test_min_successes_of_one_merges_a_single_success(caller: Caller, service: ModelServer) -> None:
     config = transforming("decompose", fusion={"minSuccesses": 1})
     day = caller.ask(config, respond=failing(*SUBS[:2]))
     assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[2]]
@@ -66,7 +67,7 @@ def test_min_successes_of_one_merges_a_single_success(caller: Caller, service: C
 
 @pytest.mark.parametrize("error", [Unlucky("no index"), Busy(), OSError("gone"), KeyError("namespace")], ids=repr)
 def test_the_error_of_the_original_search_is_raised_as_it_is(
-    error: Exception, caller: Caller, service: ChatService
+    error: Exception, caller: Caller, service: ModelServer
 ) -> None:
     def respond(query: str, top_k: int) -> Any:
         raise error
@@ -78,7 +79,7 @@ def test_the_error_of_the_original_search_is_raised_as_it_is(
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_of_the_original_search_is_never_swallowed(
-    kind: type[BaseException], caller: Caller, service: ChatService
+    kind: type[BaseException], caller: Caller, service: ModelServer
 ) -> None:
     day = caller.ask(transforming("decompose"), respond=failing(QUERY, error=kind))
     assert type(day.error) is kind
@@ -92,7 +93,7 @@ def test_an_outage_is_not_asked_a_second_time(caller: Caller) -> None:
 
 
 def test_a_function_that_refuses_many_candidates_is_asked_as_the_caller_asked(
-    caller: Caller, service: ChatService
+    caller: Caller, service: ModelServer
 ) -> None:
     def respond(query: str, top_k: int) -> Any:
         if top_k > 3:
@@ -132,7 +133,7 @@ RESPONSES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RESPONSES)
 @pytest.mark.parametrize("kind", ["none", "decompose"])
-def test_any_list_comes_back_in_its_own_shape(name: str, kind: str, caller: Caller, service: ChatService) -> None:
+def test_any_list_comes_back_in_its_own_shape(name: str, kind: str, caller: Caller, service: ModelServer) -> None:
     given = RESPONSES[name]
     before = copy.deepcopy(given)
     day = caller.ask(transforming(kind), respond=lambda query, top_k: given)
@@ -144,7 +145,7 @@ def test_any_list_comes_back_in_its_own_shape(name: str, kind: str, caller: Call
     assert repr(given) == repr(before)
 
 
-def test_lists_without_scores_are_fused_by_their_ranks(caller: Caller, service: ChatService) -> None:
+def test_lists_without_scores_are_fused_by_their_ranks(caller: Caller, service: ModelServer) -> None:
     def respond(query: str, top_k: int) -> Any:
         return [{"id": row["id"], "metadata": row["metadata"]} for row in search(query, top_k)]
 
@@ -156,7 +157,7 @@ def test_lists_without_scores_are_fused_by_their_ranks(caller: Caller, service: 
     assert {match.score for match in day.retrieval.matches} == {None}
 
 
-def test_a_passage_found_twice_comes_back_once(caller: Caller, service: ChatService) -> None:
+def test_a_passage_found_twice_comes_back_once(caller: Caller, service: ModelServer) -> None:
     def respond(query: str, top_k: int) -> Any:
         return [row for row in search(query, top_k) for _ in range(2)]
 
@@ -166,7 +167,7 @@ def test_a_passage_found_twice_comes_back_once(caller: Caller, service: ChatServ
         assert len(found) == len(set(found)) == 3
 
 
-def test_where_the_original_finds_nothing_the_variants_answer(caller: Caller, service: ChatService) -> None:
+def test_where_the_original_finds_nothing_the_variants_answer(caller: Caller, service: ModelServer) -> None:
     day = caller.ask(transforming("decompose"), respond=lambda q, k: [] if q == QUERY else search(q, k))
     assert len(day.retrieval.matches) == 3
     assert {kind for match in day.retrieval.matches for kind in match.found_by} == {"sub_query"}
@@ -174,7 +175,7 @@ def test_where_the_original_finds_nothing_the_variants_answer(caller: Caller, se
 
 
 def test_a_response_that_cannot_be_read_comes_back_as_it_is(
-    caller: Caller, service: ChatService, caplog: pytest.LogCaptureFixture
+    caller: Caller, service: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Page:
         """No list of matches anywhere."""
@@ -188,7 +189,7 @@ def test_a_response_that_cannot_be_read_comes_back_as_it_is(
     assert "Jaco" not in caplog.text
 
 
-def test_a_variant_whose_response_cannot_be_read_has_failed(caller: Caller, service: ChatService) -> None:
+def test_a_variant_whose_response_cannot_be_read_has_failed(caller: Caller, service: ModelServer) -> None:
     day = caller.ask(transforming("decompose"), respond=lambda q, k: 42 if q == SUBS[0] else search(q, k))
     assert day.reasons == [("search.sub_query", "failed")]
     assert day.retrieval.degradations[0].detail == qtm.ResponseShapeError.__name__

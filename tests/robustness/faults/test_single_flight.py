@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 from collections.abc import Callable
@@ -12,47 +11,35 @@ from typing import Any
 
 import openai
 import pytest
-from werkzeug import Response
 
 import qtmiddleware as qtm
-from tests.support.fault_world import (
-    HASTY,
-    PATIENT,
-    QUERY,
-    SECRET,
-    ChatService,
-    completion,
-    failure,
-    search,
-    transforming,
-)
+from tests.support.completions import completion
+from tests.support.fault_world import HASTY, PATIENT, QUERY, SECRET, failure, search, transforming
+from tests.support.model_server import ModelServer, Said
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 MANY = 100
 
 
-def slowly(service: ChatService, answer: Any, until: Callable[[], bool] = lambda: False) -> Callable[[], Any]:
+def slowly(answer: Said, until: Callable[[], bool] = lambda: False) -> Callable[[dict[str, Any]], Said]:
     """*answer*, said when *until* holds or after a while: all who ask at once are there by then."""
     waits = threading.Event()
 
-    def respond() -> Response:
+    def respond(body: dict[str, Any]) -> Said:
         for _ in range(100):
             if until() or waits.wait(0.01):
                 break
-        if isinstance(answer, Response):
-            return answer
-        body = answer if "choices" in answer else completion(json.dumps(answer))
-        return Response(json.dumps(body), content_type="application/json")
+        return answer
 
     return respond
 
 
-def middleware(service: ChatService, kind: str = "rewrite", **more: Any) -> qtm.QueryMiddleware:
+def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.QueryMiddleware:
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
     return qtm.QueryMiddleware(transforming(kind, **more), client=client)
 
 
-async def gathered(service: ChatService, number: int, config: Any = None, query: str = QUERY) -> list[qtm.Retrieval]:
+async def gathered(service: ModelServer, number: int, config: Any = None, query: str = QUERY) -> list[qtm.Retrieval]:
     async def asearch(query: str, top_k: int = 3) -> Any:
         return search(query, top_k)
 
@@ -61,14 +48,14 @@ async def gathered(service: ChatService, number: int, config: Any = None, query:
         return list(await asyncio.gather(*(wrapped.aretrieve(query) for _ in range(number))))
 
 
-def test_a_hundred_equal_threads_ask_once(service: ChatService) -> None:
+def test_a_hundred_equal_threads_ask_once(service: ModelServer) -> None:
     searched: list[str] = []
 
     def respond(query: str, top_k: int = 3) -> Any:
         searched.append(query)
         return search(query, top_k)
 
-    service.answer = slowly(service, GOOD, lambda: searched.count(QUERY) == MANY)
+    service.reply = slowly(GOOD, lambda: searched.count(QUERY) == MANY)
     wrapped = middleware(service).wrap(respond)
     with ThreadPoolExecutor(MANY) as pool:
         seen = list(pool.map(lambda _: wrapped.retrieve(QUERY), range(MANY)))
@@ -81,16 +68,16 @@ def test_a_hundred_equal_threads_ask_once(service: ChatService) -> None:
     assert (searched.count(QUERY), searched.count(GOOD["rewrite"])) == (MANY, MANY)
 
 
-async def test_a_hundred_equal_tasks_ask_once(service: ChatService) -> None:
-    service.answer = slowly(service, GOOD)
+async def test_a_hundred_equal_tasks_ask_once(service: ModelServer) -> None:
+    service.reply = slowly(GOOD)
     seen = await gathered(service, MANY)
     assert len(service.bodies) == 1
     assert {tuple(variant.text for variant in it.variants) for it in seen} == {(QUERY, GOOD["rewrite"])}
     assert {it.trace.decision.reason for it in seen if not it.trace.llm_calls} == {"shared"}
 
 
-def test_threads_and_loops_share_one_call(service: ChatService) -> None:
-    service.answer = slowly(service, GOOD)
+def test_threads_and_loops_share_one_call(service: ModelServer) -> None:
+    service.reply = slowly(GOOD)
     with openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
         wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(search)
         with ThreadPoolExecutor(12) as pool:
@@ -101,8 +88,8 @@ def test_threads_and_loops_share_one_call(service: ChatService) -> None:
     assert {it.status for it in seen} == {"full"}
 
 
-async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(service: ChatService) -> None:
-    service.answer = slowly(service, failure(500))
+async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(service: ModelServer) -> None:
+    service.reply = slowly(failure(500))
     config = transforming("rewrite", breaker={"enabled": False})
     seen = await gathered(service, 20, config)
     assert len(service.bodies) == 1
@@ -113,33 +100,32 @@ async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(service: 
 
 
 @pytest.mark.parametrize("answer", [failure(500), completion(""), completion('{"rewrite": "Does Ja', finish="length")])
-def test_no_failure_is_kept_as_a_success(answer: Any, service: ChatService) -> None:
+def test_no_failure_is_kept_as_a_success(answer: Any, service: ModelServer) -> None:
     wrapped = middleware(service, breaker={"enabled": False}).wrap(search)
-    service.answer = answer
+    service.reply = answer
     assert wrapped.retrieve(QUERY).status == "degraded"
-    service.answer = GOOD
+    service.reply = GOOD
     assert wrapped.retrieve(QUERY).status == "full"
 
 
-def test_what_is_half_a_success_is_asked_again(service: ChatService) -> None:
+def test_what_is_half_a_success_is_asked_again(service: ModelServer) -> None:
     wrapped = middleware(service, "all", breaker={"enabled": False}).wrap(search)
     replies = iter([GOOD, {"step_back": "What illnesses do dogs have?"}, {}])
     lock = threading.Lock()
 
-    def answer() -> Any:
+    def answer(body: dict[str, Any]) -> Said:
         with lock:
-            said = next(replies, {"sub_queries": ["What did the vet say about Jaco?", "What does Jaco eat?"]})
-        return Response(json.dumps(completion(json.dumps(said))), content_type="application/json")
+            return next(replies, {"sub_queries": ["What did the vet say about Jaco?", "What does Jaco eat?"]})
 
-    service.answer = answer
+    service.reply = answer
     assert wrapped.retrieve(QUERY).status == "degraded"
     before = len(service.bodies)
     wrapped.retrieve(QUERY)
     assert len(service.bodies) > before
 
 
-async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ChatService) -> None:
-    service.answer = service.slow
+async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ModelServer) -> None:
+    service.reply = service.hang
 
     async def asearch(query: str, top_k: int = 3) -> Any:
         return search(query, top_k)
@@ -151,7 +137,7 @@ async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ChatServ
             await asyncio.sleep(0.01)
         others = [asyncio.create_task(wrapped.aretrieve(QUERY)) for _ in range(5)]
         await asyncio.sleep(0.05)
-        service.answer = GOOD
+        service.reply = GOOD
         leader.cancel()
         seen = await asyncio.gather(*others)
         with pytest.raises(asyncio.CancelledError):
@@ -160,37 +146,26 @@ async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ChatServ
     assert len(service.bodies) == 2
 
 
-def test_when_the_one_who_asks_is_out_of_time_another_asks(service: ChatService) -> None:
-    first = threading.Event()
+def test_when_the_one_who_asks_is_out_of_time_another_asks(service: ModelServer) -> None:
+    def answer(body: dict[str, Any]) -> Said:
+        return service.hang(body) if len(service.bodies) == 1 else GOOD
 
-    def answer() -> Any:
-        if len(service.bodies) == 1:
-            first.set()
-            return service.slow()
-        return slowly(service, GOOD, lambda: True)()
-
-    service.answer = answer
+    service.reply = answer
     wrapped = middleware(service, breaker={"enabled": False}).wrap(search)
     with ThreadPoolExecutor(2) as pool:
         hasty = pool.submit(wrapped.retrieve, QUERY, config={"limits": HASTY})
-        assert first.wait(10)
+        assert service.asked.wait(10)
         patient = pool.submit(wrapped.retrieve, QUERY)
         assert [it.reason for it in hasty.result(20).degradations] == ["timeout"]
         assert patient.result(20).status == "full"
 
 
-def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: ChatService) -> None:
-    asked = threading.Event()
-
-    def answer() -> Any:
-        asked.set()
-        return service.slow()
-
-    service.answer = answer
+def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: ModelServer) -> None:
+    service.reply = service.hang
     wrapped = middleware(service, limits={"llmTimeoutMs": 1_500, "deadlineMs": 5_000}).wrap(search)
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(wrapped.retrieve, QUERY)
-        assert asked.wait(10)
+        assert service.asked.wait(10)
         hasty = wrapped.retrieve(QUERY, config={"limits": HASTY})
         assert [(it.stage, it.reason) for it in hasty.degradations] == [("transform", "timeout")]
         assert not leader.done()
@@ -211,8 +186,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_may_change_a_reply_keeps_questions_apart(change: str, service: ChatService) -> None:
-    service.answer = {**GOOD, "hyde": "Jaco is in good health, says the vet who saw him."}
+def test_what_may_change_a_reply_keeps_questions_apart(change: str, service: ModelServer) -> None:
+    service.reply = {**GOOD, "hyde": "Jaco is in good health, says the vet who saw him."}
     wrapped = middleware(service).wrap(search)
     wrapped.retrieve(QUERY)
     wrapped.retrieve(QUERY)
@@ -221,8 +196,8 @@ def test_what_may_change_a_reply_keeps_questions_apart(change: str, service: Cha
     assert len(service.bodies) == 2
 
 
-def test_conversations_keep_questions_apart(service: ChatService) -> None:
-    service.answer = {"standalone": QUERY, **GOOD}
+def test_conversations_keep_questions_apart(service: ModelServer) -> None:
+    service.reply = {"standalone": QUERY, **GOOD}
     wrapped = middleware(service).wrap(search)
     for turns in ([], [("user", "Who is Jaco?")], [("user", "Who is Jaco?"), ("assistant", "A dog.")]):
         for _ in range(2):
@@ -230,18 +205,18 @@ def test_conversations_keep_questions_apart(service: ChatService) -> None:
     assert len(service.bodies) == 3
 
 
-def test_a_list_with_equal_questions_is_transformed_once_each(service: ChatService) -> None:
-    service.answer = GOOD
+def test_a_list_with_equal_questions_is_transformed_once_each(service: ModelServer) -> None:
+    service.reply = GOOD
     made = middleware(service, limits=PATIENT).transform([QUERY] * 30 + ["What does Jaco eat?"] + [QUERY])
     assert [it.rewrite for it in made[:30]] == [GOOD["rewrite"]] * 30
     assert len(made) == 32
     assert len(service.bodies) == 2
 
 
-def test_a_forked_child_asks_for_itself(service: ChatService) -> None:
+def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system does not fork")
-    service.answer = slowly(service, GOOD)
+    service.reply = slowly(GOOD)
     released = threading.Event()
 
     def model(_: Any) -> str:
@@ -262,8 +237,8 @@ def test_a_forked_child_asks_for_itself(service: ChatService) -> None:
     leader.join(10)
 
 
-def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(service: ChatService) -> None:
-    service.answer = GOOD
+def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(service: ModelServer) -> None:
+    service.reply = GOOD
     qm = middleware(service)
     inner = qm.wrap(search)
     outer = qm.wrap(lambda query, top_k=3: inner(query, top_k))
@@ -271,8 +246,8 @@ def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(serv
     assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])
 
 
-async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itself(service: ChatService) -> None:
-    service.answer = GOOD
+async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itself(service: ModelServer) -> None:
+    service.reply = GOOD
 
     async def asearch(query: str, top_k: int = 3) -> Any:
         return search(query, top_k)
@@ -288,8 +263,8 @@ async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itse
     assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])
 
 
-async def test_the_account_says_who_asked_when_one_asks_for_another(service: ChatService) -> None:
-    service.answer = service.slow
+async def test_the_account_says_who_asked_when_one_asks_for_another(service: ModelServer) -> None:
+    service.reply = service.hang
 
     async def asearch(query: str, top_k: int = 3) -> Any:
         return search(query, top_k)
@@ -301,15 +276,15 @@ async def test_the_account_says_who_asked_when_one_asks_for_another(service: Cha
             await asyncio.sleep(0.01)
         other = asyncio.create_task(wrapped.aretrieve(QUERY))
         await asyncio.sleep(0.05)
-        service.answer = GOOD
+        service.reply = GOOD
         leader.cancel()
         trace = (await other).trace
     assert (trace.decision.call, trace.decision.reason) == (True, "always")
     assert (trace.llm_calls, trace.cache_hits) == (1, 0)
 
 
-async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service: ChatService) -> None:
-    service.answer = service.slow
+async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service: ModelServer) -> None:
+    service.reply = service.hang
 
     async def asearch(query: str, top_k: int = 3) -> Any:
         return search(query, top_k)
@@ -325,7 +300,7 @@ async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service
             task.cancel()
             while len(service.bodies) == asked:
                 await asyncio.sleep(0.01)
-        service.answer = GOOD
+        service.reply = GOOD
         for task in tasks[3:-1]:
             task.cancel()
         seen = await tasks[-1]
@@ -335,16 +310,16 @@ async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service
     assert 4 <= len(service.bodies) <= 6
 
 
-def test_a_second_round_is_neither_asked_nor_counted_where_the_first_took_all_the_time(service: ChatService) -> None:
-    service.answer = service.slow
+def test_a_second_round_is_neither_asked_nor_counted_where_the_first_took_all_the_time(service: ModelServer) -> None:
+    service.reply = service.hang
     wrapped = middleware(service, "all", limits=HASTY).wrap(search)
     seen = wrapped.retrieve(QUERY, history=[("user", "Who is Jaco?")])
     assert [(it.stage, it.reason) for it in seen.degradations] == [("transform.standalone", "timeout")]
     assert (seen.trace.llm_calls, len(service.bodies)) == (1, 1)
 
 
-def test_a_circuit_that_opens_between_two_rounds_is_told_and_nothing_is_remembered(service: ChatService) -> None:
-    service.answer = failure(500)
+def test_a_circuit_that_opens_between_two_rounds_is_told_and_nothing_is_remembered(service: ModelServer) -> None:
+    service.reply = failure(500)
     wrapped = middleware(service, "all", breaker={"failures": 1}).wrap(search)
     seen = wrapped.retrieve(QUERY, history=[("user", "Who is Jaco?")])
     assert [it.reason for it in seen.degradations] == ["unavailable", *["circuit_open"] * 3]
@@ -353,8 +328,8 @@ def test_a_circuit_that_opens_between_two_rounds_is_told_and_nothing_is_remember
     assert [(it.stage, it.reason) for it in again.degradations] == [("transform", "circuit_open")]
 
 
-def test_what_was_learned_while_a_first_result_was_searched_is_not_asked_again(service: ChatService) -> None:
-    service.answer = GOOD
+def test_what_was_learned_while_a_first_result_was_searched_is_not_asked_again(service: ModelServer) -> None:
+    service.reply = GOOD
     qm = middleware(service, escalation={"mode": "auto", "targetCallRate": 1.0})
     inner = qm.wrap(search)
 
@@ -368,9 +343,9 @@ def test_what_was_learned_while_a_first_result_was_searched_is_not_asked_again(s
     assert (seen.trace.cache_hits, len(service.bodies)) == (1, 1)
 
 
-async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ChatService) -> None:
+async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ModelServer) -> None:
     said = {"standalone": QUERY, **GOOD, "step_back": "What is known of the health of dogs?"}
-    service.answer = said | {"sub_queries": ["What did the vet say about Jaco?", "What illness does Jaco have?"]}
+    service.reply = said | {"sub_queries": ["What did the vet say about Jaco?", "What illness does Jaco have?"]}
     released = asyncio.Event()
 
     async def slowly_searched(query: str, top_k: int = 3) -> Any:
@@ -397,8 +372,8 @@ async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ChatSer
     assert len(service.bodies) == 4
 
 
-async def test_one_who_waits_and_is_cancelled_leaves_nothing_behind(service: ChatService) -> None:
-    service.answer = service.slow
+async def test_one_who_waits_and_is_cancelled_leaves_nothing_behind(service: ModelServer) -> None:
+    service.reply = service.hang
 
     async def asearch(query: str, top_k: int = 3) -> Any:
         return search(query, top_k)
