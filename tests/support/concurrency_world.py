@@ -1,17 +1,12 @@
-"""A search function, a model and a service that behave, and what is made of them by many callers at once."""
+"""A search function and a model that behave, and what is made of them by many callers at once."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
-from threading import Event
 from typing import Any, Final
-
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
 from qtmiddleware.protocols import Prompt
 
@@ -47,45 +42,10 @@ def config(kind: str = "decompose", **more: Any) -> dict[str, Any]:
     return {"transformationType": kind, "limits": limits, "cache": {"enabled": False}, **more}
 
 
-class ChatHouse:
-    """Answers every completion as it is asked to: as JSON with the fields of the schema, or as text, or streamed.
-
-    While it *hangs* nothing is answered before it is *released*.
-    """
-
-    def __init__(self, server: HTTPServer) -> None:
-        self.url = server.url_for("/v1")
-        self.released = Event()
-        self.asked = Event()
-        self.hangs = False
-        self.calls = 0
-        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._handle)
-
-    def _handle(self, request: Request) -> Response:
-        self.calls += 1
-        self.asked.set()
-        if self.hangs:
-            self.released.wait(20)
-        asked = json.loads(request.data)
-        if asked.get("stream"):
-            return Response("".join(_events(ANSWER)), content_type="text/event-stream")
-        schema = asked.get("response_format", {}).get("json_schema", {}).get("schema")
-        said = ANSWER if schema is None else json.dumps(reply(schema["properties"]))
-        return Response(
-            json.dumps(_completion(message={"role": "assistant", "content": said})), mimetype="application/json"
-        )
-
-
-def _completion(**choice: Any) -> dict[str, Any]:
-    choices = [{"index": 0, "finish_reason": "stop", **choice}]
-    return {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-6-luna", "choices": choices}
-
-
-def _events(text: str) -> list[str]:
-    words = text.split(" ")
-    chunks = [_completion(delta={"content": f"{word} "}, finish_reason=None) for word in words]
-    chunks.append(_completion(delta={}))
-    return [*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks), "data: [DONE]\n\n"]
+def chat(body: Mapping[str, Any]) -> dict[str, Any] | str:
+    """The reply to any request: the fields of its schema, or the answer."""
+    schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
+    return reply(schema["properties"]) if schema else ANSWER
 
 
 PROLOGUE: Final = """

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tests.support.concurrency_world import ChatHouse
+from tests.support.concurrency_world import chat
 from tests.support.deploy_world import environment, write_recipes
+from tests.support.model_server import ModelServer
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +20,12 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[ChatHouse]:
+def house(make_httpserver: HTTPServer) -> ModelServer:
     """The model's service, over real HTTP."""
-    with HTTPServer(host="127.0.0.1", threaded=True) as server:
-        yield ChatHouse(server)
+    make_httpserver.clear()
+    return ModelServer(make_httpserver, chat)
 
 
 @pytest.fixture(scope="module")
-def env(house: ChatHouse, one_authority: str | None) -> dict[str, str]:
+def env(house: ModelServer, one_authority: str | None) -> dict[str, str]:
     return environment(house.url, **({"SSL_CERT_FILE": one_authority} if one_authority else {}))

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from tests.support.concurrency_world import ChatHouse
 from tests.support.deploy_world import IDS, QUESTION, Process, running
+from tests.support.model_server import ModelServer
 
 RUNTIME: Final = """
 import errno, json, os, sys
@@ -64,14 +64,14 @@ def test_a_process_frozen_between_two_requests_answers_after_it_was_thawed(funct
 
 
 def test_a_process_frozen_while_the_model_thinks_answers_after_it_was_thawed(
-    function: Process, house: ChatHouse
+    function: Process, house: ModelServer
 ) -> None:
     house.asked.clear()
-    house.hangs = True
+    house.holds = True
     function.tell(event(f"{QUESTION} And meanwhile?"))
     assert house.asked.wait(30)
     function.freeze()
-    house.hangs = False
+    house.holds = False
     house.released.set()
     function.thaw()
     assert is_full(function.hear())

@@ -10,8 +10,8 @@ from typing import Final
 import httpx
 import pytest
 
-from tests.support.concurrency_world import ChatHouse
 from tests.support.deploy_world import IDS, QUESTION, Server, running
+from tests.support.model_server import ModelServer
 
 COMMANDS: Final = {
     "uvicorn with two workers": ["uvicorn", "api:app", "--workers", "2", "--fd", "{fd}"],
@@ -61,14 +61,14 @@ def client() -> Iterator[httpx.Client]:
 
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_every_request_is_answered_in_full_and_the_server_ends_well(
-    kind: str, servers: dict[str, Server], client: httpx.Client, house: ChatHouse
+    kind: str, servers: dict[str, Server], client: httpx.Client, house: ModelServer
 ) -> None:
-    server, asked_before = servers[kind], house.calls
+    server, asked_before = servers[kind], len(house.bodies)
     questions = [f"{QUESTION[:-1]} about {kind} number {number}?" for number in range(REQUESTS)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda question: server.search(client, question), questions))
     assert [it["status"] for it in answers] == ["full"] * REQUESTS, server.complaints
     assert all([passage["id"] for passage in it["passages"]] == IDS for it in answers)
-    assert house.calls - asked_before >= REQUESTS
+    assert len(house.bodies) - asked_before >= REQUESTS
     assert server.end() == 0, server.complaints
     assert "Traceback" not in server.complaints

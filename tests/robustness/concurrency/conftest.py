@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import openai  # noqa: F401  (imported before any deadline starts to run)
 import pytest
-from pytest_httpserver import HTTPServer
 
-from tests.support.concurrency_world import ChatHouse
+from tests.support.concurrency_world import chat
+from tests.support.model_server import ModelServer
 
 
 @pytest.fixture(autouse=True)
@@ -19,17 +17,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> N
         monkeypatch.setenv("SSL_CERT_FILE", one_authority)
 
 
-@pytest.fixture(scope="session")
-def house_server() -> Iterator[HTTPServer]:
-    """One server for all tests: stopping one takes half a second."""
-    with HTTPServer(host="127.0.0.1", threaded=True) as server:
-        yield server
-
-
 @pytest.fixture
-def house(house_server: HTTPServer) -> Iterator[ChatHouse]:
-    """A chat completions service over real HTTP."""
-    served = ChatHouse(house_server)
-    yield served
-    served.released.set()
-    house_server.clear()
+def house(model_server: ModelServer) -> ModelServer:
+    model_server.reply = chat
+    return model_server

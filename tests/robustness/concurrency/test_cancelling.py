@@ -14,7 +14,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.concurrency_world import QUERY, SUBS, ChatHouse, config, found, scripted
+from tests.support.concurrency_world import QUERY, SUBS, config, found, scripted
+from tests.support.model_server import ModelServer
 from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
 
 
@@ -74,7 +75,7 @@ def test_a_search_in_threads_can_be_cancelled_wherever_it_is_waited_for() -> Non
 
 
 @pytest.mark.parametrize("way", ["retrieve", "stream"])
-def test_with_the_real_client_it_can_be_cancelled_wherever_it_waits(way: str, house: ChatHouse) -> None:
+def test_with_the_real_client_it_can_be_cancelled_wherever_it_waits(way: str, house: ModelServer) -> None:
     counted = Counted()
 
     async def call() -> Any:

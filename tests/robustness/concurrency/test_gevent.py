@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.concurrency_world import ChatHouse
+from tests.support.model_server import ModelServer
 
 pytest.importorskip("gevent")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -77,7 +77,7 @@ os._exit(0)
         pytest.param([MAKE, USE, FORK, LATE, SERVE], id="forked_in_use_and_patched"),
     ],
 )
-def test_all_questions_are_answered_in_full_and_idle_threads_stop_nobody(steps: list[str], house: ChatHouse) -> None:
+def test_all_questions_are_answered_in_full_and_idle_threads_stop_nobody(steps: list[str], house: ModelServer) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "".join(steps)],
         capture_output=True,

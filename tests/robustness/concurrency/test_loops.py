@@ -17,7 +17,8 @@ import uvloop
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, SUBS, ChatHouse, config, found, scripted
+from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, SUBS, config, found, scripted
+from tests.support.model_server import ModelServer
 
 COUNTING = threading.Lock()
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -87,7 +88,7 @@ every_loop = pytest.mark.parametrize("run", [asyncio.run, run_by_uvloop], ids=["
 
 
 @pytest.fixture
-def own_account(monkeypatch: pytest.MonkeyPatch, house: ChatHouse) -> None:
+def own_account(monkeypatch: pytest.MonkeyPatch, house: ModelServer) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     monkeypatch.setenv("QTM_LLM_BASE_URL", house.url)
 
@@ -105,7 +106,7 @@ def test_a_blocking_call_inside_a_running_loop_comes_back(run: Run) -> None:
 
 
 @every_loop
-def test_a_blocking_call_in_a_running_loop_does_not_wait_for_that_loop(run: Run, house: ChatHouse) -> None:
+def test_a_blocking_call_in_a_running_loop_does_not_wait_for_that_loop(run: Run, house: ModelServer) -> None:
     async def cell() -> Any:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x") as client:
             with openai.OpenAI(base_url=house.url, api_key="sk-x") as other:
@@ -128,8 +129,8 @@ def test_many_calls_at_once_are_answered_under_every_loop(run: Run) -> None:
 
 
 @every_loop
-def test_a_cancelled_call_leaves_nothing_under_every_loop(run: Run, house: ChatHouse) -> None:
-    house.hangs = True
+def test_a_cancelled_call_leaves_nothing_under_every_loop(run: Run, house: ModelServer) -> None:
+    house.holds = True
     ended = []
 
     async def search(query: str, top_k: int = 3) -> Any:
@@ -153,7 +154,7 @@ def test_a_cancelled_call_leaves_nothing_under_every_loop(run: Run, house: ChatH
 
 
 @every_loop
-def test_an_answer_is_streamed_under_every_loop(run: Run, house: ChatHouse) -> None:
+def test_an_answer_is_streamed_under_every_loop(run: Run, house: ModelServer) -> None:
     async def streamed() -> str:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x") as client:
             stream = qtm.QueryMiddleware(config(), client=client).wrap(awaited).astream_answer(QUERY)

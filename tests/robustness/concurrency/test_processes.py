@@ -9,7 +9,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.concurrency_world import QUERY, SUBS, ChatHouse, config, found, python, scripted
+from tests.support.concurrency_world import QUERY, SUBS, config, found, python, scripted
+from tests.support.model_server import ModelServer
 
 # --- forked -----------------------------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ print(children.count(True), failed, work())
     assert printed == "8 [] True\n"
 
 
-def test_a_child_forked_while_any_lock_is_held_works(house: ChatHouse) -> None:
+def test_a_child_forked_while_any_lock_is_held_works(house: ModelServer) -> None:
     printed = python(
         FORKING
         + f"""
@@ -130,7 +131,7 @@ def in_a_process(number: int) -> tuple[int, str, list[str]]:
     return number, retrieval.status, [it.text for it in retrieval.variants]
 
 
-def test_four_workers_are_four_budgets_and_the_threads_of_one_share_theirs(house: ChatHouse) -> None:
+def test_four_workers_are_four_budgets_and_the_threads_of_one_share_theirs(house: ModelServer) -> None:
     printed = python(
         FORKING
         + f"""
@@ -149,7 +150,7 @@ print([in_child(work) for _ in range(4)])
 """
     )
     assert printed == "[True, True, True, True]\n"
-    assert house.calls == 4 * 2
+    assert len(house.bodies) == 4 * 2
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
