@@ -59,6 +59,16 @@ def model_server(httpserver: HTTPServer) -> Iterator[ModelServer]:
 
 
 @pytest.fixture
+def bare_environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> None:
+    """No proxy, key or address of the machine's own, neither here nor in processes that are started."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL", "OPENAI_API_KEY", "QTM_LLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    if one_authority:
+        monkeypatch.setenv("SSL_CERT_FILE", one_authority)
+
+
+@pytest.fixture
 def clock() -> Clock:
     """Time that passes when the test says so."""
     return Clock()

@@ -12,8 +12,6 @@ from typing import Any
 
 import openai
 import pytest
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 from qtmiddleware.config import Config
@@ -23,6 +21,7 @@ from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.providers.stores import MemoryStore
 from qtmiddleware.rag.retriever import open_retriever
+from tests.support.model_server import ModelServer, Said
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 
 TEXTS = ["the red lamp", "a red brake and a lamp", "rain on the road", "a lamp", "the wet road", "a dry brake"]
@@ -38,27 +37,17 @@ def embed(texts: Sequence[str]) -> list[list[float]]:
 class Bench:
     """What is to be seen under some configuration, as plain data."""
 
-    def __init__(self, world: PineconeWorld, server: HTTPServer, folder: Path) -> None:
+    def __init__(self, world: PineconeWorld, server: ModelServer, folder: Path) -> None:
         self._world = world
         self._folder = folder
-        self._bodies: list[dict[str, Any]] = []
-        self._url = server.url_for("/v1")
-        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._chat)
+        self._server = server
+        server.reply = self._say
 
-    def _chat(self, request: Request) -> Response:
-        body = request.get_json()
-        self._bodies.append(body)
-        asked = json.loads(body["messages"][-1]["content"])
-        if "query" in asked:
-            said = json.dumps({"sub_queries": ["What is a red lamp?", "What is a brake?"]})
-        else:
-            time.sleep(0.1)
-            said = "It is a lamp [1]."
-        message = {"role": "assistant", "content": said}
-        return Response(
-            json.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}),
-            content_type="application/json",
-        )
+    def _say(self, body: dict[str, Any]) -> Said:
+        if "query" in json.loads(body["messages"][-1]["content"]):
+            return {"sub_queries": ["What is a red lamp?", "What is a brake?"]}
+        time.sleep(0.1)
+        return "It is a lamp [1]."
 
     def hybrid(self, config: dict[str, Any]) -> Any:
         """What a search finds, with its scores."""
@@ -113,16 +102,16 @@ class Bench:
 
     def answer(self, config: dict[str, Any]) -> Any:
         """What the model is asked for an answer, or why there is none."""
-        self._bodies.clear()
+        self._server.bodies.clear()
         limits = {"llmTimeoutMs": 30_000, "deadlineMs": 30_000}
         whole = {"answer": config, "transformationType": "decompose", "limits": limits}
-        with openai.OpenAI(api_key="k", base_url=self._url, max_retries=0) as client:
+        with openai.OpenAI(api_key="k", base_url=self._server.url, max_retries=0) as client:
             qm = qtm.QueryMiddleware(whole, client=client, store=filled(), embedder=embed)
             try:
                 qm.answer(QUESTION)
             except QtMiddlewareError as error:
                 return str(error)
-        return sorted(json.dumps({**body, "messages": body["messages"][1:]}) for body in self._bodies)
+        return sorted(json.dumps({**body, "messages": body["messages"][1:]}) for body in self._server.bodies)
 
 
 def filled() -> MemoryStore:
@@ -173,7 +162,7 @@ GROUPS = {"hybrid": HybridSettings, "store": StoreSettings, "rerank": RerankSett
 
 
 @pytest.fixture
-def bench(httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(model_server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with pinecone_world() as world:
         for name in ("dense", "other"):
             world.add_index(name, dimension=DIMENSION)
@@ -182,7 +171,7 @@ def bench(httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         world.add_index("texts", dimension=DIMENSION, model="test-embed")
         for name, value in world.environment.items():
             monkeypatch.setenv(name, value)
-        yield Bench(world, httpserver, tmp_path)
+        yield Bench(world, model_server, tmp_path)
 
 
 def test_every_option_is_looked_at() -> None:

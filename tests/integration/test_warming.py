@@ -11,13 +11,12 @@ from threading import Event, Timer
 from typing import Any
 
 import pytest
-from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.runtime import warming
 from qtmiddleware.testing import ScriptedModel
+from tests.support.model_server import ModelServer
 
-REPLY = {"choices": [{"message": {"content": '{"rewrite": "health of Jaco"}'}, "finish_reason": "stop"}]}
 BEGIN = """
 import os, sys
 import qtmiddleware as qtm
@@ -37,9 +36,9 @@ def transforming(**options):
 
 
 @pytest.fixture
-def address(httpserver: HTTPServer) -> str:
-    httpserver.expect_request("/v1/chat/completions").respond_with_json(REPLY)
-    return httpserver.url_for("/v1")
+def address(model_server: ModelServer) -> str:
+    model_server.reply = {"rewrite": "health of Jaco"}
+    return model_server.url
 
 
 def fresh(code: str, address: str = "", **environ: str) -> str:
@@ -53,7 +52,7 @@ def fresh(code: str, address: str = "", **environ: str) -> str:
     return done.stdout
 
 
-def test_the_first_question_imports_nothing_once_the_background_has(httpserver: HTTPServer, address: str) -> None:
+def test_the_first_question_imports_nothing_once_the_background_has(model_server: ModelServer, address: str) -> None:
     written = fresh(
         "qm = transforming()\n"
         "retrieve = qm.wrap(search)\n"
@@ -67,13 +66,13 @@ def test_the_first_question_imports_nothing_once_the_background_has(httpserver: 
     loaded, status, more = written.splitlines()
     assert "'openai'" in loaded
     assert (status, more) == ("full", "[]")
-    assert len(httpserver.log) == 1
+    assert len(model_server.bodies) == 1
 
 
 @pytest.mark.parametrize(
     "client", ["None", "openai.OpenAI(api_key='x', base_url=address)", "openai.AsyncOpenAI(api_key='x')"]
 )
-def test_nothing_is_sent_by_warming_up(httpserver: HTTPServer, address: str, client: str) -> None:
+def test_nothing_is_sent_by_warming_up(model_server: ModelServer, address: str, client: str) -> None:
     written = fresh(
         "import openai\n"
         f"qm = qtm.QueryMiddleware({{'transformationType': 'all', 'llm': {{'baseUrl': address}}}}, client={client})\n"
@@ -81,7 +80,7 @@ def test_nothing_is_sent_by_warming_up(httpserver: HTTPServer, address: str, cli
         address,
     )
     assert written == "None True\n"
-    assert httpserver.log == []
+    assert model_server.bodies == []
 
 
 @pytest.mark.parametrize(

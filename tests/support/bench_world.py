@@ -1,4 +1,4 @@
-"""A small judged collection about bridges, in files and in memory."""
+"""A small judged collection about bridges, in files and in memory, and what a model replies that is asked of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from qtmiddleware.evaluation import Dataset, Question
-from qtmiddleware.protocols import Passage
+from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.types import Message
-from tests.support.testset_world import NAMES, bridge
+from tests.support.testset_world import NAMES, bridge, writer
 
 QUESTIONS = {name: f"When was {name} Bridge opened to traffic?" for name in NAMES[:6]}
 FOLLOW_UP = "And who inspects it?"
@@ -69,3 +70,33 @@ class CountingEmbedder:
         self.texts.extend(texts)
         digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
         return [[byte / 255 for byte in digest[:8]] for digest in digests]
+
+
+def mode_of(body: dict[str, Any]) -> str:
+    """What a request is for."""
+    mode: str = body.get("response_format", {}).get("json_schema", {}).get("name", "text")
+    return mode
+
+
+def reply(body: dict[str, Any]) -> Any:
+    """Questions, verdicts, answers and transformed questions, as the prompt asks."""
+    mode, user = mode_of(body), body["messages"][-1]["content"]
+    if mode.startswith("test_"):
+        return writer(Prompt(mode, "1", "", user, (), user))
+    if mode == "judge":
+        marks = {f"{name}_{what}": "7" for name in "ab" for what in ("accuracy", "completeness", "relevance")}
+        return {"reason": "They say the same.", **marks, "better": "neither"}
+    asked = json.loads(user)
+    if "passages" in asked:
+        return f"{asked['passages'][0]['text'][:60]} [1]"
+    query = asked["query"].rstrip("?")
+    last = query.split()[-2:]
+    return {
+        "standalone": asked["query"],
+        "rewrite": f"{query} exactly?",
+        "step_back": f"What is known about {' '.join(last)}?",
+        "sub_queries": [f"{query} at first?", f"{query} at last?"],
+        "paraphrases": [f"Tell me: {query}?"],
+        "hyde": f"It is known that {query}.",
+        "keywords": last,
+    }

@@ -66,9 +66,8 @@ def folder(tmp_path: Path, built: Path) -> Path:
 
 
 @pytest.fixture
-def service() -> Iterator[AnsweringService]:
-    """A language model's service that can answer while it makes somebody else wait."""
-    with HTTPServer(threaded=True) as server:
-        answering = AnsweringService(server)
-        yield answering
-        answering.released.set()
+def service(httpserver: HTTPServer) -> Iterator[AnsweringService]:
+    """A language model's service."""
+    answering = AnsweringService(httpserver)
+    yield answering
+    answering.released.set()

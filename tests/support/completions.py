@@ -1,9 +1,11 @@
-"""What the chat completions API writes: whole, in the chunks of a stream, and where it refuses."""
+"""What the API of models writes: completions, whole and in the chunks of a stream, embeddings, refusals."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 MODEL: Final = "gpt-6-luna"
@@ -45,6 +47,15 @@ def stream(events: Iterable[dict[str, Any]]) -> Iterator[str]:
     for event in events:
         yield f"data: {json.dumps(event)}\n\n"
     yield "data: [DONE]\n\n"
+
+
+def embeddings(vectors: Sequence[Sequence[float]], *, encoding: str = "float", model: str = MODEL) -> dict[str, Any]:
+    """The body of *vectors*, which come in any order, here the last one first."""
+    coded = [
+        base64.b64encode(struct.pack(f"<{len(it)}f", *it)).decode() if encoding == "base64" else it for it in vectors
+    ]
+    data = [{"object": "embedding", "index": at, "embedding": it} for at, it in enumerate(coded)]
+    return {"object": "list", "model": model, "data": data[::-1], "usage": {"prompt_tokens": 1, "total_tokens": 1}}
 
 
 def error(message: str = "no luck", *, code: str | None = None, **more: Any) -> dict[str, Any]:

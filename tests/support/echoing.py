@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from threading import Event
 from typing import Any, Final
 
 from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
+from werkzeug import Response
 
+from tests.support.completions import completion
 from tests.support.emitted import ANSWER, REPLY
+from tests.support.model_server import ModelServer, Said, as_json
 
 FAULTS: Final = ("none", "401", "400", "429", "500", "garbage", "truncated", "shape", "echo", "hang")
 _FIELDS: Final = {
@@ -25,72 +25,42 @@ _FIELDS: Final = {
 }
 
 
-class EchoingService:
-    """Chat completions and embeddings; *fault* is how it fails, *embeds* spares the latter, `requests` counts both."""
+class EchoingService(ModelServer):
+    """Completions and embeddings; *fault* is how it fails, and *embeds* spares the latter."""
 
     def __init__(self, server: HTTPServer) -> None:
-        self.url = server.url_for("/v1")
+        super().__init__(server, self._say, embed=self._embeddings)
         self.fault = "none"
         self.embeds = False
-        self.requests = 0
-        self.released = Event()
-        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._chat)
-        server.expect_request("/v1/embeddings", method="POST").respond_with_handler(self._embed)
 
-    def _chat(self, request: Request) -> Response:
-        body = request.get_json()
-        if (failed := self._failed(request)) is not None:
+    def _say(self, body: dict[str, Any]) -> Said:
+        if (failed := self._failed(body)) is not None:
             return failed
-        if body.get("stream"):
-            return Response(self._events(self._said(body)), content_type="text/event-stream")
-        return _json(_completion({"message": {"role": "assistant", "content": self._said(body)}}))
+        asked = json.loads(body["messages"][-1]["content"])
+        if "question" in asked and "passages" in asked:
+            return f"{ANSWER} is healthy, says the vet [1]."
+        return _FIELDS
 
-    def _embed(self, request: Request) -> Response:
-        texts = request.get_json()["input"]
-        if not self.embeds and (failed := self._failed(request)) is not None:
+    def _embeddings(self, body: dict[str, Any]) -> list[list[float]] | Response:
+        if not self.embeds and (failed := self._failed(body)) is not None:
             return failed
-        vectors = [[len(text) / 100, 1.0, 0.5] for text in texts]
-        data = [{"object": "embedding", "index": at, "embedding": it} for at, it in enumerate(vectors)]
-        return _json({"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 1, "total_tokens": 1}})
+        return [[len(text) / 100, 1.0, 0.5] for text in body["input"]]
 
-    def _failed(self, request: Request) -> Response | None:
-        self.requests += 1
-        echo = f"{request.headers.get('Authorization')} sent {request.get_data(as_text=True)}"
+    def _failed(self, body: dict[str, Any]) -> Response | None:
+        echo = f"{self.keys[-1]} sent {json.dumps(body, ensure_ascii=False)}"
         match self.fault:
             case "400" | "401" | "429" | "500":
                 error = {"message": echo, "type": echo, "param": echo, "code": echo}
-                return _json({"error": error}, int(self.fault), {"Retry-After": "0", "X-Echo": "1"})
+                return as_json({"error": error}, int(self.fault), {"Retry-After": "0", "X-Echo": "1"})
             case "garbage":
                 return Response(f"<html>{echo}", content_type="application/json")
             case "truncated":
                 return Response(f'{{"choices": [{{"message": {{"content": {json.dumps(echo)[:-1]}')
             case "shape":
-                return _json({"choices": echo, "data": [{"embedding": [echo]}], "error": echo})
+                return as_json({"choices": echo, "data": [{"embedding": [echo]}], "error": echo})
             case "echo":
-                words = {"role": "assistant", "content": f"I cannot help with {echo}", "refusal": echo}
-                return _json({**_completion({"message": words}), "data": [{"index": 0, "embedding": echo}]})
+                said = completion(f"I cannot help with {echo}", refusal=echo)
+                return as_json({**said, "data": [{"index": 0, "embedding": echo}]})
             case "hang":
-                self.released.wait(20)
-                return Response(status=503)
+                return self.hang(body)
         return None
-
-    def _said(self, body: dict[str, Any]) -> str:
-        asked = json.loads(body["messages"][-1]["content"])
-        if "question" in asked and "passages" in asked:
-            return f"{ANSWER} is healthy, says the vet [1]."
-        return json.dumps(_FIELDS)
-
-    def _events(self, text: str) -> Iterator[str]:
-        for word in text.split(" "):
-            yield f"data: {json.dumps(_completion({'delta': {'content': word + ' '}}, ended=None))}\n\n"
-        yield f"data: {json.dumps(_completion({'delta': {}}))}\n\ndata: [DONE]\n\n"
-
-
-def _completion(choice: dict[str, Any], *, ended: str | None = "stop") -> dict[str, Any]:
-    usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-    choices = [{"index": 0, "finish_reason": ended, **choice}]
-    return {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": choices, "usage": usage}
-
-
-def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(body), status, headers, content_type="application/json")

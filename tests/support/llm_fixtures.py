@@ -19,14 +19,9 @@ QUERY = "Does Jaco have any health concerns?"
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> None:
+def environment(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key, and nothing else of the machine's own settings."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    if one_authority:
-        monkeypatch.setenv("SSL_CERT_FILE", one_authority)
 
 
 @pytest.fixture

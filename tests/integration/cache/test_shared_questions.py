@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 from qtmiddleware.runtime.cache import digest
@@ -22,6 +20,7 @@ from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.redis_cache import RedisCache
 from qtmiddleware.types import Transformation
 from qtmiddleware.wrapping.health import RedisState
+from tests.support.model_server import ModelServer
 from tests.support.redis_world import Impostor, RedisServer
 
 QUERY = "Does Jaco have any health concerns?"
@@ -139,20 +138,14 @@ print(json.dumps([[[it.text for it in one.variants], one.status] for one in seen
 
 
 def test_each_of_four_processes_asks_once_at_most_and_later_ones_not_at_all(
-    server: RedisServer, httpserver: HTTPServer
+    server: RedisServer, model_server: ModelServer
 ) -> None:
-    asked = []
-
-    def answer(request: Request) -> Response:
-        asked.append(request.path)
+    def answer(body: dict[str, Any]) -> dict[str, str]:
         time.sleep(0.3)  # All of them have come by then.
-        message = {"role": "assistant", "content": json.dumps({"rewrite": REWRITE})}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        body = {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-6-luna", "choices": choices}
-        return Response(json.dumps(body), content_type="application/json")
+        return {"rewrite": REWRITE}
 
-    httpserver.expect_request("/v1/chat/completions").respond_with_handler(answer)
-    command = [sys.executable, "-c", PROCESS, server.url, httpserver.url_for("/v1"), QUERY]
+    model_server.reply = answer
+    command = [sys.executable, "-c", PROCESS, server.url, model_server.url, QUERY]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     for it in processes:
         assert it.stdout is not None
@@ -163,11 +156,11 @@ def test_each_of_four_processes_asks_once_at_most_and_later_ones_not_at_all(
         it.stdin.flush()
     told = [it.communicate(timeout=40)[0] for it in processes]
     assert [json.loads(it) for it in told] == [[[[QUERY, REWRITE], "full"]] * 25] * 4
-    assert 1 <= len(asked) <= 4
-    asked.clear()
+    assert 1 <= len(model_server.bodies) <= 4
+    model_server.bodies.clear()
     later = subprocess.run(command, input="go\n", capture_output=True, text=True, timeout=40, check=True)
     assert json.loads(later.stdout.splitlines()[1]) == [[[QUERY, REWRITE], "full"]] * 25
-    assert not asked
+    assert not model_server.bodies
 
 
 def test_a_question_that_is_not_asked_leaves_nothing_in_redis(server: RedisServer) -> None:

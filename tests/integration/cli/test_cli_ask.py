@@ -41,7 +41,7 @@ def test_json_says_what_the_passages_do_not_hold(qtm: Run, folder: Path, service
 
 
 def test_an_answer_appears_while_it_is_written(folder: Path, service: AnsweringService) -> None:
-    service.holds = True
+    service.pauses = True
     at = environ(folder, QTM_LLM_BASE_URL=service.url)
     with Terminal("ask", QUESTION, folder=folder, environ=at) as terminal:
         assert "health" not in terminal.wait_for("Jaco has")

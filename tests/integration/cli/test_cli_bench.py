@@ -8,19 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_httpserver import HTTPServer
 
 from qtmiddleware.cli import bench
 from qtmiddleware.config import Config
 from qtmiddleware.evaluation import FREE
-from tests.support.bench_service import BenchService
-from tests.support.bench_world import bridges_data, write_data, write_recording
+from tests.support.bench_world import bridges_data, mode_of, reply, write_data, write_recording
 from tests.support.command_line import Ended
+from tests.support.model_server import ModelServer, Said, failure
 from tests.support.testset_world import bridges
 
 Run = Callable[..., Ended]
@@ -41,9 +42,9 @@ def recording(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def chat() -> Iterator[BenchService]:
-    with HTTPServer(threaded=True) as server:
-        yield BenchService(server)
+def chat(model_server: ModelServer) -> ModelServer:
+    model_server.reply = reply
+    return model_server
 
 
 def names(plain: dict[str, Any]) -> list[str]:
@@ -122,19 +123,19 @@ def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None
     }
 
 
-def test_what_a_service_replies_is_recorded_and_replayed(qtm: Run, data: str, chat: BenchService) -> None:
+def test_what_a_service_replies_is_recorded_and_replayed(qtm: Run, data: str, chat: ModelServer) -> None:
     asked = ("bench", "--data", data, "--systems", "multi_query,combined", "--json", "--no-deep")
     live = qtm(*asked, "--record", "new/r.jsonl", "--concurrency", "3", QTM_LLM_BASE_URL=chat.url)
     assert live.code == 0, live.err
-    assert chat.asked == {"multi_query": 6, "combined": 6}
+    assert Counter(map(mode_of, chat.bodies)) == {"multi_query": 6, "combined": 6}
     replayed = qtm(*asked, "--recordings", "new/r.jsonl")
     first, second = (json.loads(ended.out)["systems"] for ended in (live, replayed))
     assert [system["perQuery"] for system in first] == [system["perQuery"] for system in second]
-    assert first[2]["inputTokens"] == 6 * 300
+    assert first[2]["inputTokens"] == 6 * chat.usage["prompt_tokens"]
     assert second[2]["costUsd"] > 0
 
 
-def test_a_test_set_is_written_benched_and_its_answers_are_judged(qtm: Run, chat: BenchService, tmp_path: Path) -> None:
+def test_a_test_set_is_written_benched_and_its_answers_are_judged(qtm: Run, chat: ModelServer, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for passage in bridges(6):
         (tmp_path / "docs" / f"{passage.id[:-2]}.txt").write_text(passage.text)
@@ -149,27 +150,27 @@ def test_a_test_set_is_written_benched_and_its_answers_are_judged(qtm: Run, chat
     assert judged["ties"] == 3
     assert any("wins 0, loses 0 and ties 3" in note for note in plain["notes"])
     assert "4 questions about 6 passages are in made" in ended.err
-    asked = chat.asked.total()
+    asked = len(chat.bodies)
     again = qtm(*generate, QTM_LLM_BASE_URL=chat.url)
-    assert (again.code, chat.asked.total()) == (2, asked)
+    assert (again.code, len(chat.bodies)) == (2, asked)
     assert "made is there already" in again.err
 
 
 def test_that_there_is_nothing_to_judge_is_told_before_anything_is_asked(
-    qtm: Run, data: str, chat: BenchService
+    qtm: Run, data: str, chat: ModelServer
 ) -> None:
     ended = qtm("bench", "--data", data, "--systems", "raw", "--judge", "2", QTM_LLM_BASE_URL=chat.url)
-    assert (ended.code, ended.out, chat.asked.total()) == (2, "", 0)
+    assert (ended.code, ended.out, len(chat.bodies)) == (2, "", 0)
     assert "nothing to judge the baseline against" in ended.err
 
 
-def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat: BenchService) -> None:
-    chat.status = 401
+def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat: ModelServer) -> None:
+    chat.reply = failure(401)
     ended = qtm("bench", "--data", data, "--systems", "rewrite,hyde", QTM_LLM_BASE_URL=chat.url)
     assert ended.code == 1
     assert ended.err.splitlines()[-1].startswith("qtm: gpt-6-luna answered none of the first 6 questions (unauth")
     assert ended.out == ""
-    assert chat.asked.total() == 6
+    assert len(chat.bodies) == 6
 
 
 @pytest.mark.parametrize(
@@ -228,29 +229,33 @@ def test_a_bad_line_is_named_by_its_file_and_number(qtm: Run, data: str, tmp_pat
 
 
 @pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
-def test_ctrl_c_loses_no_reply_that_had_come(data: str, tmp_path: Path) -> None:
-    with HTTPServer(threaded=True) as server:
-        chat = BenchService(server)
-        chat.holds_after = 3
-        command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "bench", "--data", data]
-        options = ["--systems", "rewrite", "--no-deep", "--json", "--concurrency", "2"]
-        environ = {**os.environ, "QTM_LLM_BASE_URL": chat.url}
-        running = subprocess.Popen(
-            [*command, *options], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        until = time.monotonic() + 40
-        while chat.asked.total() < 5 and time.monotonic() < until:
-            time.sleep(0.02)
-        # Those that had come are kept a moment later than they are counted here.
-        time.sleep(0.3)
-        running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=40)
-        chat.released.set()
-        assert (running.returncode, said.splitlines()[-1]) == (130, "qtm: interrupted")
-        asked = chat.asked.total()
-        chat.holds_after = None
-        done = subprocess.run(
-            [*command, *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=50, check=True
-        )
-        assert [system["llmCalls"] for system in json.loads(done.stdout)["systems"]] == [0, 6]
-        assert chat.asked.total() - asked == 3
+def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_path: Path) -> None:
+    numbers = count(1)
+
+    def three(body: dict[str, Any]) -> Said:
+        if next(numbers) > 3:
+            chat.wait()
+        return reply(body)
+
+    chat.reply = three
+    command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "bench", "--data", data]
+    options = ["--systems", "rewrite", "--no-deep", "--json", "--concurrency", "2"]
+    environ = {**os.environ, "QTM_LLM_BASE_URL": chat.url}
+    running = subprocess.Popen(
+        [*command, *options], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 40
+    while len(chat.bodies) < 5 and time.monotonic() < until:
+        time.sleep(0.02)
+    # Those that had come are kept a moment later than they are counted here.
+    time.sleep(0.3)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=40)
+    chat.released.set()
+    assert (running.returncode, said.splitlines()[-1]) == (130, "qtm: interrupted")
+    asked = len(chat.bodies)
+    done = subprocess.run(
+        [*command, *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=50, check=True
+    )
+    assert [system["llmCalls"] for system in json.loads(done.stdout)["systems"]] == [0, 6]
+    assert len(chat.bodies) - asked == 3

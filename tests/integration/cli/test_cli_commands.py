@@ -11,11 +11,11 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from pytest_httpserver import HTTPServer
 
 from qtmiddleware.cli.config import find_shutdown_warnings
 from qtmiddleware.config import Config
 from tests.support.command_line import Ended
+from tests.support.model_server import ModelServer
 
 Run = Callable[..., Ended]
 ROOT = Path(__file__).parents[3]
@@ -155,15 +155,9 @@ def test_the_version_is_shown(qtm: Run) -> None:
     assert qtm("--version").out.startswith("qtmiddleware 0.")
 
 
-def test_a_model_is_asked_where_its_address_is_set(qtm: Run, httpserver: HTTPServer) -> None:
-    reply = {"rewrite": "Rayleigh scattering of sunlight in the atmosphere"}
-    message = {"role": "assistant", "content": json.dumps(reply)}
-    httpserver.expect_request("/v1/chat/completions", method="POST").respond_with_json(
-        {"id": "1", "object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    )
-    ended = qtm(
-        "transform", "-t", "rewrite", "--json", "Why is the sky blue?", QTM_LLM_BASE_URL=httpserver.url_for("/v1")
-    )
+def test_a_model_is_asked_where_its_address_is_set(qtm: Run, model_server: ModelServer) -> None:
+    model_server.reply = reply = {"rewrite": "Rayleigh scattering of sunlight in the atmosphere"}
+    ended = qtm("transform", "-t", "rewrite", "--json", "Why is the sky blue?", QTM_LLM_BASE_URL=model_server.url)
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)[0]["rewrite"] == reply["rewrite"]
 

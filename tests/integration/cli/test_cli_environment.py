@@ -34,19 +34,19 @@ def test_a_key_in_it_is_used_and_named_without_its_value(qtm: Run, folder: Path,
     used = f"qtm: note: used without being named: index {folder / INDEX}\n"
     assert (ended.code, ended.err) == (0, f"qtm: note: OPENAI_API_KEY read from {path}\n{used}")
     assert HEALTH in ended.out
-    assert service.keys == {f"Bearer {SECRET}"}
+    assert set(service.keys) == {f"Bearer {SECRET}"}
 
 
 def test_what_is_set_already_stays(qtm: Run, folder: Path, service: AnsweringService) -> None:
     put(folder, f"OPENAI_API_KEY={SECRET}\n")
     ended = qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url, OPENAI_API_KEY="mine")
-    assert (ended.code, "read from" in ended.err, service.keys) == (0, False, {"Bearer mine"})
+    assert (ended.code, "read from" in ended.err, set(service.keys)) == (0, False, {"Bearer mine"})
 
 
 def test_a_dollar_sign_in_a_key_is_no_variable(qtm: Run, folder: Path, service: AnsweringService) -> None:
     put(folder, "OPENAI_API_KEY=a-${OTHERS_SECRET}-b\n")
     assert qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url, OTHERS_SECRET=SECRET).code == 0
-    assert service.keys == {"Bearer a-${OTHERS_SECRET}-b"}
+    assert set(service.keys) == {"Bearer a-${OTHERS_SECRET}-b"}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(qtm: Run, tmp_
 def test_no_address_of_it_is_ever_sent_a_key(qtm: Run, folder: Path, service: AnsweringService) -> None:
     put(folder, f"QTM_LLM_BASE_URL={service.url}\nOPENAI_BASE_URL={service.url}\n")
     ended = qtm("ask", QUESTION, OPENAI_API_KEY=SECRET, QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
-    assert (ended.code, service.keys) == (1, set())
+    assert (ended.code, service.keys) == (1, [])
 
 
 def test_one_in_a_folder_above_is_not_looked_at(qtm: Run, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
 
 
 def test_ctrl_c_stops_an_answer_and_the_session_goes_on(folder: Path, service: AnsweringService) -> None:
-    service.holds = True
+    service.pauses = True
     arguments = ("query", "--type", "none", "--no-history")
     with Terminal(*arguments, folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
         terminal.wait_for(*READY)
@@ -91,7 +91,7 @@ def test_ctrl_c_stops_an_answer_and_the_session_goes_on(folder: Path, service: A
         terminal.type(CTRL_C, enter=False)
         stopped = terminal.wait_for("Stopped.", "\n>")
         assert "Sources" not in stopped
-        service.holds = False
+        service.pauses = False
         terminal.type("Is he ill?")
         terminal.wait_for(f"{HEALTH} [1]", "Sources:", "\n>")
         assert [turn["content"] for turn in service.answered[-1]["history"]] == [QUESTION]

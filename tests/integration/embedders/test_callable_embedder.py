@@ -19,7 +19,8 @@ from pytest_httpserver import HTTPServer
 from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import CallableEmbedder, query_embedder
-from tests.support.embeddings_server import EmbeddingsServer, refusal, vector_of
+from tests.support.embeddings_server import EmbeddingsServer, vector_of
+from tests.support.model_server import failure
 from tests.support.pinecone_world import pinecone_world
 from tests.support.tiny_models import embedder_folder
 
@@ -646,7 +647,7 @@ def test_the_create_method_itself_will_do(embed: Embed, server: EmbeddingsServer
 @both_ways
 def test_a_key_that_is_refused_is_the_clients_own_error(embed: Embed, server: EmbeddingsServer) -> None:
     client = openai.OpenAI(api_key="k", base_url=server.url, max_retries=0)
-    server.faults += [refusal("wrong key", status=401) for _ in range(2)]
+    server.faults += [failure(401, "wrong key") for _ in range(2)]
     embedder = CallableEmbedder(lambda text: client.embeddings.create(model="tiny", input=text).data[0].embedding)
     with pytest.raises(openai.AuthenticationError):
         embed(embedder, ["one"])

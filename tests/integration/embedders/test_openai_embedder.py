@@ -3,7 +3,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import socket
-import ssl
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,30 +23,17 @@ from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.embedders import openai as openai_module
-from tests.support.embeddings_server import EmbeddingsServer, as_json, refusal
+from tests.support.embeddings_server import EmbeddingsServer, as_json
+from tests.support.model_server import as_json, failure
 
 SECRET = "sk-verysecret0123456789"
 TEXT = "Does Jaco have any health concerns?"
 
 
-@pytest.fixture(scope="module")
-def one_authority(tmp_path_factory: pytest.TempPathFactory) -> str | None:
-    """A bundle of one certificate authority: nobody is trusted here, and reading all of them takes most of a test."""
-    found = ssl.create_default_context().get_ca_certs(binary_form=True)
-    path = tmp_path_factory.mktemp("ca") / "one.pem"
-    path.write_text("".join(map(ssl.DER_cert_to_PEM_cert, found[:1])), encoding="ascii")
-    return str(path) if found else None
-
-
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+def environment(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setattr("qtmiddleware.providers.embedders.openai.FIRST_PAUSE", 0.001)
-    if one_authority:
-        monkeypatch.setenv("SSL_CERT_FILE", one_authority)
 
 
 @pytest.fixture
@@ -118,11 +104,11 @@ def test_every_text_has_its_own_vector_whatever_the_order_of_the_answer(server: 
     with made(server, batch_size=3) as embedder:
         assert embedder.embed(texts) == server.expected(texts)
     assert [len(sent) for sent in server.sent] == [3, 3, 1]
-    assert server.requests[0].keys() == {"model", "input", "encoding_format"}
+    assert server.bodies[0].keys() == {"model", "input", "encoding_format"}
 
 
 def test_numbers_in_plain_json_are_read_too(server: EmbeddingsServer) -> None:
-    server.base64 = False
+    server.packs = False
     with made(server) as embedder:
         assert embedder.embed([TEXT]) == server.expected([TEXT])
 
@@ -130,7 +116,7 @@ def test_numbers_in_plain_json_are_read_too(server: EmbeddingsServer) -> None:
 def test_no_texts_ask_nothing(server: EmbeddingsServer) -> None:
     with made(server) as embedder:
         assert embedder.embed([]) == []
-    assert server.requests == []
+    assert server.bodies == []
 
 
 @pytest.mark.parametrize(
@@ -146,14 +132,14 @@ def test_the_well_known_models_have_a_dimension_without_being_asked(model: str, 
 def test_the_dimension_of_another_model_is_learned(server: EmbeddingsServer) -> None:
     with made(server) as embedder:
         assert embedder.dimension == embedder.dimension == 8
-    assert len(server.requests) == 1
+    assert len(server.bodies) == 1
 
 
 def test_dimensions_are_sent_where_they_are_given(server: EmbeddingsServer) -> None:
     with made(server, "text-embedding-3-small", dimensions=5) as embedder:
         assert (embedder.name, embedder.dimension) == ("text-embedding-3-small", 5)
         assert embedder.embed([TEXT]) == server.expected([TEXT], 5)
-    assert server.requests[0]["dimensions"] == 5
+    assert server.bodies[0]["dimensions"] == 5
 
 
 @pytest.mark.parametrize(
@@ -206,7 +192,7 @@ def test_a_text_that_is_still_too_long_when_short_is_an_embedding_error(server: 
     server.tokens = lambda text: 9_000
     with made(server) as embedder, pytest.raises(EmbeddingError, match="rejected the request"):
         embedder.embed(["word " * 300])
-    assert len(server.requests) < 6
+    assert len(server.bodies) < 6
 
 
 def test_no_request_is_larger_than_the_service_takes(server: EmbeddingsServer) -> None:
@@ -251,32 +237,32 @@ def test_a_shortened_text_is_a_beginning_of_it(text: str, most: int) -> None:
 def test_a_refusal_is_asked_once_and_said_in_a_sentence(
     server: EmbeddingsServer, status: int, code: str | None, said: str
 ) -> None:
-    server.faults = [refusal(f"You sent {TEXT} with {SECRET}", status=status, code=code)]
+    server.faults = [failure(status, f"You sent {TEXT} with {SECRET}", code=code)]
     with (
         made(server) as embedder,
         pytest.raises(EmbeddingError, match=said) as caught,
     ):
         embedder.embed([TEXT])
-    assert str(caught.value).startswith("some-model at localhost ")
+    assert str(caught.value).startswith("some-model at 127.0.0.1 ")
     assert SECRET not in str(caught.value)
     assert TEXT not in str(caught.value)
-    assert len(server.requests) == 1
+    assert len(server.bodies) == 1
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
 def test_what_may_pass_is_tried_again_as_often_as_the_client_would(server: EmbeddingsServer, status: int) -> None:
-    server.faults = [refusal("busy", status=status, retry_after="0"), refusal("busy", status=status)]
+    server.faults = [failure(status, "busy", headers={"Retry-After": "0"}), failure(status, "busy")]
     with made(server) as embedder:
         assert embedder.embed([TEXT]) == server.expected([TEXT])
-    assert len(server.requests) == 3
-    server.faults = [refusal("busy", status=status) for _ in range(9)]
+    assert len(server.bodies) == 3
+    server.faults = [failure(status, "busy") for _ in range(9)]
     with made(server) as embedder, pytest.raises(EmbeddingError, match=rf"HTTP {status}"):
         embedder.embed([TEXT])
     assert len(server.faults) == 9 - 3
 
 
 def test_a_pause_longer_than_the_time_there_is_is_not_waited_for(server: EmbeddingsServer) -> None:
-    server.faults = [refusal("busy", status=429, retry_after="60")]
+    server.faults = [failure(429, "busy", headers={"Retry-After": "60"})]
     with made(server, timeout=30.0) as embedder, pytest.raises(EmbeddingError, match="rate limit"):
         embedder.embed([TEXT])
 
@@ -403,7 +389,7 @@ def test_a_given_client_stays_open(server: EmbeddingsServer) -> None:
         assert embedder.embed([TEXT]) == server.expected([TEXT])
         embedder.close()
         assert not client.is_closed()
-        server.faults = [refusal("busy", status=500)]
+        server.faults = [failure(500, "busy")]
         with pytest.raises(EmbeddingError, match="is not available"):
             embedder.embed([TEXT])
 

@@ -28,13 +28,8 @@ MOST_BUFFERED = 16 << 20
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+def environment(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    if one_authority:
-        monkeypatch.setenv("SSL_CERT_FILE", one_authority)
 
 
 class Service:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from threading import Event
+from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
+from werkzeug import Response
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.drivers import streaming
+from tests.support.completions import chunks, stream
+from tests.support.model_server import ModelServer, Said, failure
 
 SECRET = "sk-verysecret0123456789"
 QUERY = "Does Jaco have any health concerns, and what does he eat?"
@@ -29,56 +29,21 @@ def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     ]
 
 
-class Chat:
-    """A chat completions service that says what *say* gives for a request; it streams where it is asked to."""
+@pytest.fixture
+def chat(model_server: ModelServer) -> ModelServer:
+    model_server.reply = "He is well [1]."
+    return model_server
 
-    def __init__(self, server: HTTPServer) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.say: Callable[[dict[str, Any]], str | Response] = lambda body: "He is well [1]."
-        self.url = server.url_for("/v1")
-        server.expect_request("/v1/chat/completions", method="POST").respond_with_handler(self._handle)
 
-    def _handle(self, request: Request) -> Response:
-        body = request.get_json()
-        self.bodies.append(body)
-        said = self.say(body)
-        if isinstance(said, Response):
-            return said
-        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-        if body.get("stream"):
-            parts = [said[at : at + 3] for at in range(0, len(said), 3)]
-            chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"content": part}}]} for part in parts]
-            chunks += [
-                {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
-                {"choices": [], "usage": usage},
-            ]
-            lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
-            return Response([*lines, "data: [DONE]\n\n"], mimetype="text/event-stream")
-        message = {"role": "assistant", "content": said}
-        choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-        return Response(json.dumps({"choices": choices, "usage": usage}), mimetype="application/json")
-
-    def user(self, place: int = -1) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(self.bodies[place]["messages"][1]["content"])
-        return data
+def user(body: dict[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(body["messages"][1]["content"])
+    return data
 
 
 @pytest.fixture
-def chat(httpserver: HTTPServer) -> Chat:
-    return Chat(httpserver)
-
-
-@pytest.fixture
-def searching(chat: Chat) -> Iterator[Any]:
+def searching(chat: ModelServer) -> Iterator[Any]:
     with openai.OpenAI(api_key=SECRET, base_url=chat.url, max_retries=0) as client:
         yield qtm.QueryMiddleware({"chatModel": "gpt-6-luna", "answer": {"maxTokens": 321}}, client=client).wrap(search)
-
-
-@pytest.fixture
-def released() -> Iterator[Event]:
-    event = Event()
-    yield event
-    event.set()
 
 
 def whole(searching: Any, **options: Any) -> qtm.Answer:
@@ -97,7 +62,7 @@ both = pytest.mark.parametrize("ask", [whole, streamed])
 
 
 @both
-def test_an_answer_comes_with_its_citations_and_its_cost(ask: Any, searching: Any, chat: Chat) -> None:
+def test_an_answer_comes_with_its_citations_and_its_cost(ask: Any, searching: Any, chat: ModelServer) -> None:
     answer = ask(searching)
     assert answer.text == "He is well [1]."
     assert [it.match.id for it in answer.citations] == ["a"]
@@ -106,25 +71,25 @@ def test_an_answer_comes_with_its_citations_and_its_cost(ask: Any, searching: An
     assert trace.cost_usd == pytest.approx(PRICE)
     (body,) = chat.bodies
     assert (body["model"], body["max_completion_tokens"]) == ("gpt-6-luna", 321)
-    assert chat.user()["question"] == QUERY
+    assert user(body)["question"] == QUERY
 
 
 @both
-def test_what_a_passage_commands_is_sent_inside_the_data_alone(ask: Any, searching: Any, chat: Chat) -> None:
+def test_what_a_passage_commands_is_sent_inside_the_data_alone(ask: Any, searching: Any, chat: ModelServer) -> None:
     ask(searching)
-    system, user = chat.bodies[0]["messages"]
+    system, _ = chat.bodies[0]["messages"]
     assert "HACKED" not in system["content"]
-    assert [entry["text"] for entry in json.loads(user["content"])["passages"]] == list(PASSAGES.values())
+    assert [entry["text"] for entry in user(chat.bodies[0])["passages"]] == list(PASSAGES.values())
 
 
 @both
-def test_a_synthesis_costs_the_sum_of_its_calls(ask: Any, searching: Any, chat: Chat) -> None:
-    def say(body: dict[str, Any]) -> str:
+def test_a_synthesis_costs_the_sum_of_its_calls(ask: Any, searching: Any, chat: ModelServer) -> None:
+    def say(body: dict[str, Any]) -> Said:
         if "response_format" in body:
-            return json.dumps({"sub_queries": ["Is Jaco well?", "What does Jaco eat at noon?"]})
-        return "Both [1][5]." if "sub_answers" in json.loads(body["messages"][1]["content"]) else "It is so [2]."
+            return {"sub_queries": ["Is Jaco well?", "What does Jaco eat at noon?"]}
+        return "Both [1][5]." if "sub_answers" in user(body) else "It is so [2]."
 
-    chat.say = say
+    chat.reply = say
     answer = ask(searching, config={"answer": {"mode": "synthesis"}})
     assert answer.text == "Both [1][5]."
     assert [it.match.id for it in answer.citations] == ["a", "b"]
@@ -137,10 +102,9 @@ def test_a_synthesis_costs_the_sum_of_its_calls(ask: Any, searching: Any, chat: 
     ("status", "reason"), [(401, "unauthorized"), (429, "rate_limited"), (503, "unavailable"), (400, "rejected")]
 )
 def test_a_server_that_fails_is_a_model_error_with_the_passages(
-    ask: Any, searching: Any, chat: Chat, status: int, reason: str
+    ask: Any, searching: Any, chat: ModelServer, status: int, reason: str
 ) -> None:
-    message = f"no luck with {SECRET}"
-    chat.say = lambda body: Response(json.dumps({"error": {"message": message, "param": "x"}}), status=status)
+    chat.reply = failure(status, f"no luck with {SECRET}", param="x")
     with pytest.raises(ModelError) as caught:
         ask(searching)
     assert caught.value.reason == reason
@@ -149,39 +113,40 @@ def test_a_server_that_fails_is_a_model_error_with_the_passages(
 
 
 @both
-def test_a_server_that_stalls_is_given_up(ask: Any, searching: Any, chat: Chat, released: Event) -> None:
-    def stalled() -> Iterator[bytes]:
-        yield b'data: {"choices": [{"index": 0, "delta": {"content": "He is"}}]}\n\n'
-        released.wait(20)
+def test_a_server_that_stalls_is_given_up(ask: Any, searching: Any, chat: ModelServer) -> None:
+    def stalled(body: dict[str, Any]) -> Iterator[str]:
+        yield "He is"
+        chat.wait()
 
-    chat.say = lambda body: Response(stalled(), mimetype="text/event-stream")
+    chat.reply = stalled
     with pytest.raises(ModelError) as caught:
         ask(searching, config={"answer": {"timeoutMs": 300}})
     assert caught.value.reason == "timeout"
 
 
 @pytest.fixture
-def unaccounted(monkeypatch: pytest.MonkeyPatch, chat: Chat, released: Event) -> Chat:
+def unaccounted(monkeypatch: pytest.MonkeyPatch, chat: ModelServer) -> ModelServer:
     """A service that ends its answer and then says no more, nor lets go."""
     monkeypatch.setattr(streaming, "_ACCOUNT_SECONDS", 0.1)
 
-    def talk() -> Iterator[bytes]:
-        yield b'data: {"choices": [{"index": 0, "delta": {"content": "He is well [1]."}}]}\n\n'
-        yield b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
-        released.wait(100)
+    def talk() -> Iterator[dict[str, Any]]:
+        yield from chunks("He is well [1].", usage=None)
+        chat.released.wait(100)
 
-    chat.say = lambda body: Response(talk(), mimetype="text/event-stream")
+    chat.reply = lambda body: Response(stream(talk()), mimetype="text/event-stream")
     return chat
 
 
-def test_an_answer_that_has_ended_is_whole_however_long_its_cost_takes(searching: Any, unaccounted: Chat) -> None:
+def test_an_answer_that_has_ended_is_whole_however_long_its_cost_takes(
+    searching: Any, unaccounted: ModelServer
+) -> None:
     answer = streamed(searching, config={"answer": {"timeoutMs": 600_000}})
     assert (answer.text, answer.status) == ("He is well [1].", "full")
     trace = answer.retrieval.trace
     assert (trace.llm_calls, trace.output_tokens, trace.cost_usd) == (1, 0, None)
 
 
-def test_an_awaited_answer_that_has_ended_is_whole_however_long_its_cost_takes(unaccounted: Chat) -> None:
+def test_an_awaited_answer_that_has_ended_is_whole_however_long_its_cost_takes(unaccounted: ModelServer) -> None:
     async def asearch(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         return search(query, top_k)
 
@@ -197,8 +162,8 @@ def test_an_awaited_answer_that_has_ended_is_whole_however_long_its_cost_takes(u
 
 
 @both
-def test_what_a_call_that_was_given_up_cost_is_not_known(ask: Any, searching: Any, chat: Chat, released: Event) -> None:
-    chat.say = lambda body: Response((released.wait(20) and b"" for _ in "1"), mimetype="text/event-stream")
+def test_what_a_call_that_was_given_up_cost_is_not_known(ask: Any, searching: Any, chat: ModelServer) -> None:
+    chat.reply = chat.hang
     with pytest.raises(ModelError) as caught:
         ask(searching, config={"answer": {"timeoutMs": 200}})
     assert (caught.value.retrieval.trace.llm_calls, caught.value.retrieval.trace.cost_usd) == (1, None)
@@ -212,7 +177,7 @@ async def test_a_blocking_client_streams_into_a_loop_from_a_thread(searching: An
     assert "".join(pieces) == stream.answer.text == "He is well [1]."
 
 
-def test_an_asynchronous_client_streams_into_a_loop(chat: Chat) -> None:
+def test_an_asynchronous_client_streams_into_a_loop(chat: ModelServer) -> None:
     async def asearch(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         return search(query, top_k)
 
@@ -231,7 +196,7 @@ def test_an_asynchronous_client_streams_into_a_loop(chat: Chat) -> None:
     assert answer.retrieval.trace.cost_usd == pytest.approx(PRICE)
 
 
-def test_an_asynchronous_client_answers_and_streams_to_one_who_blocks(chat: Chat) -> None:
+def test_an_asynchronous_client_answers_and_streams_to_one_who_blocks(chat: ModelServer) -> None:
     client = openai.AsyncOpenAI(api_key=SECRET, base_url=chat.url)
     with qtm.QueryMiddleware(client=client) as middleware:
         searching: Any = middleware.wrap(search)

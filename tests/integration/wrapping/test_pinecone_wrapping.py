@@ -58,16 +58,9 @@ class Service:
         return Response(json.dumps(body), status=self.status, content_type="application/json")
 
 
-@pytest.fixture(scope="module")
-def data_plane() -> Iterator[HTTPServer]:
-    with HTTPServer(host="127.0.0.1", threaded=True) as server:
-        yield server
-
-
 @pytest.fixture
-def service(data_plane: HTTPServer) -> Iterator[Service]:
-    yield Service(data_plane)
-    data_plane.clear()
+def service(httpserver: HTTPServer) -> Service:
+    return Service(httpserver)
 
 
 @pytest.fixture
@@ -139,9 +132,9 @@ async def first(made: Any) -> Any:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["OpenAI", "AsyncOpenAI"])
 def test_the_one_line_around_an_openai_client_gives_every_text_its_vector(
-    is_async: bool, service: Service, data_plane: HTTPServer, index: Any
+    is_async: bool, service: Service, httpserver: HTTPServer, index: Any
 ) -> None:
-    server = EmbeddingsServer(data_plane)
+    server = EmbeddingsServer(httpserver)
     client: Any = (openai.AsyncOpenAI if is_async else openai.OpenAI)(api_key="k", base_url=server.url)
 
     def create(text: Any) -> Any:

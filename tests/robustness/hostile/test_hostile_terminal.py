@@ -81,14 +81,8 @@ def test_keywords_of_hostile_questions_are_one_harmless_line_each(qtm: Run) -> N
 
 
 def test_what_a_model_writes_into_variants_is_shown_harmlessly(qtm: Run, service: AnsweringService) -> None:
-    from tests.support import answering_service
-
-    before = dict(answering_service.TRANSFORMED)
-    answering_service.TRANSFORMED.update({"rewrite": f"dog {WORST}", "keywords": LINES[:30], "hyde": f"dog {WORST}"})
-    try:
-        ended = qtm("transform", "Where is the dog?", "--type", "combined", QTM_LLM_BASE_URL=service.url)
-    finally:
-        answering_service.TRANSFORMED.update(before)
+    service.transformation |= {"rewrite": f"dog {WORST}", "keywords": LINES[:30], "hyde": f"dog {WORST}"}
+    ended = qtm("transform", "Where is the dog?", "--type", "combined", QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     assert "rewrite: dog" in ended.out
     nothing_acts(ended)

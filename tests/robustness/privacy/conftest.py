@@ -11,9 +11,7 @@ from tests.support.echoing import EchoingService
 
 
 @pytest.fixture
-def service() -> Iterator[EchoingService]:
-    """A service that goes on answering while it lets somebody wait."""
-    with HTTPServer(threaded=True) as server:
-        echoing = EchoingService(server)
-        yield echoing
-        echoing.released.set()
+def service(httpserver: HTTPServer) -> Iterator[EchoingService]:
+    echoing = EchoingService(httpserver)
+    yield echoing
+    echoing.released.set()

@@ -11,8 +11,6 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ModelError
@@ -27,6 +25,7 @@ from qtmiddleware.rag.ingestion.context_prompt import (
 )
 from qtmiddleware.testing import ScriptedModel
 from tests.support.ingest_world import SENTENCES, Counting, World
+from tests.support.model_server import ModelServer
 
 CONTEXTUAL = {"contextualChunks": True}
 ASKED = build_prompt(Settings(), {"document": "A report on bees. They live in hives."}, "They live in hives.")
@@ -274,23 +273,12 @@ def test_any_reply_gives_one_line_or_a_model_error(text: str) -> None:
     context.encode()
 
 
-def test_contexts_come_from_a_real_client_over_http(world: World, httpserver: HTTPServer) -> None:
-    def answer(request: Request) -> Response:
-        sent = json.loads(request.data)
-        chunk = json.loads(sent["messages"][-1]["content"])["chunk"]
-        content = json.dumps({"context": f"About {chunk[:20]}"})
-        message = {"role": "assistant", "content": content}
-        body = {
-            "id": "x",
-            "object": "chat.completion",
-            "created": 1,
-            "model": sent["model"],
-            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
-        }
-        return Response(json.dumps(body), content_type="application/json")
+def test_contexts_come_from_a_real_client_over_http(world: World, model_server: ModelServer) -> None:
+    def answer(body: dict[str, Any]) -> dict[str, str]:
+        return {"context": f"About {json.loads(body['messages'][-1]['content'])['chunk'][:20]}"}
 
-    httpserver.expect_request("/v1/chat/completions", method="POST").respond_with_handler(answer)
-    with openai.OpenAI(api_key="not-a-key", base_url=httpserver.url_for("/v1"), max_retries=0) as client:
+    model_server.reply = answer
+    with openai.OpenAI(api_key="not-a-key", base_url=model_server.url, max_retries=0) as client:
         report = world.ingest(config=CONTEXTUAL, client=client)
     assert report.contexts == report.chunks
     assert all(metadata["context"].startswith("About") for _, metadata, _ in world.passages().values())
