@@ -23,6 +23,8 @@ from statistics import median
 from threading import Thread
 from typing import Any
 
+from tests.support.completions import completion
+
 HERE = Path(__file__).resolve().parents[2]
 MODEL_SECONDS = 0.15
 WAITS = (0.0, 2.0)
@@ -62,10 +64,7 @@ class _Model(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         time.sleep(MODEL_SECONDS)
-        choices = [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": json.dumps(REPLY)}}
-        ]
-        body = json.dumps({"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": choices})
+        body = json.dumps(completion(json.dumps(REPLY)))
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

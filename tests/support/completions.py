@@ -21,10 +21,10 @@ def completion(
 
 
 def chunk(
-    content: Any = None, *, finish: str | None = None, usage: Any = None, model: str = MODEL, **delta: Any
+    content: Any = ..., *, finish: str | None = None, usage: Any = None, model: str = MODEL, **delta: Any
 ) -> dict[str, Any]:
     """One event of a stream; *delta* is what else stands in it."""
-    said = {} if content is None else {"content": content}
+    said = {} if content is ... else {"content": content}
     choices = [{"index": 0, "delta": {**delta, **said}, "finish_reason": finish}]
     return _body("chat.completion.chunk", choices, usage, model)
 

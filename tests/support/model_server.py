@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
+from werkzeug.datastructures import Headers
 
 from tests.support.completions import USAGE, chunks, completion, embeddings, error, stream
 
@@ -22,8 +23,7 @@ class ModelServer:
 
     A reply is a text, the fields of a JSON text, pieces of a text as they come, a body (a mapping with ``choices``) or
     a whole response; *embed* makes vectors or a response of a request's body, in base64 where it *packs*. While it
-    *holds*, each reply waits until it is *released*. *bodies* and *keys* (the authorization) are what was sent, and
-    `asked` is set by it.
+    *holds*, each reply waits until it is *released*. *bodies* and *headers* are what was sent; that sets `asked`.
     """
 
     def __init__(self, server: HTTPServer, reply: Reply = "", *, embed: Embed | None = None, path: str = "/v1") -> None:
@@ -33,13 +33,18 @@ class ModelServer:
         self.usage: Mapping[str, Any] = USAGE
         self.holds = False
         self.bodies: list[dict[str, Any]] = []
-        self.keys: list[str] = []
+        self.headers: list[Headers] = []
         self.asked, self.released = Event(), Event()
         self._lock = Lock()
         server.expect_request(f"{path}/chat/completions", method="POST").respond_with_handler(self._complete)
         if embed is not None:
             self._vectors_of = embed
             server.expect_request(f"{path}/embeddings", method="POST").respond_with_handler(self._embed)
+
+    @property
+    def keys(self) -> list[str]:
+        """With what authorization it was asked."""
+        return [it.get("Authorization", "") for it in self.headers]
 
     def wait(self) -> None:
         """Wait until it is *released*, or for longer than anybody asks."""
@@ -54,7 +59,7 @@ class ModelServer:
         body: dict[str, Any] = request.get_json()
         with self._lock:
             self.bodies.append(body)
-            self.keys.append(request.headers.get("Authorization", ""))
+            self.headers.append(request.headers)
         self.asked.set()
         if self.holds:
             self.wait()

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.openai import OpenAIModel
@@ -22,8 +19,7 @@ from qtmiddleware.providers.llms.openai.requests import (
     read_refusal,
 )
 from qtmiddleware.types import Deadline
-
-PATH = "/v1/chat/completions"
+from tests.support.model_server import ModelServer, Said, as_json
 
 
 def format_of(sent: dict[str, Any]) -> str:
@@ -31,22 +27,19 @@ def format_of(sent: dict[str, Any]) -> str:
 
 
 class Provider:
-    """Refuses what it does not understand and keeps what it was sent."""
+    """Refuses what it does not understand."""
 
-    def __init__(self, httpserver: HTTPServer, *rules: tuple[Any, int, Any]) -> None:
-        self.sent: list[dict[str, Any]] = []
+    def __init__(self, server: ModelServer, *rules: tuple[Any, int, Any]) -> None:
         self.rules = rules
-        self.url = httpserver.url_for("/v1")
-        httpserver.expect_request(PATH).respond_with_handler(self.answer)
+        self.url = server.url
+        self.sent = server.bodies
+        server.reply = self.answer
 
-    def answer(self, request: Request) -> Response:
-        sent = request.get_json()
-        self.sent.append(sent)
-        for refuses, status, body in self.rules:
-            if refuses(sent):
-                return Response(json.dumps(body), status, {"x-should-retry": "false"}, content_type="application/json")
-        body = {"choices": [{"message": {"content": '{"rewrite": "x"}'}, "finish_reason": "stop"}]}
-        return Response(json.dumps(body), 200, content_type="application/json")
+    def answer(self, body: dict[str, Any]) -> Said:
+        for refuses, status, said in self.rules:
+            if refuses(body):
+                return as_json(said, status, {"x-should-retry": "false"})
+        return {"rewrite": "x"}
 
     @property
     def formats(self) -> list[str]:
@@ -88,9 +81,9 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("status", "body"), REFUSALS)
 def test_a_refused_schema_becomes_json_mode_and_is_remembered(
-    ask, prompt, httpserver: HTTPServer, status: int, body: Any
+    ask, prompt, model_server: ModelServer, status: int, body: Any
 ) -> None:
-    provider = Provider(httpserver, (schema, status, body))
+    provider = Provider(model_server, (schema, status, body))
     model = OpenAIModel("m", base_url=provider.url)
     assert ask(model, prompt).calls == 2
     assert ask(model, prompt).calls == 1
@@ -99,16 +92,18 @@ def test_a_refused_schema_becomes_json_mode_and_is_remembered(
     assert provider.sent[1]["max_tokens"] == 800
 
 
-def test_where_every_format_is_refused_plain_text_is_asked_for(ask, prompt, httpserver: HTTPServer) -> None:
-    provider = Provider(httpserver, (structured, 400, error("response_format is not supported")))
+def test_where_every_format_is_refused_plain_text_is_asked_for(ask, prompt, model_server: ModelServer) -> None:
+    provider = Provider(model_server, (structured, 400, error("response_format is not supported")))
     model = OpenAIModel("m", base_url=provider.url)
     assert ask(model, prompt).calls == 3
     assert ask(model, prompt).calls == 1
     assert provider.formats == ["json_schema", "json_object", "text", "text"]
 
 
-def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(ask, prompt, httpserver: HTTPServer) -> None:
-    provider = Provider(httpserver, (lambda sent: True, 400, error("Bad request")))
+def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(
+    ask, prompt, model_server: ModelServer
+) -> None:
+    provider = Provider(model_server, (lambda sent: True, 400, error("Bad request")))
     model = OpenAIModel("m", base_url=provider.url)
     with pytest.raises(ModelError) as caught:
         ask(model, prompt)
@@ -126,18 +121,18 @@ def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(ask, pr
         error("temperature must be 1"),
     ],
 )
-def test_a_refused_temperature_is_left_out_and_remembered(ask, prompt, httpserver: HTTPServer, body: Any) -> None:
-    provider = Provider(httpserver, (lambda sent: "temperature" in sent, 400, body))
+def test_a_refused_temperature_is_left_out_and_remembered(ask, prompt, model_server: ModelServer, body: Any) -> None:
+    provider = Provider(model_server, (lambda sent: "temperature" in sent, 400, body))
     model = OpenAIModel("m", base_url=provider.url)
     assert ask(model, prompt).calls == 2
     assert ask(model, prompt).calls == 1
     assert provider.formats == ["json_schema"] * 3
 
 
-def test_max_tokens_becomes_max_completion_tokens_and_then_nothing(ask, prompt, httpserver: HTTPServer) -> None:
+def test_max_tokens_becomes_max_completion_tokens_and_then_nothing(ask, prompt, model_server: ModelServer) -> None:
     words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     provider = Provider(
-        httpserver,
+        model_server,
         (lambda sent: "max_tokens" in sent, 400, error(words, param="max_tokens", code="unsupported_parameter")),
     )
     model = OpenAIModel("m", base_url=provider.url, max_tokens=500)
@@ -150,10 +145,10 @@ def test_max_tokens_becomes_max_completion_tokens_and_then_nothing(ask, prompt, 
 
 
 def test_one_prompt_costs_at_most_five_requests_and_the_next_goes_on_from_there(
-    ask, prompt, httpserver: HTTPServer
+    ask, prompt, model_server: ModelServer
 ) -> None:
     provider = Provider(
-        httpserver,
+        model_server,
         (lambda sent: "max_tokens" in sent, 400, error("max_tokens")),
         (lambda sent: "max_completion_tokens" in sent, 400, error("max_completion_tokens")),
         (lambda sent: "temperature" in sent, 400, error("temperature")),
@@ -169,9 +164,9 @@ def test_one_prompt_costs_at_most_five_requests_and_the_next_goes_on_from_there(
     assert ask(model, prompt).calls == 1
 
 
-def test_four_parts_refused_once_each_still_get_an_answer(ask, prompt, httpserver: HTTPServer) -> None:
+def test_four_parts_refused_once_each_still_get_an_answer(ask, prompt, model_server: ModelServer) -> None:
     provider = Provider(
-        httpserver,
+        model_server,
         (lambda sent: "max_completion_tokens" in sent, 400, error("unknown: max_completion_tokens")),
         (lambda sent: "reasoning_effort" in sent, 400, error("Unrecognized request argument: reasoning_effort")),
         (lambda sent: "temperature" in sent, 400, error("temperature")),
@@ -201,9 +196,9 @@ EFFORTS = [
 
 @pytest.mark.parametrize(("name", "effort"), EFFORTS)
 def test_a_model_that_reasons_is_asked_for_the_least_it_takes_and_no_other_for_any(
-    ask, prompt, httpserver: HTTPServer, name: str, effort: str | None
+    ask, prompt, model_server: ModelServer, name: str, effort: str | None
 ) -> None:
-    provider = Provider(httpserver)
+    provider = Provider(model_server)
     ask(OpenAIModel(name, base_url=provider.url), prompt)
     (sent,) = provider.sent
     assert sent.get("reasoning_effort") == effort
@@ -234,8 +229,8 @@ def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(host: str | N
     assert "reasoning_effort" not in request
 
 
-def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(ask, prompt, httpserver: HTTPServer) -> None:
-    provider = Provider(httpserver)
+def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(ask, prompt, model_server: ModelServer) -> None:
+    provider = Provider(model_server)
     ask(OpenAIModel("my-thinker", base_url=provider.url, reasoning_effort="medium", max_tokens=500), prompt)
     ask(OpenAIModel("my-thinker", base_url=provider.url, reasoning_effort="none"), prompt)
     ask(OpenAIModel("gpt-6-luna", base_url=provider.url, reasoning_effort=None), prompt)
@@ -255,8 +250,8 @@ def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(ask, prompt
         error("Unrecognized request argument supplied: reasoning_effort"),
     ],
 )
-def test_a_refused_effort_is_left_out_and_remembered(ask, prompt, httpserver: HTTPServer, body: Any) -> None:
-    provider = Provider(httpserver, (lambda sent: "reasoning_effort" in sent, 400, body))
+def test_a_refused_effort_is_left_out_and_remembered(ask, prompt, model_server: ModelServer, body: Any) -> None:
+    provider = Provider(model_server, (lambda sent: "reasoning_effort" in sent, 400, body))
     model = OpenAIModel("gpt-6-luna", base_url=provider.url)
     assert ask(model, prompt).calls == 2
     assert ask(model, prompt).calls == 1
@@ -264,16 +259,16 @@ def test_a_refused_effort_is_left_out_and_remembered(ask, prompt, httpserver: HT
     assert provider.sent[-1]["max_completion_tokens"] == 800 + THINKING_TOKENS
 
 
-def test_a_fixed_format_is_not_stepped_down(ask, prompt, httpserver: HTTPServer) -> None:
-    provider = Provider(httpserver, (structured, 400, error("response_format")))
+def test_a_fixed_format_is_not_stepped_down(ask, prompt, model_server: ModelServer) -> None:
+    provider = Provider(model_server, (structured, 400, error("response_format")))
     with pytest.raises(ModelError):
         ask(OpenAIModel("m", base_url=provider.url, structured_output="json_schema"), prompt)
     assert provider.formats == ["json_schema"]
     assert ask(OpenAIModel("m", base_url=provider.url, structured_output="text"), prompt).calls == 1
 
 
-def test_a_parameter_that_was_never_sent_is_not_stepped_down(ask, prompt, httpserver: HTTPServer) -> None:
-    provider = Provider(httpserver, (lambda sent: True, 400, error("temperature", param="temperature")))
+def test_a_parameter_that_was_never_sent_is_not_stepped_down(ask, prompt, model_server: ModelServer) -> None:
+    provider = Provider(model_server, (lambda sent: True, 400, error("temperature", param="temperature")))
     model = OpenAIModel("m", base_url=provider.url, temperature=None, max_tokens=None)
     with pytest.raises(ModelError):
         ask(model, prompt)
@@ -283,18 +278,18 @@ def test_a_parameter_that_was_never_sent_is_not_stepped_down(ask, prompt, httpse
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 502])
 def test_a_failure_that_is_no_refusal_of_a_parameter_is_not_asked_again(
-    ask, prompt, httpserver: HTTPServer, status: int
+    ask, prompt, model_server: ModelServer, status: int
 ) -> None:
-    provider = Provider(httpserver, (lambda sent: True, status, error("temperature is fine, we are not")))
+    provider = Provider(model_server, (lambda sent: True, status, error("temperature is fine, we are not")))
     with pytest.raises(ModelError):
         ask(OpenAIModel("m", base_url=provider.url), prompt)
     assert len(provider.sent) == 1
 
 
-def test_json_mode_always_has_the_word_json_in_its_messages(ask, make_prompt, httpserver: HTTPServer) -> None:
+def test_json_mode_always_has_the_word_json_in_its_messages(ask, make_prompt, model_server: ModelServer) -> None:
     from dataclasses import replace
 
-    provider = Provider(httpserver)
+    provider = Provider(model_server)
     bare = replace(make_prompt(), system="Rewrite the query.")
     ask(OpenAIModel("m", base_url=provider.url, structured_output="json_object"), bare)
     system = provider.sent[0]["messages"][0]["content"]
@@ -303,15 +298,15 @@ def test_json_mode_always_has_the_word_json_in_its_messages(ask, make_prompt, ht
     assert "standalone, rewrite, sub_queries" in system
 
 
-def test_a_prompt_without_fields_is_asked_in_plain_text(ask, make_prompt, httpserver: HTTPServer) -> None:
-    provider = Provider(httpserver)
+def test_a_prompt_without_fields_is_asked_in_plain_text(ask, make_prompt, model_server: ModelServer) -> None:
+    provider = Provider(model_server)
     ask(OpenAIModel("m", base_url=provider.url), make_prompt(fields=()))
     assert provider.formats == ["text"]
 
 
-def test_sixteen_threads_learn_at_once_and_nothing_is_lost(prompt, httpserver: HTTPServer) -> None:
+def test_sixteen_threads_learn_at_once_and_nothing_is_lost(prompt, model_server: ModelServer) -> None:
     provider = Provider(
-        httpserver,
+        model_server,
         (lambda sent: "temperature" in sent, 400, error("temperature")),
         (schema, 400, error("response_format")),
         (lambda sent: "max_tokens" in sent, 400, error("max_tokens")),

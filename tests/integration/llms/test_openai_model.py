@@ -9,8 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
+from werkzeug import Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
@@ -18,22 +17,16 @@ from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
 from qtmiddleware.providers.openai_client import read_client_error
 from qtmiddleware.types import Deadline
+from tests.support import completions
+from tests.support.model_server import ModelServer, as_json, failure
 
-PATH = "/v1/chat/completions"
 SECRET = "sk-verysecret0123456789"
 QUERY = "Does Jaco have any health concerns?"
 ANSWER = '{"rewrite": "Jaco health concerns"}'
 
 
-def completion(content: Any = ANSWER, finish: str = "stop", **message: Any) -> dict[str, Any]:
-    return {
-        "id": "c1",
-        "object": "chat.completion",
-        "choices": [
-            {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}
-        ],
-        "usage": {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150},
-    }
+def completion(content: Any = ANSWER, finish: str | None = "stop", **message: Any) -> dict[str, Any]:
+    return completions.completion(content, finish=finish, **message)
 
 
 def without(name: str) -> dict[str, Any]:
@@ -42,20 +35,19 @@ def without(name: str) -> dict[str, Any]:
     return body
 
 
-def test_an_answer_is_read_with_its_tokens_and_its_cost(ask, prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_request(PATH).respond_with_json(completion())
-    reply = ask(OpenAIModel("gpt-4o-mini", base_url=httpserver.url_for("/v1")), prompt)
+def test_an_answer_is_read_with_its_tokens_and_its_cost(ask, prompt, model_server: ModelServer) -> None:
+    model_server.reply = completion()
+    reply = ask(OpenAIModel("gpt-4o-mini", base_url=model_server.url), prompt)
     assert reply.text == ANSWER
-    assert (reply.input_tokens, reply.output_tokens, reply.calls) == (120, 30, 1)
-    assert reply.cost_usd == pytest.approx((120 * 0.15 + 30 * 0.60) / 1e6)
+    assert (reply.input_tokens, reply.output_tokens, reply.calls) == (100, 20, 1)
+    assert reply.cost_usd == pytest.approx((100 * 0.15 + 20 * 0.60) / 1e6)
     assert not reply.truncated
 
 
-def test_the_request_holds_the_strict_schema_of_the_fields_and_an_explicit_timeout(ask, prompt, httpserver) -> None:
-    httpserver.expect_request(PATH).respond_with_json(completion())
-    ask(OpenAIModel("gpt-4o-mini", base_url=httpserver.url_for("/v1")), prompt, 30.0)
-    request = httpserver.log[0][0]
-    sent = request.get_json()
+def test_the_request_holds_the_strict_schema_of_the_fields_and_an_explicit_timeout(ask, prompt, model_server) -> None:
+    model_server.reply = completion()
+    ask(OpenAIModel("gpt-4o-mini", base_url=model_server.url), prompt, 30.0)
+    (sent,) = model_server.bodies
     assert [message["role"] for message in sent["messages"]] == ["system", "user"]
     assert QUERY in sent["messages"][1]["content"]
     assert QUERY not in sent["messages"][0]["content"]
@@ -67,27 +59,27 @@ def test_the_request_holds_the_strict_schema_of_the_fields_and_an_explicit_timeo
     assert schema["required"] == ["standalone", "rewrite", "sub_queries"]
     assert schema["properties"]["sub_queries"]["items"] == {"type": "string"}
     assert "1 to 4" in schema["properties"]["sub_queries"]["description"]
-    assert 0 < float(request.headers["x-stainless-read-timeout"]) <= 30.0
+    assert 0 < float(model_server.headers[0]["x-stainless-read-timeout"]) <= 30.0
 
 
-def test_a_call_without_a_deadline_still_has_a_timeout(prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_request(PATH).respond_with_json(completion())
-    OpenAIModel("m", base_url=httpserver.url_for("/v1")).complete(prompt, Deadline())
-    assert float(httpserver.log[0][0].headers["x-stainless-read-timeout"]) == 600.0
+def test_a_call_without_a_deadline_still_has_a_timeout(prompt, model_server: ModelServer) -> None:
+    model_server.reply = completion()
+    OpenAIModel("m", base_url=model_server.url).complete(prompt, Deadline())
+    assert float(model_server.headers[0]["x-stainless-read-timeout"]) == 600.0
 
 
-def test_a_deadline_that_is_over_sends_nothing(ask, prompt, httpserver: HTTPServer) -> None:
+def test_a_deadline_that_is_over_sends_nothing(ask, prompt, model_server: ModelServer) -> None:
     with pytest.raises(ModelError) as caught:
-        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt, 0.0)
+        ask(OpenAIModel("m", base_url=model_server.url), prompt, 0.0)
     assert caught.value.reason == "timeout"
-    assert httpserver.log == []
+    assert model_server.bodies == []
 
 
-def test_a_cancelled_deadline_is_told_apart_from_a_late_one(prompt, httpserver: HTTPServer) -> None:
+def test_a_cancelled_deadline_is_told_apart_from_a_late_one(prompt, model_server: ModelServer) -> None:
     deadline = Deadline.after(30)
     deadline.cancel()
     with pytest.raises(ModelError) as caught:
-        OpenAIModel("m", base_url=httpserver.url_for("/v1")).complete(prompt, deadline)
+        OpenAIModel("m", base_url=model_server.url).complete(prompt, deadline)
     assert caught.value.reason == "cancelled"
 
 
@@ -105,14 +97,14 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("status", "reason"), STATUSES)
-def test_a_refusing_status_has_its_reason(ask, prompt, httpserver: HTTPServer, status: int, reason: str) -> None:
+def test_a_refusing_status_has_its_reason(ask, prompt, model_server: ModelServer, status: int, reason: str) -> None:
     body = {"error": {"message": f"no {QUERY} {SECRET}", "type": "invalid_request_error", "code": None}}
     headers = {"Retry-After": "0", "x-should-retry": "false"}
-    httpserver.expect_request(PATH).respond_with_json(body, status=status, headers=headers)
+    model_server.reply = as_json(body, status, headers)
     with pytest.raises(ModelError) as caught:
-        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+        ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert caught.value.reason == reason
-    assert len(httpserver.log) == 1
+    assert len(model_server.bodies) == 1
     # The vendor likes to quote, and some tools show the locals of whatever an error hangs together with.
     assert caught.value.__context__ is None
     shown = "".join(traceback.format_exception(caught.value))
@@ -130,21 +122,21 @@ CODES = [
 
 @pytest.mark.parametrize(("error", "reason"), CODES)
 def test_a_400_with_another_cause_is_not_taken_for_a_refused_format(
-    ask, prompt, httpserver: HTTPServer, error: dict[str, str], reason: str
+    ask, prompt, model_server: ModelServer, error: dict[str, str], reason: str
 ) -> None:
-    httpserver.expect_request(PATH).respond_with_json({"error": {"message": "no", **error}}, status=400)
+    model_server.reply = as_json({"error": {"message": "no", **error}}, 400)
     with pytest.raises(ModelError) as caught:
-        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+        ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert caught.value.reason == reason
-    assert len(httpserver.log) == 1
+    assert len(model_server.bodies) == 1
 
 
-def test_a_busy_service_is_not_asked_again_and_says_when_to_come_back(ask, prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_request(PATH).respond_with_data("", status=429, headers={"Retry-After": "7"})
+def test_a_busy_service_is_not_asked_again_and_says_when_to_come_back(ask, prompt, model_server: ModelServer) -> None:
+    model_server.reply = Response("", status=429, headers={"Retry-After": "7"})
     with pytest.raises(ModelError, match="429") as caught:
-        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+        ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert caught.value.retry_after == 7
-    assert len(httpserver.log) == 1
+    assert len(model_server.bodies) == 1
 
 
 SAID: list[tuple[str, float | None]] = [
@@ -170,12 +162,12 @@ def test_a_service_is_believed_when_to_come_back_for_ten_minutes_at_most(said: s
     assert read_client_error(error, "the service").retry_after == seconds
 
 
-def test_a_given_async_client_retries_as_it_was_told_to(prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_ordered_request(PATH).respond_with_data("", status=429, headers={"Retry-After-Ms": "1"})
-    httpserver.expect_ordered_request(PATH).respond_with_json(completion())
+def test_a_given_async_client_retries_as_it_was_told_to(prompt, model_server: ModelServer) -> None:
+    replies = iter([Response("", status=429, headers={"Retry-After-Ms": "1"}), completion()])
+    model_server.reply = lambda body: next(replies)
 
     async def ask() -> Reply:
-        async with openai.AsyncOpenAI(api_key=SECRET, base_url=httpserver.url_for("/v1")) as client:
+        async with openai.AsyncOpenAI(api_key=SECRET, base_url=model_server.url) as client:
             return await OpenAIModel("m", client=client).acomplete(prompt, Deadline.after(30))
 
     assert asyncio.run(ask()).calls == 2
@@ -215,19 +207,19 @@ BODIES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "reason"), [b[1:] for b in BODIES], ids=[b[0] for b in BODIES])
-def test_an_odd_body_has_its_reason(ask, prompt, httpserver: HTTPServer, body: Any, reason: str) -> None:
+def test_an_odd_body_has_its_reason(ask, prompt, model_server: ModelServer, body: Any, reason: str) -> None:
     data = body if isinstance(body, str | bytes) else json.dumps(body)
-    httpserver.expect_request(PATH).respond_with_data(data, content_type="application/json")
+    model_server.reply = Response(data, content_type="application/json")
     with pytest.raises(ModelError) as caught:
-        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+        ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert caught.value.reason == reason
-    assert len(httpserver.log) == 1
+    assert len(model_server.bodies) == 1
 
 
-def test_a_web_page_is_no_answer_whatever_its_type_says(ask, prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_request(PATH).respond_with_data("<html></html>", content_type="text/html")
+def test_a_web_page_is_no_answer_whatever_its_type_says(ask, prompt, model_server: ModelServer) -> None:
+    model_server.reply = Response("<html></html>", content_type="text/html")
     with pytest.raises(ModelError) as caught:
-        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+        ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert caught.value.reason == "unparsable"
 
 
@@ -247,37 +239,36 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("body", "text"), [g[1:] for g in GOOD], ids=[g[0] for g in GOOD])
-def test_a_usable_body_of_another_shape_is_read(ask, prompt, httpserver: HTTPServer, body: Any, text: str) -> None:
-    httpserver.expect_request(PATH).respond_with_data(json.dumps(body), content_type="application/json")
-    assert ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt).text == text
+def test_a_usable_body_of_another_shape_is_read(ask, prompt, model_server: ModelServer, body: Any, text: str) -> None:
+    model_server.reply = Response(json.dumps(body), content_type="application/json")
+    assert ask(OpenAIModel("m", base_url=model_server.url), prompt).text == text
 
 
-def test_an_answer_cut_at_the_token_limit_is_handed_on_as_truncated(ask, prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_request(PATH).respond_with_json(completion('{"rewrite": "Jaco he', "length"))
-    reply = ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+def test_an_answer_cut_at_the_token_limit_is_handed_on_as_truncated(ask, prompt, model_server: ModelServer) -> None:
+    model_server.reply = completion('{"rewrite": "Jaco he', "length")
+    reply = ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert reply.truncated
     assert reply.text == '{"rewrite": "Jaco he'
 
 
-def test_missing_usage_counts_no_tokens_and_no_cost(ask, prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_request(PATH).respond_with_json(without("usage"))
-    reply = ask(OpenAIModel("gpt-4o-mini", base_url=httpserver.url_for("/v1")), prompt)
+def test_missing_usage_counts_no_tokens_and_no_cost(ask, prompt, model_server: ModelServer) -> None:
+    model_server.reply = without("usage")
+    reply = ask(OpenAIModel("gpt-4o-mini", base_url=model_server.url), prompt)
     assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, None)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500])
 def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
-    ask, prompt, httpserver: HTTPServer, caplog: pytest.LogCaptureFixture, status: int
+    ask, prompt, model_server: ModelServer, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    def tell_all(request: Request) -> Response:
-        seen = f"{request.headers['Authorization']} {request.get_data(as_text=True)}"
-        error = {"message": seen, "code": QUERY, "param": QUERY, "type": SECRET}
-        return Response(json.dumps({"error": error}), status, {"x-should-retry": "false"})
+    def tell_all(body: dict[str, Any]) -> Response:
+        seen = f"{model_server.keys[-1]} {json.dumps(body)}"
+        return failure(status, seen, code=QUERY, param=QUERY, type=SECRET, headers={"x-should-retry": "false"})
 
     caplog.set_level(logging.DEBUG, logger="qtmiddleware")
     caplog.set_level(logging.WARNING, logger="openai")
-    httpserver.expect_request(PATH).respond_with_handler(tell_all)
-    model = OpenAIModel("m", base_url=httpserver.url_for("/v1").replace("://", "://user:hunter2@"))
+    model_server.reply = tell_all
+    model = OpenAIModel("m", base_url=model_server.url.replace("://", "://user:hunter2@"))
     with pytest.raises(ModelError) as caught:
         ask(model, prompt)
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("qtmiddleware")]
@@ -288,8 +279,8 @@ def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
         assert "Jaco" not in text
 
 
-def test_a_provider_s_plain_error_code_is_told(ask, prompt, httpserver: HTTPServer) -> None:
+def test_a_provider_s_plain_error_code_is_told(ask, prompt, model_server: ModelServer) -> None:
     error = {"message": "no", "code": "model_not_found", "param": "model"}
-    httpserver.expect_request(PATH).respond_with_json({"error": error}, status=404)
+    model_server.reply = as_json({"error": error}, 404)
     with pytest.raises(ModelError, match=r"HTTP 404, code model_not_found, param model"):
-        ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
+        ask(OpenAIModel("m", base_url=model_server.url), prompt)

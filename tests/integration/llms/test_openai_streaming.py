@@ -15,41 +15,24 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
+from werkzeug import Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.providers.llms.openai import OpenAIModel, replies
 from qtmiddleware.providers.llms.openai.replies import Events, StreamReader
 from qtmiddleware.types import Deadline
+from tests.support.completions import chunk, completion
+from tests.support.model_server import ModelServer, Said, as_json
 
-PATH = "/v1/chat/completions"
 SECRET = "sk-verysecret0123456789"
 USAGE = {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150}
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 
 
-def chunk(content: Any = None, *, finish: str | None = None, usage: Any = None, **delta: Any) -> dict[str, Any]:
-    choice = {"index": 0, "delta": {"content": content, **delta}, "finish_reason": finish}
-    return {
-        "id": "c1",
-        "object": "chat.completion.chunk",
-        "created": 0,
-        "model": "m",
-        "choices": [choice],
-        "usage": usage,
-    }
-
-
-USED = {**chunk(), "choices": [], "usage": USAGE}
-WHOLE = (chunk(role="assistant"), chunk("Jaco "), chunk("is fit [1]."), chunk(finish="stop"), USED)
-COMPLETION = {
-    "id": "c1",
-    "object": "chat.completion",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Jaco is fit [1]."}}],
-    "usage": USAGE,
-}
+USED = {**chunk(None), "choices": [], "usage": USAGE}
+WHOLE = (chunk(None, role="assistant"), chunk("Jaco "), chunk("is fit [1]."), chunk(None, finish="stop"), USED)
+COMPLETION = completion("Jaco is fit [1].", usage=USAGE)
 
 
 def sse(*chunks: Any, done: bool = True, end: str = "\n\n") -> bytes:
@@ -57,9 +40,9 @@ def sse(*chunks: Any, done: bool = True, end: str = "\n\n") -> bytes:
     return "".join(line + end for line in [*lines, *(["data: [DONE]"] if done else [])]).encode()
 
 
-def serve(server: HTTPServer, body: bytes, content_type: str = "text/event-stream") -> OpenAIModel:
-    server.expect_request(PATH).respond_with_data(body, content_type=content_type)
-    return OpenAIModel("gpt-4o-mini", base_url=server.url_for("/v1"))
+def serve(server: ModelServer, body: bytes, content_type: str = "text/event-stream") -> OpenAIModel:
+    server.reply = Response(body, content_type=content_type)
+    return OpenAIModel("gpt-4o-mini", base_url=server.url)
 
 
 Listen = Callable[..., tuple[list[str], Reply]]
@@ -120,23 +103,25 @@ def test_the_model_is_one_that_streams() -> None:
     assert isinstance(OpenAIModel("m"), StreamingModel)
 
 
-def test_pieces_come_and_last_the_whole_with_its_tokens_and_its_cost(listen, question, httpserver: HTTPServer) -> None:
-    pieces, reply = listen(serve(httpserver, sse(*WHOLE)), question)
+def test_pieces_come_and_last_the_whole_with_its_tokens_and_its_cost(
+    listen, question, model_server: ModelServer
+) -> None:
+    pieces, reply = listen(serve(model_server, sse(*WHOLE)), question)
     assert "".join(pieces) == "Jaco is fit [1]."
     assert (reply.input_tokens, reply.output_tokens, reply.calls, reply.truncated) == (120, 30, 1, False)
     assert reply.cost_usd == pytest.approx((120 * 0.15 + 30 * 0.60) / 1e6)
 
 
-def test_the_request_asks_for_a_stream_and_its_usage_and_for_plain_text(listen, question, httpserver) -> None:
-    listen(serve(httpserver, sse(*WHOLE)), question)
-    sent = httpserver.log[0][0].get_json()
+def test_the_request_asks_for_a_stream_and_its_usage_and_for_plain_text(listen, question, model_server) -> None:
+    listen(serve(model_server, sse(*WHOLE)), question)
+    (sent,) = model_server.bodies
     assert sent["stream"] is True
     assert sent["stream_options"] == {"include_usage": True}
     assert "response_format" not in sent
     assert sent["max_tokens"] == 800
 
 
-def test_each_piece_is_heard_before_the_next_is_said(listen, question, httpserver: HTTPServer) -> None:
+def test_each_piece_is_heard_before_the_next_is_said(listen, question, model_server: ModelServer) -> None:
     heard = Event()
 
     def body() -> Iterator[bytes]:
@@ -144,8 +129,8 @@ def test_each_piece_is_heard_before_the_next_is_said(listen, question, httpserve
         assert heard.wait(20)
         yield sse(chunk("is fit.", finish="stop"))
 
-    httpserver.expect_request(PATH).respond_with_handler(lambda request: Response(body(), mimetype="text/event-stream"))
-    model = OpenAIModel("m", base_url=httpserver.url_for("/v1"))
+    model_server.reply = lambda _: Response(body(), mimetype="text/event-stream")
+    model = OpenAIModel("m", base_url=model_server.url)
     stream = model.stream(question, Deadline.after(30))
     assert next(stream) == "Jaco "
     heard.set()
@@ -174,43 +159,43 @@ def test_each_piece_is_heard_before_the_next_is_said(listen, question, httpserve
         sse(*WHOLE).rstrip(),
         sse(*WHOLE) + b"data: {broken",
         sse(*WHOLE, done=False) + b"data: [DONE]",
-        sse({**chunk(), "choices": []}, {"choices": None}, {}, *WHOLE),
+        sse({**chunk(None), "choices": []}, {"choices": None}, {}, *WHOLE),
         sse(*WHOLE).replace(b"data: ", b"data:"),
         b"\n\n" + sse(*WHOLE),
-        sse(*WHOLE[:3], chunk(), chunk(""), *WHOLE[3:]),
+        sse(*WHOLE[:3], chunk(None), chunk(""), *WHOLE[3:]),
         sse(*WHOLE[:3], {**chunk("other"), "choices": [{"index": 1, "delta": {"content": "no"}}]}, *WHOLE[3:]),
         sse(*WHOLE[:3], USED),
         sse(chunk([{"type": "text", "text": "Jaco is fit [1]."}]), *WHOLE[3:]),
-        sse(chunk(reasoning_content="hmm"), *WHOLE),
+        sse(chunk(None, reasoning_content="hmm"), *WHOLE),
         json.dumps(COMPLETION).encode(),
         b"\n " + json.dumps(COMPLETION, indent=1).encode(),
     ],
 )
-def test_servers_differ_and_the_answer_is_the_same(listen, question, httpserver: HTTPServer, body: bytes) -> None:
-    _, reply = listen(serve(httpserver, body), question)
+def test_servers_differ_and_the_answer_is_the_same(listen, question, model_server: ModelServer, body: bytes) -> None:
+    _, reply = listen(serve(model_server, body), question)
     assert reply.text == "Jaco is fit [1]."
     assert (reply.input_tokens, reply.output_tokens) == (120, 30)
 
 
-def test_without_usage_no_tokens_and_no_cost_are_known(listen, question, httpserver: HTTPServer) -> None:
-    _, reply = listen(serve(httpserver, sse(*WHOLE[:-1])), question)
+def test_without_usage_no_tokens_and_no_cost_are_known(listen, question, model_server: ModelServer) -> None:
+    _, reply = listen(serve(model_server, sse(*WHOLE[:-1])), question)
     assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, None)
 
 
-def test_the_last_usage_counts(listen, question, httpserver: HTTPServer) -> None:
+def test_the_last_usage_counts(listen, question, model_server: ModelServer) -> None:
     growing = chunk("x", usage={"prompt_tokens": 1, "completion_tokens": 1})
-    _, reply = listen(serve(httpserver, sse(growing, *WHOLE)), question)
+    _, reply = listen(serve(model_server, sse(growing, *WHOLE)), question)
     assert reply.output_tokens == 30
 
 
-def test_an_answer_cut_at_the_token_limit_says_so(listen, question, httpserver: HTTPServer) -> None:
-    _, reply = listen(serve(httpserver, sse(chunk("Jaco is"), chunk(finish="length"))), question)
+def test_an_answer_cut_at_the_token_limit_says_so(listen, question, model_server: ModelServer) -> None:
+    _, reply = listen(serve(model_server, sse(chunk("Jaco is"), chunk(None, finish="length"))), question)
     assert (reply.text, reply.truncated) == ("Jaco is", True)
 
 
-def test_half_a_character_waits_for_its_other_half(listen, question, httpserver: HTTPServer) -> None:
+def test_half_a_character_waits_for_its_other_half(listen, question, model_server: ModelServer) -> None:
     body = sse(chunk("a \ud83d"), chunk("\ude00 b \ud83d", finish="stop"))
-    pieces, reply = listen(serve(httpserver, body), question)
+    pieces, reply = listen(serve(model_server, body), question)
     assert reply.text == "a 😀 b �"
     assert all("�" not in piece for piece in pieces[:-1])
 
@@ -224,12 +209,12 @@ def test_half_a_character_waits_for_its_other_half(listen, question, httpserver:
         (sse(chunk("Jaco "), {"error": {"message": SECRET, "code": 429}}), "rate_limited", "Jaco "),
         (sse({"error": "overloaded"}), "unavailable", ""),
         (sse("event: error", {"error": {"message": SECRET}}), "unavailable", ""),
-        (sse(chunk("Jaco "), chunk(finish="content_filter")), "refused", "Jaco "),
+        (sse(chunk("Jaco "), chunk(None, finish="content_filter")), "refused", "Jaco "),
         (sse(chunk(refusal="I cannot")), "refused", ""),
-        (sse(chunk("Jaco "), chunk(finish="error")), "unavailable", "Jaco "),
-        (sse(chunk(finish="stop")), "empty", ""),
-        (sse(chunk(finish="length")), "truncated", ""),
-        (sse(chunk(reasoning="hmm"), chunk(finish="stop")), "empty", ""),
+        (sse(chunk("Jaco "), chunk(None, finish="error")), "unavailable", "Jaco "),
+        (sse(chunk(None, finish="stop")), "empty", ""),
+        (sse(chunk(None, finish="length")), "truncated", ""),
+        (sse(chunk(reasoning="hmm"), chunk(None, finish="stop")), "empty", ""),
         (sse(), "empty", ""),
         (b"", "empty", ""),
         (b"<html>Not here</html>", "unparsable", ""),
@@ -240,37 +225,33 @@ def test_half_a_character_waits_for_its_other_half(listen, question, httpserver:
         (b"data: null\n\n", "unavailable", ""),
     ],
 )
-def test_what_is_no_answer_is_an_error(listen, question, httpserver, body: bytes, reason: str, heard: str) -> None:
-    error = failure(listen, serve(httpserver, body), question)
+def test_what_is_no_answer_is_an_error(listen, question, model_server, body: bytes, reason: str, heard: str) -> None:
+    error = failure(listen, serve(model_server, body), question)
     assert error.reason == reason
     assert "".join(error.heard) == heard  # type: ignore[attr-defined]
     assert error.__cause__ is None
 
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "unauthorized"), (429, "rate_limited"), (500, "unavailable")])
-def test_a_failing_status_is_an_error(listen, question, hasty, httpserver, status: int, reason: str) -> None:
-    httpserver.expect_request(PATH).respond_with_json({"error": {"message": SECRET}}, status=status)
-    assert failure(listen, OpenAIModel("m", base_url=httpserver.url_for("/v1")), question).reason == reason
+def test_a_failing_status_is_an_error(listen, question, hasty, model_server, status: int, reason: str) -> None:
+    model_server.reply = as_json({"error": {"message": SECRET}}, status)
+    assert failure(listen, OpenAIModel("m", base_url=model_server.url), question).reason == reason
 
 
 class Picky:
     """Refuses requests that hold any of some keys, in the given words; streams otherwise, if it was asked to."""
 
-    def __init__(self, server: HTTPServer, refused: dict[str, Any]) -> None:
-        self.sent: list[dict[str, Any]] = []
+    def __init__(self, server: ModelServer, refused: dict[str, Any]) -> None:
+        self.sent = server.bodies
         self._refused = refused
-        server.expect_request(PATH).respond_with_handler(self._handle)
-        self.model = OpenAIModel("m", base_url=server.url_for("/v1"))
+        self.model = OpenAIModel("m", base_url=server.url)
+        server.reply = self._say
 
-    def _handle(self, request: Request) -> Response:
-        body = request.get_json()
-        self.sent.append(body)
+    def _say(self, body: dict[str, Any]) -> Said:
         for key, words in self._refused.items():
             if key in body:
-                return Response(json.dumps({"error": words}), status=400, mimetype="application/json")
-        if body.get("stream"):
-            return Response(sse(*WHOLE), mimetype="text/event-stream")
-        return Response(json.dumps(COMPLETION), mimetype="application/json")
+                return as_json({"error": words}, 400)
+        return "Jaco is fit [1]."
 
 
 OPTIONS = {"message": "Unknown parameter: 'stream_options'.", "param": "stream_options"}
@@ -287,15 +268,17 @@ STREAM = {"message": "Streaming is not supported for this model.", "param": "str
         ({"temperature": {"message": "temperature is not supported", "param": "temperature"}}, 2),
     ],
 )
-def test_what_a_provider_refuses_is_left_out_and_remembered(listen, question, httpserver, refused, calls: int) -> None:
-    picky = Picky(httpserver, refused)
+def test_what_a_provider_refuses_is_left_out_and_remembered(
+    listen, question, model_server, refused, calls: int
+) -> None:
+    picky = Picky(model_server, refused)
     assert listen(picky.model, question)[1].calls == calls
     assert listen(picky.model, question)[1].calls == 1
     assert len(picky.sent) == calls + 1
 
 
-def test_a_refused_stream_leaves_completions_as_they_are(ask, question, httpserver: HTTPServer) -> None:
-    picky = Picky(httpserver, {"stream": STREAM})
+def test_a_refused_stream_leaves_completions_as_they_are(ask, question, model_server: ModelServer) -> None:
+    picky = Picky(model_server, {"stream": STREAM})
     list(picky.model.stream(question, Deadline.after(30)))
     before = len(picky.sent)
     assert ask(picky.model, question).calls == 1
@@ -340,7 +323,7 @@ def test_a_body_shorter_than_promised_is_unavailable_after_what_came(listen, que
 
 
 def test_a_connection_that_breaks_after_the_last_word_harms_nobody(listen, question, wire) -> None:
-    body = sse(chunk("Jaco is fit."), chunk(finish="stop"), done=False)
+    body = sse(chunk("Jaco is fit."), chunk(None, finish="stop"), done=False)
     server = wire(lambda self, connection: connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + body))
     assert listen(OpenAIModel("m", base_url=server.url()), question)[1].text == "Jaco is fit."
 
@@ -348,7 +331,9 @@ def test_a_connection_that_breaks_after_the_last_word_harms_nobody(listen, quest
 def test_the_reply_is_there_before_what_it_cost(question, wire) -> None:
     def talk(self: Any, connection: socket.socket) -> None:
         connection.sendall(
-            HEAD + b"content-length: 5000\r\n\r\n" + sse(chunk("Jaco is fit."), chunk(finish="length"), done=False)
+            HEAD
+            + b"content-length: 5000\r\n\r\n"
+            + sse(chunk("Jaco is fit."), chunk(None, finish="length"), done=False)
         )
         self.ended.wait()
 
@@ -450,7 +435,7 @@ def test_the_deadline_is_looked_at_between_the_events_of_one_piece() -> None:
 
 def test_an_answer_that_had_ended_at_the_deadline_is_whole(listen, question, wire) -> None:
     def talk(self: Any, connection: socket.socket) -> None:
-        ended = sse(chunk("Jaco is fit."), chunk(finish="stop"), done=False)
+        ended = sse(chunk("Jaco is fit."), chunk(None, finish="stop"), done=False)
         connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n" + ended)
         while not self.ended.wait(0.02):
             connection.sendall(b": keep alive\n\n")
@@ -472,7 +457,7 @@ def test_what_follows_an_answer_does_not_put_it_together_again() -> None:
     reader = StreamReader()
     for piece in [chunk("a" * 100)] * 10_000 + [chunk(" ")]:
         list(reader.feed(piece))
-    assert [type(it) for it in reader.feed(chunk(finish="stop"))] == [Reply]
+    assert [type(it) for it in reader.feed(chunk(None, finish="stop"))] == [Reply]
     reader._texts = None  # type: ignore[assignment]
     assert not list(reader.feed({"choices": []}))
 
@@ -505,9 +490,9 @@ def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:
     asyncio.run(awaited())
 
 
-def test_no_time_left_sends_nothing(listen, question, httpserver: HTTPServer) -> None:
-    assert failure(listen, serve(httpserver, sse(*WHOLE)), question, -1.0).reason == "timeout"
-    assert httpserver.log == []
+def test_no_time_left_sends_nothing(listen, question, model_server: ModelServer) -> None:
+    assert failure(listen, serve(model_server, sse(*WHOLE)), question, -1.0).reason == "timeout"
+    assert model_server.bodies == []
 
 
 class Traced:
@@ -529,14 +514,14 @@ class AsyncTraced(Traced):
 
 
 @pytest.mark.parametrize("body", [sse(*WHOLE), json.dumps(COMPLETION).encode()], ids=["stream", "whole"])
-def test_a_wrapped_client_is_asked_through_its_wrapper(listen, question, httpserver: HTTPServer, body: bytes) -> None:
+def test_a_wrapped_client_is_asked_through_its_wrapper(
+    listen, question, model_server: ModelServer, body: bytes
+) -> None:
     is_stream = body.startswith(b"data")
-    httpserver.expect_request(PATH).respond_with_data(
-        body, content_type="text/event-stream" if is_stream else "application/json"
-    )
+    model_server.reply = Response(body, content_type="text/event-stream" if is_stream else "application/json")
     options: Any = {
         "api_key": SECRET,
-        "base_url": httpserver.url_for("/v1"),
+        "base_url": model_server.url,
         "default_headers": {"Connection": "close"},
     }
     clients = openai.OpenAI(**options), openai.AsyncOpenAI(**options)

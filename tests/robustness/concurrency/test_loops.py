@@ -17,6 +17,7 @@ import uvloop
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from tests.support.completions import completion
 from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, SUBS, config, found, scripted
 from tests.support.model_server import ModelServer
 
@@ -52,8 +53,7 @@ class KeptAlive(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        message = {"role": "assistant", "content": json.dumps({"rewrite": REWRITE})}
-        body = json.dumps({"id": "c", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]}).encode()
+        body = json.dumps(completion(json.dumps({"rewrite": REWRITE}))).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.robustness.faults.world import NAMESPACE, REPLIES, SUBS, TEXTS, rows, seconds
+from tests.support import completions
 
 SLOW_SECONDS: Final = 0.4
 TRICKLE_SECONDS: Final = 0.02
@@ -33,12 +34,9 @@ PIECE: Final = 1 << 16
 
 
 def completion(content: str | None, *, finish: str = "stop", refusal: str | None = None, reasoned: int = 0) -> bytes:
-    message = {"role": "assistant", "content": content, "refusal": refusal}
     usage: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 20 + reasoned, "total_tokens": 120 + reasoned}
     usage["completion_tokens_details"] = {"reasoning_tokens": reasoned}
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    body = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
-    return json.dumps(body).encode()
+    return json.dumps(completions.completion(content, finish=finish, usage=usage, refusal=refusal)).encode()
 
 
 def reply(request: bytes) -> str:
@@ -109,9 +107,8 @@ class Connection:
 
     async def _complete(self, fault: str, request: bytes) -> bool:
         if fault in STATUS:
-            error = {"error": {"message": "no luck", "type": "error", "code": None}}
             fields = ("retry-after: 20",) if fault == "429-retry-after" else ()
-            return await self._send(json.dumps(error).encode(), STATUS[fault], *fields)
+            return await self._send(json.dumps(completions.error()).encode(), STATUS[fault], *fields)
         if fault == "slow":
             await asyncio.sleep(SLOW_SECONDS)
         if fault in ("hang", "trickle", "trickled-500", "reset"):

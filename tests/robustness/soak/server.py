@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from tests.robustness.soak.texts import is_lucky, passages, sentence, token_in
+from tests.support.completions import completion
 
 # Shares of all calls of the model.
 FAULTS: Final[Mapping[str, float]] = {
@@ -80,7 +81,7 @@ class Service:
         if fault == "reset":
             writer.transport.abort()
             return False
-        body = rng.choice(_GARBAGE) if fault == "garbage" else json.dumps(_completion(schema["schema"], token))
+        body = rng.choice(_GARBAGE) if fault == "garbage" else _reply(schema["schema"], token)
         if fault == "cut":
             _write(writer, 200, body, cut=len(body) // 2)
             return False
@@ -88,7 +89,11 @@ class Service:
         return True
 
 
-def _completion(schema: Mapping[str, Any], token: str) -> dict[str, Any]:
+def _reply(schema: Mapping[str, Any], token: str) -> str:
+    return json.dumps(completion(json.dumps(_fields(schema, token))))
+
+
+def _fields(schema: Mapping[str, Any], token: str) -> dict[str, Any]:
     said: dict[str, Any] = {}
     number = 0
     for name, field in schema["properties"].items():
@@ -96,15 +101,7 @@ def _completion(schema: Mapping[str, Any], token: str) -> dict[str, Any]:
         texts = [sentence(number + offset, token) for offset in range(count)]
         number += count
         said[name] = texts if field["type"] == "array" else texts[0]
-    message = {"role": "assistant", "content": json.dumps(said)}
-    return {
-        "id": "c",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "soak",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150},
-    }
+    return said
 
 
 async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[tuple[str, dict[str, str], bytes]]:

@@ -13,6 +13,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers.llms.openai.replies import MOST_BYTES, Collector, read_reply
 from qtmiddleware.types import Deadline
+from tests.support.completions import completion
 
 KEYS = [
     *("choices", "message", "content", "refusal", "finish_reason", "usage", "prompt_tokens", "completion_tokens"),
@@ -62,15 +63,8 @@ def test_a_text_comes_through_as_it_was_sent(text: str) -> None:
 
 
 def test_the_client_s_own_object_is_read_like_its_bytes() -> None:
-    body = {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
-        "choices": [{"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": "{"}}],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
-    }
-    expected = Reply("{", 3, 2, truncated=True)
+    body = completion("{", finish="length")
+    expected = Reply("{", 100, 20, truncated=True)
     assert read_reply(ChatCompletion.model_validate(body)) == expected
     assert read_reply(json.dumps(body).encode()) == expected
     assert read_reply(SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content="x"))])).text == "x"

@@ -17,6 +17,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.providers.llms.callable import read_returned
 from qtmiddleware.providers.llms.openai.prices import Prices
+from tests.support import completions
 
 PROMPT = Prompt("rewrite", "1", "s", "u", (ReplyField("rewrite", "line", "the question"),), "q")
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
@@ -24,9 +25,7 @@ USED = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
 
 
 def completion(**more: Any) -> dict[str, Any]:
-    message = {"role": "assistant", "content": "said", **more}
-    choice = {"index": 0, "finish_reason": "stop", "message": message}
-    return {"id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4o-mini", "choices": [choice]}
+    return completions.completion(more.pop("content", "said"), usage=None, model="gpt-4o-mini", **more)
 
 
 def response(**more: Any) -> Response:
