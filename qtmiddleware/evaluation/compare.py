@@ -220,7 +220,7 @@ def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], q
         [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
     )
     for number, one in enumerate(questions, 1):
-        if not (isinstance(one, Question) and isinstance(one.id, str) and isinstance(one.text, str)):
+        if not (isinstance(one, Question) and all(isinstance(it, str) for it in (one.id, one.text))):
             raise ConfigError(f"query {number} is no Question, or no text under an id that is text", path="queries")
     known = {question.id for question in questions}
     if len(known) < len(questions):

@@ -18,7 +18,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load
-from qtmiddleware.protocols import LanguageModel, Prompt, StreamingModel
+from qtmiddleware.protocols import Prompt, StreamingModel
 from qtmiddleware.rag.answering.prompts import (
     ANSWER,
     SUB_ANSWER,

@@ -23,7 +23,7 @@ from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.embedders import openai as openai_module
-from tests.support.embeddings_server import EmbeddingsServer, as_json
+from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.model_server import as_json, failure
 
 SECRET = "sk-verysecret0123456789"
