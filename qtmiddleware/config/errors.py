@@ -11,6 +11,9 @@ from typing import Any, Final
 from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, camel, dotted
 from qtmiddleware.errors import ConfigError
 
+REPEATED: Final = object()
+"""Stands in a read file where one object held the same key more than once."""
+
 RESERVED: Final = ("QTM_CONFIG", "QTM_MODEL_DIR")
 """Variables with the settings' prefix that are no settings."""
 
@@ -50,9 +53,11 @@ _KEYS_ADVICE: Final = "keys come from the environment alone (OPENAI_API_KEY, PIN
 
 def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     """The error for a *value* that may not stand at *path*; it keeps the value unless that is or may hold a secret."""
-    line = f"{path} is {display(value)} ({source}); allowed: {allowed}"
-    is_shown = isinstance(value, int | float) or (isinstance(value, str) and not _is_secret(value))
-    kept = value if is_shown else None
+    if value is REPEATED:
+        line = f"{path} stands more than once in the same object ({source}); allowed: once"
+    else:
+        line = f"{path} is {display(value)} ({source}); allowed: {allowed}"
+    kept = value if isinstance(value, str | int | float) and not _is_secret(str(value)) else None
     return ConfigError(line, path=path, value=kept, allowed=allowed, source=source)
 
 

@@ -8,12 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from qtmiddleware.config.errors import OF_KUBERNETES, RESERVED, raise_all, unknown_variable
+from qtmiddleware.config.errors import OF_KUBERNETES, REPEATED, RESERVED, raise_all, unknown_variable
 from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys
 from qtmiddleware.errors import ConfigError
 
 Layer = tuple[str, Mapping[Any, Any]]
 """The source of values, in words, and the values as they were written."""
+
+MOST_BYTES: Final = 10_000_000
+"""A larger file is no config."""
 
 _SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 
@@ -53,10 +56,7 @@ def _parse(key: Key, text: str) -> Any:
         case "list" if not text.lstrip().startswith("["):
             return [word for part in text.split(",") if (word := part.strip())]
         case _:
-            try:
-                return json.loads(text)
-            except (ValueError, RecursionError):
-                return text
+            return _from_json(text)
 
 
 def _nest(key: Key, value: Any) -> dict[str, Any]:
@@ -67,31 +67,48 @@ def _nest(key: Key, value: Any) -> dict[str, Any]:
     return holder
 
 
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError):
+        return text
+
+
 def _read_text(name: str, source: str) -> str:
     if name.lstrip().startswith("{"):
         raise _file_error("config", "is the text of a config, not a path; parse it first and give the mapping")
     from pathlib import Path
 
     try:
-        return Path(os.path.expanduser(name)).read_text("utf-8-sig")  # noqa: PTH111 - pathlib's own fails without a home
+        with Path(os.path.expanduser(name)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
+            # A device may have no end.
+            content = file.read(MOST_BYTES + 1)
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise _file_error(source, f"does not exist (looked from {Path.cwd()})") from None
+    except IsADirectoryError:
+        raise _file_error(source, "is a folder; name the file in it") from None
     except UnicodeDecodeError as error:
         raise _file_error(source, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _file_error(source, f"cannot be read: {reason}") from None
+    if len(content) > MOST_BYTES:
+        raise _file_error(source, f"is larger than {MOST_BYTES:,} bytes, so it is no config; name another file")
+    return text
 
 
 def _parse_json(text: str, source: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise _file_error(source, f"is not JSON: {error.msg} at {where}") from None
-    except (RecursionError, ValueError):
-        # Python refuses to read a number of thousands of digits.
-        raise _file_error(source, "is nested too deeply, or holds a number that is too long") from None
+    except RecursionError:
+        raise _file_error(source, "is nested too deeply") from None
+    except ValueError:
+        # The one other ValueError is Python's refusal to read a number of thousands of digits.
+        raise _file_error(source, "holds a number that is too long") from None
 
 
 def _parse_toml(text: str, source: str) -> Any:
@@ -101,6 +118,14 @@ def _parse_toml(text: str, source: str) -> Any:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise _file_error(source, f"is not TOML: {error}") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, in which a key that stood twice holds a mark: JSON itself would silently keep the last."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        found[key] = REPEATED if key in found else value
+    return found
 
 
 def _file_error(source: str, what: str) -> ConfigError:

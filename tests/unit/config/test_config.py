@@ -654,6 +654,7 @@ BAD_ENVIRONMENT = [
     ("QTM_FUSION_WEIGHTS_HYDE", "NaN", "not a finite number"),
     ("QTM_CACHE_ENABLED", "maybe", "true or false"),
     ("QTM_LLM_PROMPTS", "rewrite", "an object of texts"),
+    ("QTM_LLM_PROMPTS", '{"rewrite": "A", "rewrite": "B"}', "stands more than once"),
     ("QTM_TOPK", "8", "did you mean QTM_TOP_K?"),
     ("QTM_MIN_SUCCESSES", "8", "did you mean QTM_FUSION_MIN_SUCCESSES?"),
     ("QTM_FUSION", "max", "did you mean QTM_FUSION_METHOD?"),
@@ -713,6 +714,9 @@ BAD_FILES: list[tuple[str | bytes, str, str]] = [
     ('{"topK": 4} {}', "x.json", "Extra data at line 1, column 13"),
     ("[1]", "x.json", "holds no JSON object"),
     ("null", "x.json", "holds no JSON object"),
+    ('{"topK": 4, "topK": 5}', "x.json", "topK stands more than once"),
+    ('{"fusion": {"rrfK": 4, "rrfK": 4}}', "x.json", "fusion.rrfK stands more than once"),
+    ('{"fusion": {}, "fusion": {}}', "x.json", "fusion stands more than once"),
     ('{"topK": NaN}', "x.json", "not a finite number"),
     ('{"topK": 1' + "0" * 5000 + "}", "x.json", "a number that is too long"),
     ("[" * 100_000, "x.json", "nested too deeply"),
@@ -740,8 +744,8 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_config(tmp_path: Path) -> None:
-    assert "cannot be read" in str(refused(tmp_path))
-    assert "cannot be read" in str(refused(""))
+    assert "is a folder" in str(refused(tmp_path))
+    assert "is a folder" in str(refused(""))
 
 
 def test_a_name_that_can_be_no_file_is_refused() -> None:
