@@ -464,13 +464,13 @@ def test_a_server_of_one_s_own_needs_no_key(ask, prompt, monkeypatch: pytest.Mon
     model = OpenAIModel("m")
     ask(model, prompt)
     assert httpserver.log[0][0].headers["Authorization"] == "Bearer none"
-    assert repr(model) == "OpenAIModel('m', host='localhost')"
+    assert repr(model) == "OpenAIModel('m', host='127.0.0.1')"
 
 
 def test_a_key_of_other_letters_is_told_as_such(ask, prompt, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-schlüssel")
     monkeypatch.setenv("OPENAI_BASE_URL", url)
-    with pytest.raises(ModelError, match=r"the key for m at localhost .* check OPENAI_API_KEY") as caught:
+    with pytest.raises(ModelError, match=r"the key for m at 127\.0\.0\.1 .* check OPENAI_API_KEY") as caught:
         ask(OpenAIModel("m"), prompt)
     assert caught.value.reason == "unauthorized"
     assert "schl" not in str(caught.value)
