@@ -1,9 +1,8 @@
 """What there is to choose from, as data: the texts a model may be asked for, the transforms, the fusion methods.
 
-Settings, schema, documentation, command line, weights, labels, guard and cache are derived from these rows; nothing
-lists them again. A new transform is a row of `TRANSFORMS` and a prompt file of its name in `transforms/prompts/`, and a
-text of its own one more field of `Transformation`. A new fusion method is a row of `FUSION_METHODS` and a function of
-its name in `fusion`.
+Settings, schema, documentation, command line, weights, labels, guard and cache are derived from these rows. A new
+transform is a row of `TRANSFORMS` and a prompt file of its name in `transforms/prompts/`, and a text of its own one
+more field of `Transformation`. A new fusion method is a row of `FUSION_METHODS` and a function of its name in `fusion`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,15 @@ FieldShape = Literal["line", "passage", "list"]
 """What one field of a model's reply holds: one line, one longer passage, or a list of lines."""
 
 Guard = Literal["each", "together", "language", "terms"]
-"""What a text must keep of the question: every name, number, quote and negation, in each text or in all together; or
-only its language (key terms: their script, all together)."""
+"""What a text must keep of the question, and what it may be:
+
+- ``each``: every name, number, quote and negation, in each text;
+- ``together``: the same in all texts together. They are the parts of the question: a reply may have none, and each must
+  make sense alone;
+- ``language``: its language alone;
+- ``terms``: its script, all together. They are key terms: at most 100 characters each, may be given with commas between
+  them, and may be words of the question.
+"""
 
 _ROW: Final = "row"
 Row = TypeVar("Row", "TransformRow", "FusionMethod", "StoreRow")
@@ -31,7 +37,7 @@ class TextField:
 
     *variant* is the kind of `Variant` it is searched as (``""``: not searched) and *weight* its default weight in the
     fusion, described by *meaning*. With *is_evidence* its words count as keyword evidence. *label* is what people read.
-    *spelled* is a pattern for the keys and labels under which models give it, in lower case without marks.
+    *aliases* is a pattern for other keys and labels under which models give it, in lower case without marks.
     """
 
     name: str
@@ -42,7 +48,7 @@ class TextField:
     meaning: str = ""
     is_evidence: bool = False
     guard: Guard = "language"
-    spelled: str = ""
+    aliases: str = ""
 
 
 def _text(default: str | tuple[str, ...] | None, **row: Any) -> Any:
@@ -65,7 +71,7 @@ class Transformation:
         weight=1.0,
         meaning="The question made independent of the conversation.",
         guard="each",
-        spelled="standalone|contextuali[sz]|selfcontained|resolvedq|condensedq|decontextuali[sz]",
+        aliases="standalone|contextuali[sz]|selfcontained|resolvedq|condensedq|decontextuali[sz]",
     )
     rewrite: str | None = _text(
         None,
@@ -76,7 +82,7 @@ class Transformation:
         meaning="The rewritten question.",
         is_evidence=True,
         guard="each",
-        spelled=(
+        aliases=(
             "rewrit|reformul|rephras|reword|improved|refined|optimi[sz]ed|enhanced|expanded|revised|clarified|paraphrased"
             "|改写|重写|改寫|重寫|書き換え|reecrit|umformul|reescrit|riscritt"
         ),
@@ -89,7 +95,7 @@ class Transformation:
         weight=0.8,
         meaning="The hypothetical passage.",
         is_evidence=True,
-        spelled="hyde|hypothetical|passage|document",
+        aliases="hyde|hypothetical|passage|document",
     )
     sub_queries: tuple[str, ...] = _text(
         (),
@@ -100,7 +106,7 @@ class Transformation:
         meaning="All sub-queries together.",
         is_evidence=True,
         guard="together",
-        spelled="subq|decompos|subtopic|subproblem",
+        aliases="subq|decompos|subtopic|subproblem",
     )
     paraphrases: tuple[str, ...] = _text(
         (),
@@ -111,7 +117,7 @@ class Transformation:
         meaning="All paraphrases together.",
         is_evidence=True,
         guard="each",
-        spelled="paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective",
+        aliases="paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective",
     )
     step_back: str | None = _text(
         None,
@@ -120,14 +126,14 @@ class Transformation:
         variant="step_back",
         weight=0.25,
         meaning="The broader question.",
-        spelled="stepback|broader|general|abstract|zoomout|higherlevel|backgroundq",
+        aliases="stepback|broader|general|abstract|zoomout|higherlevel|backgroundq",
     )
     keywords: tuple[str, ...] = _text(
         (),
         shape="list",
         label="keyword",
         guard="terms",
-        spelled="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
+        aliases="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
     )
     notes: tuple[tuple[str, str], ...] = ()
 

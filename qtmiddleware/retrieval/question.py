@@ -117,7 +117,8 @@ class Question:
         if kept.is_empty:
             # The model did answer, and nothing of it may be searched.
             other_script = any(what == "language_mismatch" for _, what in kept.notes)
-            self.degradations.append(Degradation("transform", "language_mismatch" if other_script else "dropped"))
+            why = "; ".join(f"{field} {what}" for field, what in kept.notes if what.startswith("dropped"))
+            self.degradations.append(Degradation("transform", "language_mismatch" if other_script else "dropped", why))
         return kept
 
 

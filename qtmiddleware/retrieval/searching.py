@@ -20,7 +20,7 @@ def build_variants(
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Returns the variants to search beside *original*, and a note on each that says the same as another.
 
-    Sub-queries share one weight, and so do paraphrases. One that says the same as the original is searched where the
+    All texts of one kind share its weight. One that says the same as the original is searched where the
     original takes no part in the fusion.
     """
     if transformation is NOTHING:

@@ -113,13 +113,23 @@ class _Guard:
         return terms
 
     def _describe(self, lost: Spans) -> str:
-        """Which spans were lost, by kind and place in the query: ``number 12:16``; never their text."""
-        shown = [f"{kind} {(at := self.query.find(span))}:{at + len(span)}" for kind, span in lost[:MAX_REPAIRS]]
+        """Which spans were lost, by kind and place in the query: ``number 12:16``; never their text.
+
+        In a conversation the query is the question's standalone form, but for what becomes of that form itself.
+        """
+        places = [(kind, _find_place(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]]
+        shown = [f"{kind} {at}:{at + length}" for kind, at, length in places]
         return ", ".join(shown) + (f" and {len(lost) - MAX_REPAIRS} more" if len(lost) > MAX_REPAIRS else "")
 
     def _is_too_much(self, lost: Spans) -> bool:
         spans = [kind for kind, _ in self.must_keep if kind != "negation"]
         return len(lost) > MAX_REPAIRS or (len(lost) > 1 and 2 * len(lost) > len(spans))
+
+
+def _find_place(span: str, query: str) -> int:
+    """Where *span* begins in *query*; inside a longer word only where it stands nowhere by itself."""
+    match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", query)
+    return match.start() if match else query.find(span)
 
 
 def _append_spans(text: str, lost: Spans) -> str:

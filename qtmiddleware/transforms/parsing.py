@@ -18,9 +18,10 @@ from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal
 from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut, JsonValue, Members, find_json, read_json_string
 from qtmiddleware.transforms.plain_text import ASIDE, GENERIC, find_field, read_plain_text, split_items, strip_marks
-from qtmiddleware.transforms.rules import (
+from qtmiddleware.transforms.reply_rules import (
     MAX_CHARS,
     SAME,
+    SAME_AS_QUERY,
     SENTENCE_END,
     holds_parts,
     holds_terms,
@@ -83,11 +84,11 @@ class FieldTexts:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What one field is given: *texts* to search for, *notes* on the others and the *reasons* that rejected them."""
+    """What one field is given: *texts* to search for, *notes* on the others and the *rules* that rejected them."""
 
     texts: tuple[str, ...]
     notes: tuple[str, ...]
-    reasons: frozenset[str]
+    rules: frozenset[str]
 
 
 def parse(prompt: Prompt, reply: Reply) -> Transformation:
@@ -294,12 +295,12 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
     most = field.max_items if field.shape == "list" else 1
     chosen: dict[str, str] = {}
     notes: list[str] = []
-    reasons: set[str] = set()
+    rules: set[str] = set()
     for text in _split_texts(field, texts, prompt)[:MOST_TEXTS]:
         verdict = judge(text, field, prompt)
         notes.append(verdict.note)
         if verdict.text is None:
-            reasons.add(verdict.reason)
+            rules.add(verdict.rule)
             continue
         key = normalise(verdict.text)
         if key in chosen:
@@ -310,8 +311,8 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
             notes.append("dropped: more than asked for")
             break
     if holds_parts(field) and list(chosen) == [normalise(prompt.query)]:
-        return _Choice((), tuple(filter(None, dict.fromkeys([*notes, SAME]))), frozenset(reasons | {"same"}))
-    return _Choice(tuple(chosen.values()), tuple(filter(None, dict.fromkeys(notes))), frozenset(reasons))
+        return _Choice((), tuple(filter(None, dict.fromkeys([*notes, SAME]))), frozenset(rules | {SAME_AS_QUERY}))
+    return _Choice(tuple(chosen.values()), tuple(filter(None, dict.fromkeys(notes))), frozenset(rules))
 
 
 def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> list[str]:
@@ -339,8 +340,8 @@ def _explain_nothing(
     prompt: Prompt, found: FieldTexts, choices: Iterable[_Choice], notes: Sequence[tuple[str, str]]
 ) -> str:
     """Why nothing may be searched for; ``""`` where that is the right answer: nothing to split, resolve or improve."""
-    reasons = frozenset[str]().union(*(choice.reasons for choice in choices))
-    if found.is_refusal or "refusal" in reasons:
+    rules = frozenset[str]().union(*(choice.rules for choice in choices))
+    if found.is_refusal or "refusal" in rules:
         return "refused"
     if found.is_cut:
         return "truncated"
@@ -348,4 +349,4 @@ def _explain_nothing(
     is_none_needed = all(map(holds_parts, asked)) and any((it.name, "none needed") in notes for it in asked)
     if is_none_needed or {note for _, note in notes} == {SAME}:
         return ""
-    return "empty" if found.is_empty or not reasons.isdisjoint({"nothing", "same"}) else "unparsable"
+    return "empty" if found.is_empty or not rules.isdisjoint({"no query", SAME_AS_QUERY}) else "unparsable"

@@ -11,7 +11,11 @@ from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.chatter import is_noise, is_refusal, strip_lead_in
 
 # Searched in the key without case, spaces and marks, in this order.
-_NAMES: Final = {name: re.compile(row.spelled) for name, row in TEXT_FIELDS.items()}
+_NAMES: Final = {
+    name: re.compile("|".join(filter(None, [f"^{name.replace('_', '')}$", row.aliases])))
+    for name, row in TEXT_FIELDS.items()
+}
+_NAME_WORDS: Final = {word for name, row in TEXT_FIELDS.items() for word in [*name.split("_"), *row.label.split()]}
 _GENERIC: Final = re.compile(
     "^(the|my|your|final|new|search|output|result|response|answer|text|content|value|query|queries|question|item|list|"
     "data|json|string|sentence|line|prompt|statement|suggestion|option|s|q)+$"
@@ -214,4 +218,4 @@ def is_label(text: str) -> bool:
     if _OTHER_LABEL.search(plain) and len(plain) <= 30:
         return True
     parts = [part for word in plain.split() for part in word.strip("*#()-,'\"").split("/") if part]
-    return bool(parts) and all(_ONLY_LABEL_WORDS.fullmatch(part) for part in parts)
+    return bool(parts) and all(part in _NAME_WORDS or _ONLY_LABEL_WORDS.fullmatch(part) for part in parts)

@@ -50,7 +50,7 @@ NEW_TEXT = """\
         meaning="The question in the words of the trade.",
         is_evidence=True,
         guard="each",
-        spelled="tradename",
+        aliases="tradename",
     )
 """
 NEW_TRANSFORM = """\

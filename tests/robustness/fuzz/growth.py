@@ -85,7 +85,7 @@ def _used(it: Used) -> Timed:
 # Patterns that are given the end or the beginning of a text alone, with how many characters that is.
 _GIVEN: Final = {
     "evaluation.testsets.passages._ENTRY": 20,
-    "transforms.rules._ASIDE": 200,
+    "transforms.reply_rules._ASIDE": 200,
     "transforms.plain_text._GENERIC": 80,
     "rag.answering.citing._INDEXED": 200,
     "transforms.chatter._opening_pattern": 300,

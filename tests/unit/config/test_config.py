@@ -68,9 +68,7 @@ def refused(values: Any, **environ: str) -> ConfigError:
 
 # What is refused, and in which words
 
-NO_WEIGHTS = dict.fromkeys(
-    ("original", "originalInConversation", "standalone", "rewrite", "hyde", "subQueries", "paraphrases", "stepBack"), 0
-)
+NO_WEIGHTS = {key.name.rpartition(".")[2]: 0 for key in all_keys() if key.name.startswith("fusion.weights.")}
 BAD: list[tuple[Any, str, str]] = [
     ({"topK": 0}, "topK", "topK is 0 (decorator); allowed: a whole number from 1 to 10000"),
     ({"top_k": 0}, "topK", "topK is 0"),

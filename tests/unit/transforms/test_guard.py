@@ -308,6 +308,12 @@ def test_notes_hold_no_text() -> None:
     assert found.notes == (("hyde", "missing"), ("rewrite", "repaired: identifier 6:10"))
 
 
+def test_the_place_of_a_lost_span_is_its_own_and_not_inside_a_longer_word() -> None:
+    query = "Is plan E120 cheaper than plan 12?"
+    found = guarded(query, [("identifier", "E120"), ("number", "12")], rewrite="Is plan E120 cheap?")
+    assert found.notes == (("rewrite", "repaired: number 31:33"),)
+
+
 def recorded() -> list[tuple[str, tuple[Message, ...], dict[str, object]]]:
     found = []
     for questions, recordings in RECORDED:

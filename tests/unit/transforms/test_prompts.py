@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms import PROMPTS, build_prompts, build_standalone_prompt
 from qtmiddleware.types import Message
 
-MODES = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
+MODES = [name for name, row in TRANSFORMS.items() if row.fields]
 HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Wile E. Coyote did."))
 
 
@@ -196,4 +197,6 @@ def digests() -> dict[str, str]:
 
 
 def test_no_instruction_changes_without_its_version() -> None:
-    assert digests() == GOLDEN
+    assert digests() == GOLDEN, (
+        "a changed instruction takes a higher version; a new one a line in GOLDEN, as shown here"
+    )

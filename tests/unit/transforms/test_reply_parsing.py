@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS, TextField
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms import build_prompts, build_standalone_prompt, merge, parse
-from qtmiddleware.transforms.rules import RULES, Verdict, judge
+from qtmiddleware.transforms.plain_text import find_field, is_label
+from qtmiddleware.transforms.reply_rules import RULES, Verdict, judge
 from qtmiddleware.types import Message, Transformation
 
-MODES = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
+MODES = [name for name, row in TRANSFORMS.items() if row.fields]
 HISTORY = (Message("user", "Who founded Acme?"),)
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 MARKS = [
@@ -88,9 +90,7 @@ def read(one: Prompt, reply: Reply) -> Transformation | str:
 
 
 def texts(found: Transformation) -> dict[str, list[str]]:
-    lists = {name: list(getattr(found, name)) for name in ("sub_queries", "paraphrases", "keywords")}
-    lines = {name: [getattr(found, name)] for name in ("standalone", "rewrite", "step_back", "hyde")}
-    return {name: held for name, held in (lists | lines).items() if held not in ([], [None])}
+    return {name: list(held) for name in TEXT_FIELDS if (held := found.texts(name))}
 
 
 def same(text: str) -> str:
@@ -258,21 +258,21 @@ def test_a_sub_query_that_explains_itself_stays(sub_query: str) -> None:
 
 REJECTED = {
     "refusal": ("rewrite", "I'm sorry, but I can't help with that."),
-    "instructions": ("rewrite", "the query made understandable without the history"),
-    "nothing": ("rewrite", "Here is the rewritten query:"),
-    "same": ("rewrite", "what is Acme"),
-    "long term": ("keywords", "so " * 40),
+    "copy of the instructions": ("rewrite", "the query made understandable without the history"),
+    "no query": ("rewrite", "Here is the rewritten query:"),
+    "same as the query": ("rewrite", "what is Acme"),
+    "too long for a keyword": ("keywords", "so " * 40),
     "no letters": ("rewrite", "42"),
-    "reference": ("decompose", "Where was that person born?"),
+    "unresolved reference": ("decompose", "Where was that person born?"),
     "JSON": ("rewrite", '{"rewrite": "a b'),
 }
 
 
-@pytest.mark.parametrize("reason", REJECTED)
-def test_a_text_is_rejected_with_the_name_of_the_first_rule_that_objects(reason: str) -> None:
-    mode, text = REJECTED[reason]
+@pytest.mark.parametrize("rule", REJECTED)
+def test_a_text_is_rejected_with_the_name_of_the_first_rule_that_objects(rule: str) -> None:
+    mode, text = REJECTED[rule]
     asked = prompt(mode, history=HISTORY)
-    assert judge(text, asked.fields[-1], asked) == Verdict(None, RULES[reason][0], reason)
+    assert judge(text, asked.fields[-1], asked) == Verdict(None, f"dropped: {rule}", rule)
 
 
 def test_each_rule_has_a_text_it_rejects_and_a_name_of_its_own() -> None:
@@ -297,3 +297,12 @@ def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
     ]
     assert merge(parts) == Transformation(rewrite="r", step_back="s", sub_queries=("a?", "b", "c"), notes=(("x", "y"),))
     assert merge([]).is_empty
+
+
+@pytest.mark.parametrize("row", TEXT_FIELDS.values(), ids=lambda row: row.name)
+def test_a_field_is_found_by_its_name_and_label_and_not_by_any_other_word(row: TextField) -> None:
+    field = ReplyField(row.name, row.shape, "", 1, 1)
+    for key in (row.name, row.name.replace("_", ""), row.name.replace("_", " ").title()):
+        assert find_field(key, [field]) == row.name
+    assert find_field("banana", [field]) == ""
+    assert is_label(row.label)

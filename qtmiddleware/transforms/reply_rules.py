@@ -21,8 +21,10 @@ MAX_KEYWORD_CHARS: Final = 100
 """The longest key term."""
 MOST_NOTES: Final = 100
 MAX_NOTE_CHARS: Final = 200
-SAME: Final = "dropped: same as the query"
-"""The note on a field that only repeated the question."""
+SAME_AS_QUERY: Final = "same as the query"
+"""The rule for a text that only repeats the question."""
+SAME: Final = f"dropped: {SAME_AS_QUERY}"
+"""Its note."""
 
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
@@ -78,22 +80,22 @@ class Candidate:
 
 
 class Verdict(NamedTuple):
-    """What becomes of a text: the *text* to search for, or ``None`` with the *reason*, the rule that objects.
+    """What becomes of a text: the *text* to search for, or ``None`` with the *rule* that objects, by its name.
 
-    *note* says why it was dropped or how it was changed.
+    *note* says that it was dropped by which rule, or how it was changed.
     """
 
     text: str | None
     note: str = ""
-    reason: str = ""
+    rule: str = ""
 
 
 def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     """Whether *text*, given for *field* of *prompt*, may be searched for: the first rule that objects rejects it."""
     candidate = Candidate(clean(text), _extract_value(text, field, prompt.query), field, prompt)
-    for reason, (note, objects) in RULES.items():
+    for rule, objects in RULES.items():
         if objects(candidate):
-            return Verdict(None, note, reason)
+            return Verdict(None, f"dropped: {rule}", rule)
     limit = MAX_CHARS[field.shape]
     note = "cut: too long" if len(candidate.value) > limit else ""
     return Verdict(shorten(candidate.value, limit).rstrip(), note)
@@ -167,17 +169,17 @@ def _is_json(it: Candidate) -> bool:
     return not holds_terms(it.field) and bool(JSON_OPENING.match(it.value)) and it.value[:1] != it.query[:1]
 
 
-RULES: Final[Mapping[str, tuple[str, Callable[[Candidate], bool]]]] = {
-    "refusal": ("dropped: refusal", _refuses),
-    "instructions": ("dropped: copy of the instructions", _copies_instructions),
-    "nothing": ("dropped: no query", _says_nothing),
-    "same": (SAME, _repeats_query),
-    "long term": ("dropped: no keyword", _is_long_term),
-    "no letters": ("dropped: no query", _has_no_letters),
-    "reference": ("dropped: unresolved reference", _points_elsewhere),
-    "JSON": ("dropped: no query", _is_json),
+RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
+    "refusal": _refuses,
+    "copy of the instructions": _copies_instructions,
+    "no query": _says_nothing,
+    SAME_AS_QUERY: _repeats_query,
+    "too long for a keyword": _is_long_term,
+    "no letters": _has_no_letters,
+    "unresolved reference": _points_elsewhere,
+    "JSON": _is_json,
 }
-"""What may be wrong with a text, in the order in which it is looked for: the note it leaves and when it objects."""
+"""What may be wrong with a text, in the order it is looked for: the name a note gives it, and when it objects."""
 
 
 def points_elsewhere(sub_query: str, query: str) -> bool:
