@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from retrieval_world import QUERY, REPLIES, scripted, search
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
@@ -21,6 +20,7 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Search
 from qtmiddleware.testing import RecordingObserver, ScriptedModel
 from qtmiddleware.types import Operation
+from tests.support.retrieval_world import QUERY, REPLIES, scripted, search
 
 REWRITE = {"transformationType": "rewrite"}
 
