@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -24,8 +25,11 @@ from tests.support.model_server import ModelServer
 # Its assertions should explain themselves, though it is no module of tests.
 pytest.register_assert_rewrite("tests.support.store_contract")
 
-# `--hypothesis-profile quick`, for the moment between two edits.
+# `--hypothesis-profile quick` is for the moment between two edits; what runs for every change tries more.
 settings.register_profile("quick", max_examples=15)
+settings.register_profile("everyday", max_examples=50)
+if not os.environ.get("CI"):
+    settings.load_profile("everyday")
 
 
 def pytest_collection_finish() -> None:

@@ -19,6 +19,7 @@ from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers.rerankers import cross_encoder
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
+from qtmiddleware.providers.stores import MemoryStore
 from tests.support.tiny_models import bert_folder
 
 QUERY = "does jaco have any health concerns"
@@ -232,3 +233,13 @@ def test_why_a_model_cannot_be_had_is_noted() -> None:
     assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
     ((stage, why),) = found.trace.notes
     assert (stage, "there is no folder /no/such/folder" in why) == ("rerank", True)
+
+
+def test_opening_the_own_store_reads_the_rerankers_model(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore(embedding_model="numbers", dimension=1)
+    config = {"rerank": {"enabled": True, "model": str(tmp_path / "none")}}
+    given: dict[str, Any] = {"store": store, "embedder": lambda texts: [[1.0] for _ in texts]}
+    with qtm.QueryMiddleware(config, **given) as qm:
+        assert caplog.messages == []
+        assert qm.retriever(QUERY) == []
+    assert [line for line in caplog.messages if "nothing will be reranked: there is no folder" in line]

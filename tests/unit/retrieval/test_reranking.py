@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.providers.stores import MemoryStore
 
 QUESTION = "Which lamp is red?"
 PASSAGES = [
@@ -184,13 +183,3 @@ def test_reading_its_model_does_not_count_against_its_timeout() -> None:
     assert retrieved(Unread(by_number), hasty).status == "full"
     late = retrieved(Unread(by_number), {**hasty, "limits": {"deadlineMs": 100}})
     assert [(it.stage, it.reason) for it in late.degradations] == [("rerank", "timeout")]
-
-
-def test_opening_the_own_store_reads_the_rerankers_model(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    store = MemoryStore(embedding_model="numbers", dimension=1)
-    config = {"rerank": {"enabled": True, "model": str(tmp_path / "none")}}
-    given: dict[str, Any] = {"store": store, "embedder": lambda texts: [[1.0] for _ in texts]}
-    with qtm.QueryMiddleware(config, **given) as qm:
-        assert caplog.messages == []
-        assert qm.retriever(QUESTION) == []
-    assert [line for line in caplog.messages if "nothing will be reranked: there is no folder" in line]
