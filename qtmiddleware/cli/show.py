@@ -80,7 +80,7 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
         yield from _explain_search(ranking)
     for variant in found.variants:
         if all(variant.text != ranking.variant.text for ranking in found.rankings):
-            yield f"  {LABELS[variant.kind]}: no part in the fusion: {shorten(variant.text, 100)}"
+            yield f"  {LABELS.get(variant.kind, variant.kind)}: no part in the fusion: {shorten(variant.text, 100)}"
     yield f"Fusion     {settings.fusion.method}: {_list_ids(found.fused)}"
     yield f"Keywords   {_explain_evidence(found, settings)}"
     yield f"Rerank     {_explain_rerank(found, settings)}"
@@ -126,7 +126,7 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
     """What was searched beside the question."""
-    rows = [(LABELS[it.kind], it.text) for it in retrieval.variants if it.kind != "original"]
+    rows = [(LABELS.get(it.kind, it.kind), it.text) for it in retrieval.variants if it.kind != "original"]
     if retrieval.transformation.keywords:
         rows.append(("keywords", ", ".join(retrieval.transformation.keywords)))
     if not rows:
@@ -162,7 +162,7 @@ def _explain_gate(decision: Decision | None) -> str:
 
 def _explain_search(ranking: Ranking) -> Iterator[str]:
     variant = ranking.variant
-    yield f"  {LABELS[variant.kind]}, weight {variant.weight:.2f}: {shorten(variant.text, 160)}"
+    yield f"  {LABELS.get(variant.kind, variant.kind)}, weight {variant.weight:.2f}: {shorten(variant.text, 160)}"
     pairs = zip(ranking.keys[:EXPLAINED], ranking.scores, strict=False)
     listed = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
     yield f"    found {len(ranking.keys)}: {listed or 'nothing'}"

@@ -32,7 +32,7 @@ from qtmiddleware.types import Key, Ranking
 
 @dataclass(slots=True, eq=False)
 class FusedItem:
-    """One passage of several lists, the *item* as the first of them holds it.
+    """One passage of several lists, the *item* as the first of them holds it, or the one whose score it has.
 
     *score* is higher-is-better whatever the backend's direction. *sources* holds, as bits, the positions of the
     rankings that found the passage.

@@ -1,4 +1,7 @@
-"""A circuit breaker: what fails again and again is left alone for a while (Nygard, Release It!, 2007)."""
+"""A circuit breaker: what fails again and again is left alone for a while (Nygard, Release It!, 2007).
+
+Where no call is let through, `GovernedModel` raises `ModelError` with the reason ``circuit_open``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class BreakerState(StrEnum):
 
 
 class _Result(Enum):
-    """How a call ended; ``UNKNOWN`` changes nothing."""
+    """How a call ended; ``UNKNOWN`` counts as neither, and a probe that ends so makes room for the next."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -72,8 +75,9 @@ class Attempt:
 class Breaker:
     """Opens after *failures* calls in a row that failed, for *seconds*; then one call at a time tries.
 
-    If that one succeeds the breaker closes, otherwise it opens for *seconds* again. A call that is still under way when
-    its time is over is late then and there, so one that hangs for ever counts too. With 0 *failures* it never opens.
+    If that one succeeds the breaker closes, if it fails it opens for *seconds* again, and if it was given up the next
+    one tries. A call that is still under way when its time is over is late then and there, so one that hangs for ever
+    counts too. With 0 *failures* it never opens.
     Where it has a *name*, that it opened and that it closed again are logged, a warning each; the tries between are
     not. Thread-safe; a forked process begins with nothing under way.
     """

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.catalogue import FUSION_METHODS
 from qtmiddleware.config.settings import FusionMethod
 from qtmiddleware.retrieval.fusion import (
     MOST_SPREADS,
@@ -23,8 +24,8 @@ from qtmiddleware.retrieval.fusion import (
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
-METHODS: tuple[FusionMethod, ...] = ("anchored", "rrf", "weighted_rrf", "max", "concat")
-MERGING: tuple[FusionMethod, ...] = ("anchored", "rrf", "weighted_rrf", "max")
+METHODS: Any = tuple(FUSION_METHODS)
+MERGING: Any = tuple(name for name, row in FUSION_METHODS.items() if row.merges)
 NAN = float("nan")
 
 

@@ -186,3 +186,21 @@ def test_no_call_can_change_what_protects_all(service: ModelServer) -> None:
     for group in ({"breaker": {"enabled": False}}, {"budget": {"maxTokens": 5}}):
         with pytest.raises(qtm.ConfigError, match="belongs to the whole middleware"):
             wrapped.retrieve(QUERY, config=group)
+
+
+def test_a_caller_who_gives_up_the_probe_after_an_outage_leaves_the_next_one_to_try(service: ModelServer) -> None:
+    async def stopped() -> list[list[tuple[str, str]]]:
+        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+            config = transforming("rewrite", PATIENT, breaker={"failures": 1, "seconds": 0.001})
+            wrapped = qtm.QueryMiddleware(config, client=client).wrap(search)
+            service.reply = failure(503)
+            await wrapped.aretrieve(QUERY)
+            await asyncio.sleep(0.005)
+            service.reply = service.hang
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await wrapped.aretrieve(f"{QUERY} (stopped)")
+            service.reply = GOOD
+            return [reasons(await wrapped.aretrieve(f"{QUERY} ({place})")) for place in range(2)]
+
+    assert asyncio.run(stopped()) == [[], []]
