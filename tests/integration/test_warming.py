@@ -101,14 +101,6 @@ def test_without_a_key_nothing_is_loaded_and_warming_up_raises_nothing() -> None
     assert written == "[] None\n"
 
 
-def test_the_rules_are_warmed_up_too_and_a_reranker_that_cannot_be_had_is_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    qm = qtm.QueryMiddleware({"rerank": {"enabled": True, "model": "./no/such/folder"}})
-    assert qm.warm_up() is None
-    assert "nothing will be reranked" in caplog.text
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("wait", [0.0, 0.1, 0.2, 0.3])
 def test_a_process_forked_while_packages_are_imported_can_ask(address: str, wait: float) -> None:

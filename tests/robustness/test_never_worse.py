@@ -58,6 +58,8 @@ CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "a silent original": transforming("combined", fusion={"weights": {"original": 0.0}}),
 }
 # Where nothing but the rules speaks, the answer that holds the keywords must rise.
+EXAMPLES: Final = settings.default.max_examples // 2  # type: ignore[union-attr]
+"""Of each shape; more between releases than from day to day."""
 RULES: Final = ("rules", "few candidates", "many candidates", "fused scores")
 
 
@@ -110,7 +112,7 @@ def make_function(index: Index, shape: ResultShape, *, takes_top_k: bool, is_asy
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     config=st.sampled_from(sorted(CONFIGS)),
     k=st.one_of(st.integers(1, 12), st.integers(1, 500), st.sampled_from([4, 49, 50, 51, 97, 100])),
@@ -173,7 +175,7 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
         assert got.index(answer) < PLANTED
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     config=st.sampled_from(["rules", "combined", "combined, reranked", "rerank", "fused scores"]),
     k=st.one_of(st.integers(1, 12), st.integers(1, 500)),

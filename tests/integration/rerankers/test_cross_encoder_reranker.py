@@ -243,3 +243,11 @@ def test_opening_the_own_store_reads_the_rerankers_model(tmp_path: Any, caplog: 
         assert caplog.messages == []
         assert qm.retriever(QUERY) == []
     assert [line for line in caplog.messages if "nothing will be reranked: there is no folder" in line]
+
+
+def test_the_rules_are_warmed_up_too_and_a_reranker_that_cannot_be_had_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    qm = qtm.QueryMiddleware({"rerank": {"enabled": True, "model": "./no/such/folder"}})
+    assert qm.warm_up() is None
+    assert "nothing will be reranked" in caplog.text

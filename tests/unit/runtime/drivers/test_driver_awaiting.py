@@ -70,6 +70,13 @@ def long_flow(closed: list[bool]) -> Flow[str]:
         closed.append(True)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_to_collect() -> None:
+    """What earlier tests left would be looked through again at each of the collections below."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.mark.parametrize("turns", range(0, 48, 1))
 async def test_cancelled_at_any_moment_nothing_is_left_running(turns: int) -> None:
     loop, complained = asyncio.get_running_loop(), []
