@@ -69,12 +69,18 @@ def test_without_rules_that_work_either_the_plain_result_comes(
     assert reasons(retrieval) == [("middleware", "failed")]
 
 
+def assert_left_alone_after_timeouts(seen: list[list[tuple[str, str]]]) -> None:
+    # On a busy machine a question may be late before its call has begun, which says nothing about the model.
+    late = seen.index([("transform", "circuit_open")])
+    assert late >= 2
+    assert seen == [[("transform.rewrite", "timeout")]] * late + [[("transform", "circuit_open")]] * (6 - late)
+
+
 def test_a_slow_model_is_left_alone_too(service: ModelServer) -> None:
     service.reply = service.hang
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
     config = transforming("rewrite", HASTY, breaker={"failures": 2})
-    seen = asked(qtm.QueryMiddleware(config, client=client).wrap(search), 4)
-    assert seen == [[("transform.rewrite", "timeout")]] * 2 + [[("transform", "circuit_open")]] * 2
+    assert_left_alone_after_timeouts(asked(qtm.QueryMiddleware(config, client=client).wrap(search), 6))
 
 
 def test_a_model_that_hangs_for_ever_is_left_alone_too() -> None:
@@ -86,10 +92,10 @@ def test_a_model_that_hangs_for_ever_is_left_alone_too() -> None:
 
     config = transforming("rewrite", HASTY, breaker={"failures": 2})
     try:
-        seen = asked(qtm.QueryMiddleware(config, client=hanging).wrap(search), 3)
+        seen = asked(qtm.QueryMiddleware(config, client=hanging).wrap(search), 6)
     finally:
         released.set()
-    assert seen[-1] == [("transform", "circuit_open")]
+    assert_left_alone_after_timeouts(seen)
 
 
 def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ModelServer) -> None:
