@@ -137,11 +137,11 @@ def test_a_bad_config_is_refused_and_changes_nothing(bad: Any) -> None:
         transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"}, name="unpriced")
     )
     wrapped = qm.wrap(search)
-    before = qm.config, qm.model, wrapped.retrieve(QUERY).response, qm.health()
+    before = qm.config, qm.model, wrapped.retrieve(QUERY).response, qm.health().threads.limit
     with pytest.raises(qtm.ConfigError):
         qm.reload(bad)
     assert (qm.config, qm.model) == before[:2]
-    assert (wrapped.retrieve(QUERY).response, qm.health().threads) == (before[2], before[3].threads)
+    assert (wrapped.retrieve(QUERY).response, qm.health().threads.limit) == before[2:]
 
 
 def test_what_changed_is_logged_by_name_alone(caplog: pytest.LogCaptureFixture) -> None:
