@@ -457,7 +457,8 @@ def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -
     assert set(seen) == {"a", "b"}
     assert services.a.bodies
     assert services.b.bodies
-    assert qm.health().threads.in_use == 0
+    while qm.health().threads.in_use:  # a thread is free a moment after its result is there; the time limit ends a leak
+        sleep(0.001)
     # The sync client of the last configuration.
     assert open_clients() - open_before <= 1
     qm.close()
