@@ -23,7 +23,7 @@ from qtmiddleware.preprocessing.lexicon import (
     load,
 )
 from qtmiddleware.preprocessing.spans import Span, find_spans
-from qtmiddleware.preprocessing.stripping import fold_tokens, is_all_caps, strip
+from qtmiddleware.preprocessing.stripping import Stripped, fold_tokens, is_all_caps, strip
 from qtmiddleware.preprocessing.text import dominant_script
 from qtmiddleware.preprocessing.tokeniser import tokenise
 
@@ -59,7 +59,8 @@ def prepare(
 
     *language* is one of `LANGUAGES`, with a region if need be (``pt_BR``), or ``auto``. *keep_words*, words or
     phrases, are never removed; *extra_words* are removed too. A text in a script without a word list, a blank one and
-    one that has nothing but removable words come back unchanged. Preparing keywords again changes nothing.
+    one that has nothing but removable words come back unchanged. Preparing keywords again changes nothing, except where
+    they begin with a name that is also a question word (Can Yaman).
 
     Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word lists that are none.
     """
@@ -68,12 +69,12 @@ def prepare(
     code = _check_language(language)
     result, used = _run_pass(text, code, lists)
     # What the rules leave may itself begin like a question. They run until nothing changes, or not at all: either way
-    # preparing the result again gives the result.
+    # preparing the result again gives the result, unless a name opens it that would be taken for a question word.
     for _ in range(PASSES):
-        before = result
-        result, _used = _run_pass(before, code, lists)
-        if result == before:
-            return Prepared(result, used)
+        before = result.keywords
+        result, _used = (result, used) if result.opens_with_name else _run_pass(before, code, lists)
+        if result.keywords == before:
+            return Prepared(before, used)
     return Prepared(text, used)
 
 
@@ -146,14 +147,15 @@ def _word_lists(keep_words: frozenset[str] = frozenset(), extra_words: frozenset
     )
 
 
-def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[str, str]:
-    """One pass of the rules: its result and the language whose words were removed."""
+def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[Stripped, str]:
+    """One pass of the rules: its result, never empty, and the language whose words were removed."""
     if not (_is_latin(text) or lists.is_extended):
-        return text, ""
+        return Stripped(text, opens_with_name=False), ""
     tokens = tokenise(text)
     keys = fold_tokens(tokens, is_all_caps(tokens, lists.small))
     used = code or lists.guess(text, keys)
-    return strip(text, tokens, keys, lists.lexicons[used]) or text, used
+    result = strip(text, tokens, keys, lists.lexicons[used])
+    return result if result.keywords else Stripped(text, opens_with_name=False), used
 
 
 def _is_latin(text: str) -> bool:

@@ -32,7 +32,8 @@ DEFAULT = "en"
 class Lexicon:
     """The word list of one language, every word folded; README.md in `lexicons` says what each of its parts means.
 
-    *stop* are the words of all its classes, *verbs* its auxiliaries and modals, *kept* the kept phrases.
+    *stop* are the words of all its classes, *verbs* its auxiliaries and modals, *kept* and *removed* the
+    phrases that are, *extra* what a user wants out whatever its capitals.
     """
 
     language: str
@@ -51,6 +52,10 @@ class Lexicon:
     openers: frozenset[str] = frozenset()
     lead_ins: Phrases = field(default_factory=dict)
     kept: Phrases = field(default_factory=dict)
+    removed: Phrases = field(default_factory=dict)
+    greetings: Phrases = field(default_factory=dict)
+    conjunctions: frozenset[str] = frozenset()
+    extra: frozenset[str] = frozenset()
     nouns_are_capitalised: bool = False
     titles: frozenset[str] = frozenset()
     chatter: tuple[str, ...] = ()
@@ -80,7 +85,7 @@ class Markers:
 
 _WORDS = (
     "elisions", "negations", "homographs", "acronyms", "pronouns", "closings", "titles", "talk", "denials",
-    "exclusions",
+    "exclusions", "conjunctions",
 )  # fmt: skip
 """The keys of a file that hold words."""
 _PATTERNS = ("chatter", "fillers", "denial_patterns", "refusals", "preambles", "abbreviations")
@@ -121,6 +126,8 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
         verbs=_fold_words([*classes.get("auxiliaries", ()), *classes.get("modals", ())]),
         lead_ins=compile_phrases(data.get("lead_ins", ())),
         kept=compile_phrases(data.get("kept_phrases", ())),
+        removed=compile_phrases(data.get("removed_phrases", ())),
+        greetings=compile_phrases(data.get("greetings", ())),
         nouns_are_capitalised=data.get("nouns_are_capitalised", False),
         no_answer=data.get("no_answer", ""),
         **words,
@@ -144,11 +151,14 @@ def adjust(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lex
         stop=(lexicon.stop | extra) - singles,
         # A word the user wants out goes even where it would otherwise be guarded as a negation.
         negations=(lexicon.negations | singles) - (extra - singles),
-        # In capitals, such a word is an acronym: IT and US stay where "it" and "us" go.
-        acronyms=lexicon.acronyms | extra,
+        # Nor does a capital make a name or an acronym of it.
+        extra=extra - singles,
         closings=lexicon.closings - singles,
-        lead_ins={first: _drop_words(found, singles) for first, found in lexicon.lead_ins.items()},
         kept=kept,
+        **{
+            name: {first: _drop_words(found, singles) for first, found in getattr(lexicon, name).items()}
+            for name in ("lead_ins", "removed", "greetings")
+        },
     )
 
 

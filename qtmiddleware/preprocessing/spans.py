@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Final, Literal
 
 from qtmiddleware.preprocessing.lexicon import Lexicon
-from qtmiddleware.preprocessing.stripping import is_title
+from qtmiddleware.preprocessing.stripping import is_capitalised, is_title, leads_to_name
 from qtmiddleware.preprocessing.text import fold
 from qtmiddleware.preprocessing.tokeniser import Token
 
@@ -66,7 +66,7 @@ def is_negation(key: str, lexicon: Lexicon) -> bool:
 
 def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterator[Span]:
     """The names among the words of *tokens*: acronyms, and runs of capitalised words inside a sentence."""
-    whole = 1 < len(tokens) <= SHORT and all(_is_capitalised(token) for token in tokens)
+    whole = 1 < len(tokens) <= SHORT and all(is_capitalised(token) for token in tokens)
     for is_name, group in groupby(_number_runs(tokens, lexicon, whole, text), key=lambda pair: pair[0] > 0):
         if not is_name:
             continue
@@ -78,46 +78,23 @@ def _number_runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool, text: s
     """Every token with the number of the run of capitalised words it stands in, 0 for none."""
     number, inside = 0, False
     for at, token in enumerate(tokens):
-        leads = _leads_to_name(tokens, at, lexicon, text)
-        led = at > 0 and _leads_to_name(tokens, at - 1, lexicon, text)
+        leads = leads_to_name(text, tokens, at, lexicon)
+        led = at > 0 and leads_to_name(text, tokens, at - 1, lexicon)
         belongs = leads or led or _may_be_name(token, lexicon, whole)
         number += belongs and not inside
         yield (number if belongs else 0), token
         inside = belongs and (leads or not token.closed)
 
 
-def _leads_to_name(tokens: Sequence[Token], at: int, lexicon: Lexicon, text: str) -> bool:
-    """Whether the token at *at* is a title or an initial with a full stop that a name follows: Dr. May Wong, J. Smith.
-
-    A word that is common too is a name there if it is called one of those that are, or another name follows: the next
-    word may also begin a sentence.
-    """
-    token, rest = tokens[at], tokens[at + 1 : at + 3]
-    is_initial = len(token.text) == 1 and token.text.isupper() and token.text != "I"
-    if text[token.end : token.end + 1] != "." or not (is_initial or fold(token.text) in lexicon.titles):
-        return False
-    if not rest or not _is_capitalised(rest[0]):
-        return False
-    key = fold(rest[0].text)
-    if key not in lexicon.stop or (key in lexicon.homographs and not is_initial):
-        return True
-    return len(rest) > 1 and _is_capitalised(rest[1]) and not rest[0].closed and fold(rest[1].text) not in lexicon.stop
-
-
 def _may_be_name(token: Token, lexicon: Lexicon, whole: bool) -> bool:
     """Whether *token* can be part of a name by its capitals and its place."""
     key = fold(token.text)
-    if is_negation(key, lexicon) or not _is_capitalised(token):
+    if is_negation(key, lexicon) or not is_capitalised(token):
         return False
     if token.kind == "acronym":
         return key not in lexicon.stop or key in lexicon.acronyms
     # The first word has its capital from the sentence, and I and A are no names alone.
     return (whole or not token.opens) and len(key.partition("'")[0]) > 1
-
-
-def _is_capitalised(token: Token) -> bool:
-    """Whether *token* is a word that begins with a capital."""
-    return token.kind in ("word", "acronym") and token.text[0].isupper()
 
 
 def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from typing import NamedTuple
 
 from qtmiddleware.preprocessing.lexicon import Lexicon, match_phrase
 from qtmiddleware.preprocessing.text import compose, fold
@@ -34,39 +35,103 @@ def is_all_caps(tokens: Sequence[Token], small: Container[str]) -> bool:
     return len(capitals) > 1 and any(fold(word) in small for word in capitals)
 
 
-def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> str:
-    """The keywords of *text*, or ``""`` where nothing is left; *keys* are those of `fold_tokens`."""
+class Stripped(NamedTuple):
+    """The *keywords* of a text, ``""`` where nothing is left.
+
+    *opens_with_name* says that they begin with a name that would read as a question word to whoever strips them again.
+    """
+
+    keywords: str
+    opens_with_name: bool
+
+
+def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> Stripped:
+    """Returns the keywords of *text*; *keys* are those of `fold_tokens`."""
     all_caps = any(key and token.kind == "acronym" for token, key in zip(tokens, keys, strict=True))
-    keys = [key or _fold_emphasised(token, lexicon) for token, key in zip(tokens, keys, strict=True)]
-    start = _count_lead_in(keys, lexicon)
+    topics = set() if all_caps else _find_topics(tokens, keys, lexicon)
+    keys = [
+        key or ("" if index in topics else _fold_emphasised(token, lexicon))
+        for index, (token, key) in enumerate(zip(tokens, keys, strict=True))
+    ]
     end = len(keys)
-    while end > start and keys[end - 1] in lexicon.closings:
+    while end and keys[end - 1] in lexicon.closings:
         end -= 1
-    kept = _find_kept(text, tokens, keys, lexicon, all_caps)
-    parts = []
-    for index in range(start, end):
+    names = _find_kept(text, tokens, keys, lexicon, all_caps)
+    removed = _find_removed_phrases(tokens, keys, lexicon, names)
+    parts, first = [], -1
+    for index in range(end):
         token, key = tokens[index], keys[index]
-        if index in kept or not key:
-            parts.append(token.text)
+        if index in removed:
+            continue
+        part = ""
+        if index in names or not key:
+            part = token.text
         elif not _is_removed(key, lexicon):
-            parts.append(_strip_elision(token.text, key, lexicon, all_caps))
-    return " ".join(filter(None, parts))
+            part = _strip_elision(token.text, key, lexicon, all_caps)
+        if part:
+            first = index if first < 0 else first
+            parts.append(part)
+    # Only behind another verb is it certain: "Is Can Yaman ...", but not "What Is ...".
+    is_certain = first > 0 and keys[first - 1] in lexicon.verbs
+    is_name = first in topics or (first in names and _is_removed(keys[first], lexicon))
+    return Stripped(" ".join(parts), is_certain and is_name)
+
+
+def _find_topics(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> set[int]:
+    """Verbs in capitals that a question is about: what does DOES stand for, what do MUST, SHOULD and MAY mean.
+
+    One is that where another verb stands right before it, which otherwise none can follow, or another such word does.
+    """
+    found: set[int] = set()
+    for index in range(1, len(tokens)):
+        if tokens[index].kind == "acronym" and fold(tokens[index].text) in lexicon.verbs:
+            before = index - 1
+            joined = before in found or (index - 2 in found and keys[before] in lexicon.conjunctions)
+            if joined or keys[before] in lexicon.verbs:
+                found.add(index)
+    return found
 
 
 def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
     """A stop word in capitals that is no acronym ("what IS the ..."), as word lists hold it, else ``""``."""
+    key = fold(token.text)
+    if key in lexicon.extra:
+        return key
     if token.kind != "acronym":
         return ""
-    key = fold(token.text)
     return key if _is_removed(key, lexicon) and key not in lexicon.acronyms else ""
 
 
-def _count_lead_in(keys: Sequence[str], lexicon: Lexicon) -> int:
-    """How many tokens at the start are lead-ins, one after the other."""
-    start = 0
-    while start < len(keys) and (length := match_phrase(lexicon.lead_ins, keys, start)):
-        start += length
-    return start
+def _find_removed_phrases(
+    tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, names: Container[int]
+) -> set[int]:
+    """Which tokens go as parts of phrases: how a sentence is opened politely, and what only asks, anywhere."""
+    removed: set[int] = set()
+    index, is_opening = 0, True
+    while index < len(keys):
+        is_opening = is_opening or tokens[index].opens
+        length = match_phrase(lexicon.lead_ins, keys, index) if is_opening else 0
+        if length > 1 and (more := match_phrase(lexicon.removed, keys, index + length - 1)):
+            # A lead-in ends in "how", a phrase goes on from there: find out how much it costs.
+            length += more - 1
+        if is_opening and not length:
+            length = _count_greeting(tokens, keys, index, lexicon)
+        if not length:
+            is_opening = False
+            length = 0 if index in names else match_phrase(lexicon.removed, keys, index)
+        removed.update(range(index, index + length))
+        index += length or 1
+    return removed
+
+
+def _count_greeting(tokens: Sequence[Token], keys: Sequence[str], index: int, lexicon: Lexicon) -> int:
+    """How many tokens from *index* on are a greeting: one before a comma or a question, so that Hello Kitty stays."""
+    length = match_phrase(lexicon.greetings, keys, index)
+    after = index + length
+    if not length or after >= len(keys):
+        return 0
+    is_question = _is_removed(keys[after], lexicon) or match_phrase(lexicon.lead_ins, keys, after)
+    return length if tokens[after - 1].closed or is_question else 0
 
 
 def _is_removed(key: str, lexicon: Lexicon) -> bool:
@@ -100,7 +165,7 @@ def _find_kept(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon:
             kept.add(index)
     words = [(token.text, key) for token, key in zip(tokens, keys, strict=True) if key]
     if not (all_caps or text.islower() or is_title(words, lexicon)):
-        kept.update(_find_names(tokens, keys, lexicon))
+        kept.update(_find_names(text, tokens, keys, lexicon))
         kept.update(_find_first_name(text, tokens, keys, lexicon, kept))
     return kept
 
@@ -118,11 +183,36 @@ def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     return any(word[0].isupper() and key in lexicon.verbs - lexicon.homographs for word, key in words[1:])
 
 
-def _find_names(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> set[int]:
-    """Stop words with a capital inside a sentence, each with the capitalised article right before it: The Who."""
+def leads_to_name(text: str, tokens: Sequence[Token], at: int, lexicon: Lexicon) -> bool:
+    """Whether the token at *at* is a title or an initial with a full stop that a name follows: Dr. May Wong, J. Smith.
+
+    A word that is common too is a name there if it is called one of those that are, or another name follows: the next
+    word may also begin a sentence.
+    """
+    token, rest = tokens[at], tokens[at + 1 : at + 3]
+    is_initial = len(token.text) == 1 and token.text.isupper() and token.text != "I"
+    if text[token.end : token.end + 1] != "." or not (is_initial or fold(token.text) in lexicon.titles):
+        return False
+    if not rest or not is_capitalised(rest[0]):
+        return False
+    key = fold(rest[0].text)
+    if key not in lexicon.stop or (key in lexicon.homographs and not is_initial):
+        return True
+    return len(rest) > 1 and is_capitalised(rest[1]) and not rest[0].closed and fold(rest[1].text) not in lexicon.stop
+
+
+def is_capitalised(token: Token) -> bool:
+    """Whether *token* is a word that begins with a capital."""
+    return token.kind in ("word", "acronym") and token.text[0].isupper()
+
+
+def _find_names(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> set[int]:
+    """Stop words with a capital inside a sentence or behind a title, each with the capitalised article before it."""
     found: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
-        if token.opens or not token.text[0].isupper() or not _is_removed(key, lexicon):
+        if not token.text[0].isupper() or not _is_removed(key, lexicon) or key in lexicon.extra:
+            continue
+        if token.opens and not (index and leads_to_name(text, tokens, index - 1, lexicon)):
             continue
         if key in lexicon.articles:
             # An article opens many a title and says nothing there, but vitamin A and plan A are called by that letter.
@@ -142,7 +232,7 @@ def _find_first_name(
     It is one where no question mark follows, no pronoun comes next and nothing else could be removed: keywords that
     were found before look like that, so they are left alone.
     """
-    if "?" in text or len(keys) < 2 or keys[0] not in lexicon.homographs or keys[1] in lexicon.pronouns:
+    if "?" in text or len(keys) < 2 or keys[0] not in lexicon.homographs - lexicon.extra or keys[1] in lexicon.pronouns:
         return ()
     if not tokens[0].text[0].isupper():
         return ()

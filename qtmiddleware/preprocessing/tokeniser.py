@@ -31,8 +31,12 @@ TRAILING = "?!.,;:…)]}>\"'“”‘’„«»‹›—–―-*~|`=&/\\^\u200b\
 ENDS = frozenset(".?!…:。？！：")
 
 OPERATORS = frozenset(
-    ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++", "?.", "|>", ":=", "+="]
+    ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++", "?.", "|>", ":=", "+=",
+     "&"]
 )  # fmt: skip
+SUM = re.compile(r"[-+*/^=<>≤≥≠×÷±−]")
+"""A sign that stands alone and belongs to a number beside it: 5 + 3, x > 5."""
+AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
 
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
 EMAIL = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)++")
@@ -46,12 +50,16 @@ SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
 """What stands behind a number, with a space between: 100 €, 5 %."""
 # An amount for a time or a piece: €100/month.
 AMOUNT = re.compile(r"(?:[$€£¥₹₩₽¢]\d++(?:[.,]\d++)*+|\d++(?:[.,]\d++)*+[$€£¥₹₩₽¢])/[^\W\d_]++")
-CODE = re.compile(r"[.$#@]?+\w++(?:(?:[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2})\w++)*+(?:\+\+?|#|\(\)|/)?+")
+CODE = re.compile(
+    r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
+)
 CALL = re.compile(r"[\w.:]++(?:\([\w.,=:]*+\)|<[\w.,:*&]*+>)")
 FLAG = re.compile(r"--?[^\W\d_][\w-]*+(?:=\S++)?+")
 PATH = re.compile(r"(?:~|\.{1,2})?+(?:/[\w.@+%-]++)++/?+|(?:[A-Za-z]:)?(?:\\[\w.@+%-]++)++\\?+|(?:\*|\*\*/\*)\.\w++")
 TAG = re.compile(r"</?[A-Za-z][\w-]*+/?>")
 DOTTED = re.compile(r"(?:[^\W\d_]\.){2,}+")
+STARRED = re.compile(r"[A-Z]\*")
+"""A* is an algorithm."""
 PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s|')?+")
 
 SHIFTED = 6
@@ -60,7 +68,7 @@ SHIFTED = 6
 SHORTENED = frozenset(["w/o", "w/out"])
 """Words with a slash inside."""
 
-SIGNS = frozenset("0123456789_.:#@+\\=>()~%?$")
+SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
 """What makes a piece of letters a code; the hyphen, the slash and the ampersand alone do not."""
 
 
@@ -99,6 +107,8 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
             last = tokens.pop()
             end = match.start() + sign.end()
             found = [Token("number", text[last.start : end], last.start, end, last.opens, end < match.end())]
+        elif SUM.fullmatch(chunk) and tokens and _belongs_to_number(text, tokens[-1], match.start(), match.end()):
+            found = [Token("identifier", chunk, match.start(), match.end(), False, False)]
         else:
             found = list(_read_chunk(chunk, match.start(), opens))
             if found and start <= found[0].start - 2:
@@ -114,6 +124,17 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
 def _is_amount(token: Token, place: int) -> bool:
     """Whether *token* is a number that ends one blank before *place*."""
     return token.kind == "number" and token.end + 1 == place
+
+
+def _belongs_to_number(text: str, before: Token, start: int, end: int) -> bool:
+    """Whether the sign ``text[start:end]`` stands between *before* and something else, one of which is a number.
+
+    For a dash both must be.
+    """
+    if before.end + 1 != start or not text[end:].strip():
+        return False
+    sides = before.kind == "number", AMOUNT_AHEAD.match(text, end) is not None
+    return all(sides) if text[start] in "-−" else any(sides)
 
 
 def _add_sign_before(text: str, token: Token, before: Sequence[Token]) -> Token:
@@ -169,6 +190,8 @@ def _count_closing(chunk: str, left: int, right: int) -> int:
         return int("(" in chunk[left:right] and chunk.count("(") >= chunk.count(")"))
     if tail[:1] == ">":
         return int("<" in chunk[left:right])
+    if tail[:1] == "*":
+        return int(STARRED.fullmatch(chunk, left, right + 1) is not None)
     if tail[:1] == ".":
         return int(DOTTED.fullmatch(chunk, left, right + 1) is not None)
     if tail[:1] == "/":
@@ -189,7 +212,7 @@ def find_kind(core: str) -> TokenKind | None:
         return "number"
     if core.casefold() in SHORTENED:
         return "word"
-    if DOTTED.fullmatch(core) or FLAG.fullmatch(core) or CALL.fullmatch(core):
+    if DOTTED.fullmatch(core) or STARRED.fullmatch(core) or FLAG.fullmatch(core) or CALL.fullmatch(core):
         return "identifier"
     if PATH.fullmatch(core) or (CODE.fullmatch(core) and _is_code(core)):
         return "identifier"
