@@ -155,10 +155,9 @@ def adjust(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lex
         extra=extra - singles,
         closings=lexicon.closings - singles,
         kept=kept,
-        **{
-            name: {first: _drop_words(found, singles) for first, found in getattr(lexicon, name).items()}
-            for name in ("lead_ins", "removed", "greetings")
-        },
+        lead_ins=_drop_words(lexicon.lead_ins, singles),
+        removed=_drop_words(lexicon.removed, singles),
+        greetings=_drop_words(lexicon.greetings, singles),
     )
 
 
@@ -201,9 +200,12 @@ def _compile(pattern: str) -> Phrase:
     return cast("Phrase", tuple(places))
 
 
-def _drop_words(phrases: tuple[Phrase, ...], words: set[str]) -> tuple[Phrase, ...]:
+def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
     """*phrases* as they are matched where *words* must stay."""
-    return tuple(tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in phrases)
+    return {
+        first: tuple(tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in found)
+        for first, found in phrases.items()
+    }
 
 
 def match_phrase(phrases: Phrases, keys: Sequence[str], start: int) -> int:
