@@ -52,7 +52,8 @@ def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
         unit = _UNIT.match(text, token.end)
         end = unit.end() if unit else token.end
         return Span("number", text[token.start : end], token.start, end)
-    if token.kind in ("identifier", "url"):
+    # A lone sign may be put into words: Will and Grace, x exceeds 5.
+    if token.kind in ("identifier", "url") and len(token.text) > 1:
         return Span(token.kind, token.text, token.start, token.end)
     return None
 

@@ -118,3 +118,8 @@ def test_the_dominant_script_is_that_of_most_letters(text: str, script: str) -> 
 )
 def test_a_language_is_named_only_where_it_is_clear(text: str, language: str) -> None:
     assert detect_language(text) == language
+
+
+@pytest.mark.parametrize("text", ["Who plays in Will & Grace?", "Does x > 5 hold?"])
+def test_a_lone_sign_may_be_put_into_words(text: str) -> None:
+    assert not [span for span in protected_spans(text) if span.kind == "identifier"]
