@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qtmiddleware.errors import ModelError as ModelError
     from qtmiddleware.errors import QtMiddlewareError as QtMiddlewareError
     from qtmiddleware.errors import ResponseShapeError as ResponseShapeError
+    from qtmiddleware.errors import SetupWarning as SetupWarning
     from qtmiddleware.errors import StoreError as StoreError
     from qtmiddleware.errors import UnreadableDocument as UnreadableDocument
     from qtmiddleware.errors import WrapError as WrapError
@@ -66,6 +67,7 @@ _HOMES = {
         "ModelError",
         "QtMiddlewareError",
         "ResponseShapeError",
+        "SetupWarning",
         "StoreError",
         "UnreadableDocument",
         "WrapError",

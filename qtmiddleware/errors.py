@@ -11,7 +11,8 @@
     ├── StoreError                      the store cannot be opened, read or written
     └── UnreadableDocument              a document cannot be read
 
-An exception of the wrapped function itself is never one of these: it passes through unchanged.
+Beside them `SetupWarning`, which is never raised. An exception of the wrapped function itself is never one of these: it
+passes through unchanged.
 """
 
 from __future__ import annotations
@@ -83,6 +84,14 @@ class ResponseShapeError(QtMiddlewareError, TypeError):
     def __init__(self, message: str, *, shape: str = "") -> None:
         super().__init__(message)
         self.shape = shape
+
+
+class SetupWarning(UserWarning):
+    """A wrapped function is set up so that its results cannot be improved; warned of once a function.
+
+    Says what was understood, what was not and how to mend it. Where a filter turns warnings into errors it is logged
+    alone: it takes no retrieval down.
+    """
 
 
 class MissingExtra(QtMiddlewareError, ImportError):

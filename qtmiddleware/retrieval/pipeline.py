@@ -31,7 +31,13 @@ from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.keyword_evidence import weigh_by_keywords
 from qtmiddleware.retrieval.request import Request, collect_keywords, prepare_query
 from qtmiddleware.retrieval.reranking import rerank
-from qtmiddleware.retrieval.responses import SearchResult, read_response, read_text
+from qtmiddleware.retrieval.responses import (
+    SearchResult,
+    describe_missing_text,
+    holds_text,
+    read_response,
+    read_text,
+)
 from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import build_variants, search_variants
 from qtmiddleware.retrieval.transform_stage import TransformStage
@@ -114,6 +120,7 @@ class _Pipeline:
         candidates, rerank_scores = fusion.fused, list[float | None]()
         if self.request.uses_keyword_evidence:
             candidates = self._weigh_by_keywords(fusion, transformation, others)
+        self._note_texts(fusion, candidates)
         if self.request.uses_reranker:
             candidates, rerank_scores = yield from rerank(
                 candidates, self.request, self.deadline, self.trace, self.degradations
@@ -265,6 +272,18 @@ class _Pipeline:
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
 
+    def _note_texts(self, fusion: Fusion, weighed: Fused) -> None:
+        """Remember whether this function's passages hold texts, without which neither words nor a reranker help."""
+        if self.memory.holds_text or not (self.request.uses_keyword_evidence or self.request.uses_reranker):
+            return
+        items, text_field = [it.item for it in fusion.fused.items], self.settings.keyword_evidence.text_field
+        if weighed is not fusion.fused or any(holds_text(item, text_field) for item in items):
+            self.memory.holds_text = True
+        elif len(items) > 1:
+            self.memory.holds_text = False
+            what, mend = describe_missing_text(items, text_field)
+            self.memory.problem = self.memory.problem or f"{what}, so they cannot be weighed by their words; {mend}"
+
     def _build_retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()
         kinds = [f"{it.stage} {it.reason}" for it in self.degradations]
@@ -297,9 +316,7 @@ class _Pipeline:
 
     def _give_up_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
         """The plain function's own answer, where we cannot read it."""
-        if not self.memory.warned_of_shape:
-            self.memory.warned_of_shape = True
-            logger.warning("nothing was improved: %s", str(error))
+        self.memory.problem = self.memory.problem or f"nothing was improved: {error}"
         if self.request.width is not None:
             self.memory.refuses_widening = True
             if isinstance(response, Coroutine):

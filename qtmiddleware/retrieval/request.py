@@ -25,7 +25,7 @@ _EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.i
 class Memory:
     """What one wrapped function remembers between calls; *cache* and *sampler* are shared by all of a middleware."""
 
-    __slots__ = ("cache", "gate", "lower_is_better", "refuses_widening", "sampler", "warned_of_shape")
+    __slots__ = ("cache", "gate", "holds_text", "lower_is_better", "problem", "refuses_widening", "sampler", "warned")
 
     def __init__(self, cache: TransformationCache, sampler: LogSampler | None = None) -> None:
         self.cache = cache
@@ -34,7 +34,11 @@ class Memory:
         self.refuses_widening = False
         # Whether lower scores are better, as the lists seen so far have shown.
         self.lower_is_better = False
-        self.warned_of_shape = False
+        # Whether a passage was ever seen to hold a text; None before there were any.
+        self.holds_text: bool | None = None
+        # For what reason the results cannot be improved, with how to mend that; and whether it was warned of.
+        self.problem = ""
+        self.warned = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,12 @@ class Request:
 
     @property
     def width(self) -> int | None:
-        """How many passages a search asks for, so that there is something to weigh; ``None`` as the caller asks."""
+        """How many passages a search asks for, so that there is something to weigh; ``None`` as the caller asks.
+
+        A function whose passages never held a text is not asked for more of them, unless variants are fused.
+        """
+        if self.memory.holds_text is False and self.settings.transformation_type == "none":
+            return None
         evidence = self.settings.keyword_evidence.candidates if self.uses_keyword_evidence else 0
         wide = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
         return None if self.top_k is None or self.top_k >= wide or self.memory.refuses_widening else wide

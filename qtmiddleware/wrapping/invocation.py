@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.config import Layers
-from qtmiddleware.errors import WrapError, is_outage
+from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.retrieval.request import Memory
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
 from qtmiddleware.runtime.cache import TransformationCache
@@ -257,7 +260,14 @@ class Invocation:
         return self.runtime.reranker.rerank(step.query, step.texts)
 
     def finish(self, retrieval: Retrieval) -> Retrieval:
-        """Returns *retrieval*, written to the log; that the log cannot be written is part of it then."""
+        """Returns *retrieval*, written to the log; that the log cannot be written is part of it then.
+
+        What keeps this function's results from being improved is warned of, once.
+        """
+        memory = self.runtime.memory
+        if memory.problem and not memory.warned:
+            memory.warned = True
+            _warn_of_setup(f"{self.signature.function_name}(): {memory.problem} (more: .check(question))")
         log = self.runtime.log
         if log is not None:
             degradation = log.append(retrieval)
@@ -271,6 +281,19 @@ class Invocation:
             asked = write(query) if isinstance(query, str) else type(query).__name__
             logger.debug("query %s %r searched %s", retrieval.trace.query_id, asked, texts)
         return retrieval
+
+
+def _warn_of_setup(message: str) -> None:
+    """Log *message* and warn of it at the line that called the wrapped function; raises nothing."""
+    logger.warning("%s", message)
+    frame: FrameType | None = sys._getframe()
+    level = 0
+    # A task is run by asyncio, which somebody called.
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("qtmiddleware", "asyncio"):
+        frame, level = frame.f_back, level + 1
+    # A filter may make an error of it, which would cost the user the result.
+    with suppress(Exception):
+        warnings.warn(message, SetupWarning, stacklevel=level + 1)
 
 
 def _observe_embedding(step: Search) -> Observation:

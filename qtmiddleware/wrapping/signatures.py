@@ -78,6 +78,11 @@ class CallSignature:
         self._locations = self._list_locations()
         self._home = self._find_home()
 
+    @property
+    def function_name(self) -> str:
+        """The function's name, with that of its class."""
+        return self._parameters.function_name.rpartition("<locals>.")[2]
+
     def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns the query as it was passed, unchecked; raises `WrapError` where the call holds none."""
         place, value = self._find(args, kwargs)

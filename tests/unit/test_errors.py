@@ -24,6 +24,7 @@ CLASSES = {
     name: cls
     for name, cls in vars(errors).items()
     if inspect.isclass(cls) and issubclass(cls, Exception) and cls.__module__ == errors.__name__
+    if not issubclass(cls, Warning)
 }
 ROW = re.compile(r"^\s*[├└]── (?P<name>\w+)(?: \((?P<also>\w+)\))?\s+\S", re.MULTILINE)
 

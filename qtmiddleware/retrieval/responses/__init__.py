@@ -6,13 +6,15 @@ keeps them in columns. Envelopes are told apart by the fields they have, items b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses.fields import (
     ABSENT,
+    ADVICE,
     build_like,
     get_field,
     get_path,
@@ -27,6 +29,9 @@ from qtmiddleware.retrieval.responses.items import (
     NAMES,
     SCORES,
     check_item,
+    describe_missing_text,
+    find_text_field,
+    holds_text,
     names_document,
     read_id,
     read_metadata,
@@ -43,7 +48,10 @@ __all__ = [
     "SearchResult",
     "Shape",
     "build_keys",
+    "describe_missing_text",
     "find_shape",
+    "find_text_field",
+    "holds_text",
     "read_id",
     "read_metadata",
     "read_response",
@@ -148,6 +156,11 @@ def find_shape(response: Any) -> Shape:
         return Shape(_read_columns, _write_columns)
     if _is_data_frame(response):
         return Shape(_read_frame, _write_frame)
+    if isinstance(response, str):
+        mend = f"return their list and join it afterwards, or {ADVICE}"
+        raise ResponseShapeError(f"the passages are joined to one str; {mend}", shape="str")
+    if isinstance(response, Coroutine):
+        raise ResponseShapeError("the response is still to be awaited; wrap it with kind='async'", shape="coroutine")
     if not is_list(response):
         raise shape_error(response, "no list of matches was found in a response, a")
     return _find_list_shape(response)

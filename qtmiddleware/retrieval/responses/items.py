@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from types import MemberDescriptorType
@@ -37,6 +38,7 @@ _NOT_METADATA: Final = frozenset(
     (*_IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
 )
 NAMES: Final = (*_IDS, *_DOCUMENT_IDS, *_TEXTS)
+_FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")  # some scripts put no space between words
 
 
@@ -109,6 +111,48 @@ def read_text(item: Any, text_field: str | None) -> str | None:
     roots = (read_metadata(item), holder)
     texts = (_to_text(get_path(root, path)) for root in roots for path in ((text_field,), text_field.split(".")))
     return next((text for text in texts if text is not None), None)
+
+
+def holds_text(item: Any, text_field: str | None) -> bool:
+    """Whether a passage can be read of *item*; a bare word is taken for an id."""
+    text = read_text(item, text_field)
+    return text is not None and (text is not _find_holder(item) or bool(_READS_LIKE_A_TEXT.search(text)))
+
+
+def find_text_field(item: Any, text_field: str | None) -> str | None:
+    """Returns the field that `read_text` reads the passage from, ``""`` for the item itself, ``None`` without one."""
+    text = read_text(item, text_field)
+    if text is None or text_field is not None:
+        return None if text is None else text_field
+    holder = _find_holder(item)
+    if text is holder:
+        return ""
+    for before, root in (("", holder), ("metadata.", read_metadata(item))):
+        for name in _TEXTS:
+            if get_field(root, name) == text:
+                return before + name
+    return "_node_content"
+
+
+def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
+    """Returns what stands in place of the text in *items*, which hold none, and how to mend that.
+
+    Fields are named whose value reads like a text, and no content.
+    """
+    if all(isinstance(_find_holder(item), str | int) and not read_metadata(item) for item in items):
+        return "the passages are ids without a text", "return the texts with them, as {'id', 'score', 'text'}"
+    where = "a usual name" if text_field is None else f"keywordEvidence.textField {text_field!r}"
+    lengths: Counter[str] = Counter()
+    for item in items:
+        lengths.update(_measure_texts(_list_all(item)) | _measure_texts(read_metadata(item)))
+    if lengths:
+        name = max(lengths, key=lambda it: (lengths[it], it))
+        setting = f'config={{"keywordEvidence": {{"textField": "{name}"}}}}'
+        return f"the passages have no text under {where}, but one under {name!r}", f"set {setting}"
+    if not any(read_metadata(item) for item in items):
+        return "the passages have neither a text nor metadata", "ask for them, with Pinecone include_metadata=True"
+    advice = "store it in the metadata, or name its field in keywordEvidence.textField"
+    return f"the passages have no text under {where}", advice
 
 
 def rescore(item: Any, score: float) -> Any:
@@ -197,6 +241,27 @@ def _list_values(holder: Any, names: tuple[str, ...]) -> list[Any]:
     if isinstance(holder, Mapping):
         return [holder[name] for name in names if name in holder]
     return [getattr(holder, name, None) for name in pick_fields(holder, names)]
+
+
+def _list_all(item: Any) -> Mapping[str, Any]:
+    """All fields of the item itself, by name."""
+    holder = _find_holder(item)
+    if isinstance(holder, (str, int)):
+        return {}
+    return holder if isinstance(holder, Mapping) else list_fields(holder)
+
+
+def _measure_texts(fields: Any, depth: int = 2) -> dict[str, int]:
+    """How long those *fields* are that read like a text, by name, with dots for what lies inside others."""
+    lengths: dict[str, int] = {}
+    for name, value in fields.items() if isinstance(fields, Mapping) else ():
+        if not (isinstance(name, str) and _FIELD_NAME.fullmatch(name)) or name in _NOT_METADATA:
+            continue
+        if isinstance(value, str) and len(value.split()) > 1:
+            lengths[name] = len(value)
+        elif depth > 1 and name not in _METADATA:
+            lengths.update({f"{name}.{inner}": it for inner, it in _measure_texts(value, depth - 1).items()})
+    return lengths
 
 
 def _find_first(holder: Any, names: tuple[str, ...]) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import warnings
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -17,12 +19,14 @@ from tests.support.retrieval_world import (
     PASSAGES,
     QUERY,
     REPLIES,
+    WIDE,
     Way,
     every_way,
     ids,
     kinds,
     reasons,
     scripted,
+    search,
     transforming,
 )
 
@@ -255,6 +259,90 @@ def test_an_own_response_that_cannot_be_read_comes_back_as_it_is(way: Way) -> No
     retrieval = searched.retrieve(QUERY)
     assert retrieval.response is page
     assert reasons(retrieval) == [("response", "unreadable")]
+
+
+# --- a set-up that nothing can be improved with -------------------------------------------------------------------
+
+TEXTLESS: Final = {
+    "ids": (["a-17", "b-18"], "ids without a text"),
+    "pairs": ([("a-17", 0.9), ("b-18", 0.8)], "ids without a text"),
+    "no metadata": ([{"id": "a", "score": 0.9}, {"id": "b", "score": 0.8}], "include_metadata=True"),
+    "another field": (
+        [{"id": "a", "score": 0.9, "metadata": {"page": {"blurb": "Jaco is well"}}}, {"id": "b", "score": 0.8}],
+        '"textField": "page.blurb"',
+    ),
+}
+UNREADABLE: Final = {
+    "joined": ("Jaco is well\nCats sleep", "return their list"),
+    "unknown": ({"answer": {"rows": []}}, "read= (response -> list of items)"),
+}
+UNUSABLE: Final = TEXTLESS | UNREADABLE
+
+
+@every_way
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_function_whose_results_cannot_be_improved_is_warned_of_once_at_the_users_line(
+    name: str, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    response, advice = UNUSABLE[name]
+    searched = way.wrap(lambda query, top_k: response)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        searched.call(QUERY)
+        searched.call(QUERY)
+        searched.retrieve(QUERY)
+    assert [it.category for it in told] == [qtm.SetupWarning]
+    assert advice in str(told[0].message)
+    assert QUERY not in str(told[0].message)
+    assert told[0].filename == inspect.getsourcefile(Way)
+    assert [it.message for it in caplog.records if "degraded" not in it.message] == [str(told[0].message)]
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_warning_that_is_made_an_error_costs_nobody_the_result(name: str) -> None:
+    response, _ = UNUSABLE[name]
+    searched = Way("sync").wrap(lambda query, top_k: response)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert searched.call(QUERY) == response
+
+
+@every_way
+@pytest.mark.parametrize("name", TEXTLESS)
+def test_passages_without_a_text_are_fetched_once_and_not_on_every_call(name: str, way: Way) -> None:
+    response, _ = TEXTLESS[name]
+    searched = way.wrap(lambda query, top_k: response)
+    for _ in range(3):
+        searched.retrieve(QUERY)
+    assert [top_k for _, top_k in searched.calls] == [WIDE, 4, 4]
+
+
+@every_way
+def test_once_a_passage_held_a_text_more_of_them_are_fetched_for_good(way: Way) -> None:
+    withheld = [True, True, False, True, False]
+
+    def respond(query: str, top_k: int) -> Any:
+        bare = withheld.pop(0)
+        return [{"id": row["id"], "score": row["score"]} if bare else row for row in search(query, top_k)]
+
+    searched = way.wrap(respond)
+    for _ in range(5):
+        searched.retrieve(QUERY)
+    assert [top_k for _, top_k in searched.calls] == [WIDE, 4, 4, WIDE, WIDE]
+
+
+def test_variants_are_fused_from_as_many_passages_whether_or_not_they_hold_a_text() -> None:
+    searched = Way("sync").wrap(lambda query, top_k: ["a-17", "b-18"], config=transforming("rewrite"))
+    searched.retrieve(QUERY)
+    searched.retrieve(QUERY)
+    assert {top_k for _, top_k in searched.calls} == {WIDE}
+
+
+def test_a_text_in_front_of_a_score_is_read_as_a_text() -> None:
+    pairs = [("Cats sleep most of the day", 0.9), ("Jaco has no health concerns", 0.89), ("The fee is due", 0.1)]
+    searched = Way("sync").wrap(lambda query, top_k: pairs[:top_k])
+    best = searched.retrieve(QUERY).matches[0]
+    assert (best.id, best.text) == (None, "Jaco has no health concerns")
 
 
 # --- asking the model alone ---------------------------------------------------------------------------------------
