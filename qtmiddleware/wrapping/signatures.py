@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -32,6 +33,11 @@ _ANYTHING: Final = inspect.signature(lambda *args, **kwargs: None).parameters  #
 _TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
 # Pinecone's search takes query={"inputs": {"text": ...}} or inputs={"text": ...}.
 _NESTED: Final = ("inputs", "text")
+# LlamaIndex's QueryBundle, which may hold the vectors of its text too.
+_BUNDLE: Final = ("query_str",)
+_BUNDLED_VECTORS: Final = ("embedding", "custom_embedding_strs")
+_VECTOR_TYPE: Final = re.compile(r"\[\s*float|[Nn][Dd][Aa]rray|Tensor")
+_SEARCHES: Final = ("invoke", "retrieve", "search", "query", "similarity_search", "get_relevant_documents", "run")
 _NESTED_LOCATIONS: Final[tuple[Location, ...]] = (("query", None), ("inputs", None))
 
 
@@ -59,6 +65,9 @@ def read_signature(
     return kind(parameters, argument, parameters.find_top_k(top_k_arg), is_named=query_arg is not None)
 
 
+_NO_TEXT: Final = "takes a vector and no text; pass embed=, a function that turns a text into its vector"
+
+
 class CallSignature:
     """Where a function of a text is passed the query and top_k.
 
@@ -82,6 +91,11 @@ class CallSignature:
     def function_name(self) -> str:
         """The function's name, with that of its class."""
         return self._parameters.function_name.rpartition("<locals>.")[2]
+
+    @property
+    def takes_any_keyword(self) -> bool:
+        """Whether the function takes keywords that its signature does not name."""
+        return self._parameters.any_keyword
 
     def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns the query as it was passed, unchecked; raises `WrapError` where the call holds none."""
@@ -170,6 +184,8 @@ class CallSignature:
             return self._path
         if place == "inputs":
             return _NESTED[1:]
+        if isinstance(_get(value, *_BUNDLE), str):
+            return _BUNDLE
         return _NESTED if _get(value, "inputs") is not None else ()
 
     def _nested_top_k(self, place: Place, value: Any) -> Any:
@@ -244,6 +260,10 @@ class VectorSignature(CallSignature):
                 self._parameters.assign(self.top_k_argument, top_k, args, kwargs)
         self._parameters.assign(self._name, query, args, kwargs)
 
+    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
+        path = super()._path_inside(place, value)
+        return () if path == _BUNDLE else path
+
     def _is_vector_place(self, place: Place) -> bool:
         if isinstance(place, str):
             return place == self._name
@@ -301,6 +321,8 @@ class Parameters:
             return self._check_free("inputs.text")
         for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
             if name in self._inner:
+                if not takes_vector and self._is_vector(name):
+                    raise self._refusal(_NO_TEXT)
                 return self._check_free(name)
         return self._first_positional(takes_vector)
 
@@ -348,8 +370,8 @@ class Parameters:
     def _first_positional(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
         chosen = next(iter(free if takes_vector else sorted(free, key=self._text_rank)), None)
-        if not takes_vector and (chosen in VECTORS or (chosen is None and self._takes_vector_alone)):
-            raise self._refusal("takes a vector and no text; pass embed=, a function that turns a text into its vector")
+        if not takes_vector and (self._takes_vector_alone if chosen is None else self._is_vector(chosen)):
+            raise self._refusal(_NO_TEXT)
         if chosen is not None:
             return chosen
         if self.is_loose:
@@ -362,9 +384,17 @@ class Parameters:
         is_pinecone = self.is_loose and self.function_name.endswith(".query") and self._module.startswith("pinecone.")
         return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
 
+    def _is_vector(self, name: str) -> bool:
+        """Returns whether the name or the annotation of a parameter says that it is a vector, and no text."""
+        parameter = self._inner.get(name)
+        annotation = "" if parameter is None else str(parameter.annotation)
+        return name in VECTORS or bool(_VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation))
+
     def _text_rank(self, name: str) -> int:
-        """Returns 0 for a required parameter annotated as text, 1 where nothing speaks against a text, else 2."""
+        """Returns 0 for a required parameter annotated as text, 1 where nothing speaks against a text, else 2 or 3."""
         parameter = self.named[name]
+        if name in TOP_KS:
+            return 3
         if parameter.annotation is parameter.empty:
             return 1
         if parameter.annotation not in _TEXT_TYPES:
@@ -399,7 +429,9 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
     if kind not in (None, "sync", "async"):
         raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
     if not callable(fn):
-        raise WrapError(f"{type(fn).__name__} is not callable; the middleware wraps functions")
+        methods = [name for name in _SEARCHES if callable(getattr(type(fn), name, None))]
+        advice = f"wrap its method that searches: .{methods[0]}" if methods else "the middleware wraps functions"
+        raise WrapError(f"{type(fn).__name__} is not callable; {advice}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise WrapError(
             f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns them"
@@ -434,12 +466,16 @@ def _put(holder: Any, path: Sequence[str], value: Any) -> Any:
     """Returns a copy of *holder* with *value* at the end of *path*; what lies on the way is copied too."""
     if not path:
         return value
-    below = _put(_get(holder, path[0]), path[1:], value)
+    new = {path[0]: _put(_get(holder, path[0]), path[1:], value)}
+    if path == _BUNDLE and new != {path[0]: _get(holder, path[0])}:
+        # They are those of the text that was there.
+        new |= dict.fromkeys(name for name in _BUNDLED_VECTORS if _get(holder, name) is not None)
     if isinstance(holder, Mapping):
-        return {**holder, path[0]: below}
+        return {**holder, **new}
     twin = copy.copy(holder)
-    try:
-        setattr(twin, path[0], below)
-    except (AttributeError, TypeError, ValueError):  # frozen
-        object.__setattr__(twin, path[0], below)
+    for name, field in new.items():
+        try:
+            setattr(twin, name, field)
+        except (AttributeError, TypeError, ValueError):  # frozen
+            object.__setattr__(twin, name, field)
     return twin

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Su
 
 from qtmiddleware.config import Layers, current_overrides
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import WrapError
+from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
@@ -171,7 +171,7 @@ class Wrapped(Generic[P, R]):
         if config is not None and self._takes_config:
             kwargs, config = {**kwargs, "config": config}, None
         overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
-        runtime = self._source.current(overrides)
+        runtime = self._read_runtime(overrides, is_theirs=config is not None)
         original, problem = self._find_query(args, kwargs, runtime.settings)
         # Without a query nothing shows where the number of passages would be either, and nothing is cut.
         top_k = self._signature.top_k(args, kwargs) if problem is None else None
@@ -196,6 +196,19 @@ class Wrapped(Generic[P, R]):
             reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
         )
         return request, Invocation(self._fn, self._signature, args, kwargs, original, runtime, self.is_async)
+
+    def _read_runtime(self, overrides: Layers, *, is_theirs: bool) -> Runtime:
+        """Returns the runtime under *overrides*; where one may be meant for the function, a bad one is refused so."""
+        try:
+            return self._source.current(overrides)
+        except ConfigError as error:
+            if not is_theirs or not self._signature.takes_any_keyword:
+                raise
+            what = f"{error}; config= holds our settings here: give {self._signature.function_name}() a parameter of"
+            raise ConfigError(
+                f"{what} that name to have it passed on", path=error.path, value=error.value, allowed=error.allowed,
+                source=error.source,
+            ) from None  # fmt: skip
 
     def _passes_through(self) -> bool:
         """Whether a call is the function's own: nothing is to be done, or the function searches through itself."""

@@ -177,6 +177,24 @@ def test_a_config_of_the_functions_own_stays_its_own(seen: Recorder) -> None:
     assert seen.values("config") == [tags]
 
 
+def test_a_config_for_a_function_that_hides_its_parameters_is_refused_with_the_way_to_pass_it_on() -> None:
+    wrapped = qm.wrap(lambda query, **options: (query, options))
+    with pytest.raises(qtm.ConfigError, match=r"give <lambda>\(\) a parameter of that name to have it passed on"):
+        wrapped.retrieve(QUERY, config={"tags": ["mine"]})
+
+
+class Retriever:
+    """As LangChain's: an object that is not called itself."""
+
+    def invoke(self, input: str, config: Any = None) -> Any:  # noqa: A002
+        return input, config
+
+
+def test_an_object_that_is_no_function_is_refused_with_the_method_to_wrap() -> None:
+    with pytest.raises(qtm.WrapError, match=r"wrap its method that searches: \.invoke"):
+        qm.wrap(Retriever())  # type: ignore[call-overload]
+
+
 def test_settings_of_one_call_have_a_name_that_no_function_uses(seen: Recorder) -> None:
     wrapped = qm.wrap(lambda query, top_k=4: seen.note(query=query))
     wrapped.retrieve(QUERY, qtm_config={"transformationType": "none"})

@@ -338,6 +338,25 @@ def test_a_nested_top_k_is_passed_on_where_a_vector_takes_the_place_of_the_text(
     assert shape.replace((), {"namespace": "n", "query": query}, query=VECTOR, top_k=50) == ((), expected)
 
 
+def annotated(of: list[float], k: int = 4) -> None: ...
+
+
+@dataclass
+class Bundle:
+    """As LlamaIndex passes a query: its text, and the vectors of it once there are any."""
+
+    query_str: str
+    embedding: list[float] | None = None
+
+
+def test_the_text_of_a_query_bundle_is_read_and_replaced_with_no_vector_of_the_former_one() -> None:
+    shape, bundle = read_signature(lambda query_bundle: None), Bundle("old", VECTOR)
+    assert shape.query((bundle,), {}) == "old"
+    assert shape.replace((bundle,), {}, query="new", top_k=None) == ((Bundle("new"),), {})
+    assert shape.replace((bundle,), {}, query="old", top_k=None) == ((bundle,), {})
+    assert bundle == Bundle("old", VECTOR)
+
+
 @pytest.mark.parametrize(
     ("make", "advice"),
     [
@@ -345,6 +364,7 @@ def test_a_nested_top_k_is_passed_on_where_a_vector_takes_the_place_of_the_text(
         (lambda: read_signature(older_query), "embed="),
         (lambda: read_signature(INDEX.query), "embed="),
         (lambda: read_signature(loose).query((), {"vector": VECTOR}), "wrap it with embed=; else pass it as 'query'"),
+        (lambda: read_signature(annotated), "embed="),
         (lambda: read_signature(plain, query_arg="querry"), "did you mean 'query'"),
         (lambda: read_signature(plain, top_k_arg="depth"), "query, top_k, namespace"),
         (lambda: read_signature(lambda: None), "query_arg="),
