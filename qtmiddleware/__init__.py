@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from qtmiddleware.types import SubAnswer as SubAnswer
     from qtmiddleware.types import Transformation as Transformation
     from qtmiddleware.types import Variant as Variant
+    from qtmiddleware.wrapping.check import Check as Check
+    from qtmiddleware.wrapping.check import CheckState as CheckState
+    from qtmiddleware.wrapping.check import Finding as Finding
     from qtmiddleware.wrapping.decorator import middleware as middleware
     from qtmiddleware.wrapping.health import Health as Health
     from qtmiddleware.wrapping.health import Readiness as Readiness
@@ -73,6 +76,7 @@ _HOMES = {
         "WrapError",
     ),
     "preprocessing": ("preprocess",),
+    "wrapping.check": ("Check", "CheckState", "Finding"),
     "wrapping.decorator": ("middleware",),
     "wrapping.health": ("Health", "Readiness"),
     "rag.hybrid": ("Hybrid",),

@@ -23,6 +23,8 @@ from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
     from qtmiddleware.rag.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
+    from qtmiddleware.runtime.steps import Flow
+    from qtmiddleware.wrapping.check import Check
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -121,6 +123,19 @@ class Wrapped(Generic[P, R]):
 
         return AsyncAnswerStream(*self._answering(args, kwargs))
 
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        """What is understood of this function, and what of the middleware helps it, tried with these arguments.
+
+        They are those of `retrieve`: a question and what the function needs beside it. The function is called about ten
+        times, as it is and as the middleware would call it; where the settings ask a model or a reranker, it is asked
+        once. Print the result. Raises nothing that the function raises, and `ConfigError` for bad settings.
+        """
+        return run(*self._checking(args, kwargs))
+
+    async def acheck(self, *args: Any, **kwargs: Any) -> Check:
+        """`check` without blocking the running loop."""
+        return await arun(*self._checking(args, kwargs))
+
     @property
     def middleware(self) -> Any:
         """The `QueryMiddleware` around this function, with its `health`, `ready`, `reload` and `close`."""
@@ -152,6 +167,16 @@ class Wrapped(Generic[P, R]):
         if request.problem is not None and request.problem.reason != "nested":
             raise build_invalid_query(request.problem, self._signature.argument)
         return AnswerFlow(request, call.chat, call.finish), call
+
+    def _checking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Flow[Check], Invocation]:
+        from qtmiddleware.wrapping.check import check
+
+        ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
+        request, call = self._prepare(args, kwargs, *ours)
+        if request.problem is None and not request.embeds:
+            # A text may be passed where the function itself has no place for it.
+            call.args, call.kwargs = self._signature.replace(call.args, call.kwargs, query=request.original, top_k=None)
+        return check(request, call), call
 
     def _prepare(
         self,
@@ -301,6 +326,10 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve(...)`")
 
+    def check(self, *_args: Any, **_kwargs: Any) -> Check:
+        """Refused: an asynchronous function cannot be waited for here."""
+        raise WrapError(f"{self!r} is asynchronous: use `await ....acheck(...)`")
+
     def answer(self, *_args: Any, **_kwargs: Any) -> Answer:
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aanswer(...)`")
@@ -353,6 +382,14 @@ class Bound(Generic[P, R]):
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
         """`Wrapped.astream_answer` on this object."""
         return self.__func__.astream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        """`Wrapped.check` on this object."""
+        return self.__func__.check(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    async def acheck(self, *args: Any, **kwargs: Any) -> Check:
+        """`Wrapped.acheck` on this object."""
+        return await self.__func__.acheck(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

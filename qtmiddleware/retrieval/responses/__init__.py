@@ -21,6 +21,7 @@ from qtmiddleware.retrieval.responses.fields import (
     is_array,
     is_list,
     is_number,
+    list_fields,
     replace_items,
     replace_path,
     shape_error,
@@ -52,6 +53,7 @@ __all__ = [
     "find_shape",
     "find_text_field",
     "holds_text",
+    "list_fields",
     "read_id",
     "read_metadata",
     "read_response",
@@ -85,11 +87,12 @@ class Shape:
     *items* returns the items of a response in the backend's order, the very objects, each of a kind that is known in
     lists: a mapping, an ``(id, score)`` pair, a document, an object with an id, a string. *rebuild* returns a response
     like the given one, which stays as it is, with other items: any number of them in any order, those of other
-    responses of the same function and rescored ones among them.
+    responses of the same function and rescored ones among them. *name* says for people what kind of response it is.
     """
 
     items: Callable[[Any], Sequence[Any]]
     rebuild: Callable[[Any, Sequence[Any]], Any]
+    name: str = "a shape of your own, by read= and write="
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +153,12 @@ def find_shape(response: Any) -> Shape:
             continue
         return _find_parallel_shape(response, path[0]) or _build_envelope_shape(path)
     if response is None:
-        return Shape(lambda _: (), lambda _, items: list(items) or None)
+        return Shape(lambda _: (), lambda _, items: list(items) or None, "None")
     if _has_columns(response):
         _split_columns(response)
-        return Shape(_read_columns, _write_columns)
+        return Shape(_read_columns, _write_columns, "columns, as Chroma's")
     if _is_data_frame(response):
-        return Shape(_read_frame, _write_frame)
+        return Shape(_read_frame, _write_frame, "the rows of a data frame")
     if isinstance(response, str):
         mend = f"return their list and join it afterwards, or {ADVICE}"
         raise ResponseShapeError(f"the passages are joined to one str; {mend}", shape="str")
@@ -184,7 +187,8 @@ def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
             return ()
         return items if isinstance(items, Sequence) else list(items)
 
-    return Shape(read, lambda response, items: replace_items(response, path, items))
+    name = f"the list in {'.'.join(path)!r}" if path else "a list"
+    return Shape(read, lambda response, items: replace_items(response, path, items), name)
 
 
 # --- a list of passages and a list of their scores; an item is the pair of both ---------------------------------------
@@ -194,7 +198,8 @@ def _find_parallel_shape(response: Any, name: str | int) -> Shape | None:
     """Returns the shape of a *response* whose field *name* holds passages and another one their scores, or ``None``."""
     for scores in (1,) if name == 0 else _NUMBERS:
         if (numbers := get_field(response, scores)) is not ABSENT and _are_parallel(get_field(response, name), numbers):
-            return Shape(partial(_read_pairs, name, scores), partial(_write_pairs, name, scores))
+            read, write = partial(_read_pairs, name, scores), partial(_write_pairs, name, scores)
+            return Shape(read, write, "passages and their scores side by side")
     return None
 
 

@@ -1,0 +1,564 @@
+"""What is understood of a wrapped function and whether that helps, found out with one question.
+
+The function is called as its caller calls it and as the middleware would call it, a few times each. What it remembers,
+its query log and its observers are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
+from typing import Any, Final
+
+from qtmiddleware.config.settings import LimitSettings
+from qtmiddleware.errors import ResponseShapeError, without_credentials
+from qtmiddleware.retrieval.fusion import find_direction, has_scores
+from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
+from qtmiddleware.retrieval.pipeline import retrieve
+from qtmiddleware.retrieval.request import Memory, Request, prepare_query
+from qtmiddleware.retrieval.responses import (
+    SearchResult,
+    describe_missing_text,
+    find_text_field,
+    holds_text,
+    list_fields,
+    read_id,
+    read_response,
+    read_text,
+)
+from qtmiddleware.runtime.cache import TransformationCache
+from qtmiddleware.runtime.observing import NOT_OBSERVED
+from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search, Together
+from qtmiddleware.types import Deadline, Degradation, Key, Ranking, Retrieval, Variant
+from qtmiddleware.wrapping.invocation import Invocation
+
+ROUNDS: Final = 3
+"""How often each kind of call is measured, after one call that only warms up."""
+LONGEST: Final = 5.0
+"""Seconds after which a slow function is measured no more."""
+# What a check waits for a model and a reranker at least, so that a slow one is measured rather than given up.
+_PATIENCE_MS: Final = 20_000
+_SHOWN_OF_ERROR: Final = 300
+_LABEL: Final = 18
+_WIDTH: Final = 110
+
+_KEYWORDS, _VARIANTS, _RERANK = "keyword evidence", "model's variants", "rerank"
+# What says that the model replied, though nothing of it could be used.
+_REPLIED: Final = frozenset({"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"})
+_MENDS: Final = {
+    "unauthorized": "set OPENAI_API_KEY to a key that is valid, or pass client=",
+    "timeout": "choose a faster transformationModel, or see whether the service can be reached from here",
+    "unavailable": "see whether the service runs and llm.baseUrl or QTM_LLM_BASE_URL is its address",
+    "over_budget": "raise budget.*",
+    "circuit_open": "ask again in a minute; it failed before",
+}
+
+
+class CheckState(StrEnum):
+    """How one thing stands: it is as it should be or helps, it is not or does nothing, or it takes no part."""
+
+    OK = "ok"
+    PROBLEM = "problem"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found out: about what, how it stands, in a sentence, and how to *mend* it.
+
+    *values* are the same for programs: names, numbers, lists of texts. A sentence may quote what the function raised.
+    """
+
+    subject: str
+    state: CheckState
+    text: str = field(repr=False)
+    mend: str = field(default="", repr=False)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a dict that `json.dumps` takes."""
+        return {
+            "subject": self.subject,
+            "state": self.state.value,
+            "text": self.text,
+            "mend": self.mend,
+            "values": dict(self.values),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is understood of one wrapped function, and what of the middleware helps it; printed, it is a report.
+
+    *keywords* are those of the *question* it was tried with. *findings* say what was seen, in the order it was looked
+    at; *verdicts* say of each part of the middleware whether it will help, and if not why and how to mend it.
+    """
+
+    function: str
+    question: str = field(repr=False)
+    keywords: str = field(repr=False)
+    findings: tuple[Finding, ...]
+    verdicts: tuple[Finding, ...]
+
+    @property
+    def helps(self) -> bool:
+        """Whether any part of the middleware will help."""
+        return any(verdict.state is CheckState.OK for verdict in self.verdicts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as nested dicts that `json.dumps` takes."""
+        return {
+            "function": self.function,
+            "question": self.question,
+            "keywords": self.keywords,
+            "helps": self.helps,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
+        }
+
+    def __str__(self) -> str:
+        says = {CheckState.OK: "can help", CheckState.PROBLEM: "will do nothing", CheckState.OFF: "is off"}
+        rows = [_write_row("function", f"{self.function}()"), _write_row("question", self.question)]
+        rows += [_write_row("keywords", self.keywords or "(none)"), ""]
+        mends = {verdict.mend for verdict in self.verdicts}
+        for finding in self.findings:
+            mark = "! " if finding.state is CheckState.PROBLEM else ""
+            rows.append(_write_row(finding.subject, mark + finding.text))
+            if finding.mend and finding.mend not in mends:
+                rows.append(_write_row("", f"-> {finding.mend}"))
+        rows.append("")
+        for verdict in self.verdicts:
+            said = "helps" if verdict.values.get("changed") else says[verdict.state]
+            rows.append(_write_row(verdict.subject, f"{said}: {verdict.text}"))
+            rows += [_write_row("", f"-> {verdict.mend}")] if verdict.mend else []
+        return "\n".join(rows)
+
+
+def check(request: Request, call: Invocation) -> Flow[Check]:
+    """Find out how *call*, which *request* was made of, can be improved; raises nothing of the function's own."""
+    return _Checkup(request, call).run()
+
+
+class _Obstacle(Exception):
+    """What keeps every part of the middleware from helping, as a finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__()
+        self.finding = finding
+
+
+class _Checkup:
+    """One check under way; its methods stand in the order they run."""
+
+    def __init__(self, request: Request, call: Invocation) -> None:
+        settings = replace(request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None))
+        memory = Memory(TransformationCache(settings))
+        call.runtime = replace(call.runtime, memory=memory)
+        self.call = call
+        self.name, self.argument = call.signature.function_name, call.signature.argument
+        self.settings = settings
+        self.request = replace(
+            request, settings=settings, memory=memory, response_only=False, shares=False, observation=NOT_OBSERVED
+        )
+        self.keywords = ""
+        self.findings: list[Finding] = []
+        self.vector: Sequence[float] | None = None
+
+    def run(self) -> Flow[Check]:
+        """The whole check."""
+        request, question = self.request, self.request.original
+        if isinstance(question, str) and request.problem is None:
+            self.keywords = prepare_query(question, self.settings).keywords
+        verdicts = yield from self._judge()
+        if not any(finding.subject == "model" for finding in self.findings):
+            has_model = self.call.runtime.factory.has_model
+            text = "configured, and not asked" if has_model else "not configured (no client, key or address)"
+            self._note(_off("model", text, configured=has_model))
+        asked = question if isinstance(question, str) else type(question).__name__
+        return Check(self.name, asked, self.keywords, tuple(self.findings), tuple(verdicts))
+
+    def _judge(self) -> Flow[list[Finding]]:
+        """The verdict on each part of the middleware."""
+        parts = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
+        try:
+            plain, candidates = yield from self._search_both_ways()
+            self._note_passages(candidates)
+        except _Obstacle as obstacle:
+            why = obstacle.finding
+            return [self._find_switch(part) or _problem(part, why.text, why.mend) for part in parts]
+        verdicts: list[Finding] = []
+        before = plain.ranking.keys
+        for part in parts:
+            verdict = self._find_switch(part)
+            if verdict is None and part == _KEYWORDS:
+                verdict, before = yield from self._try_keywords(plain, candidates)
+            elif verdict is None:
+                verdict = yield from (self._try_variants(before) if part == _VARIANTS else self._try_reranker(before))
+            verdicts.append(verdict)
+        return verdicts
+
+    def _note(self, finding: Finding) -> Finding:
+        self.findings.append(finding)
+        return finding
+
+    def _find_switch(self, part: str) -> Finding | None:
+        """The verdict on a *part* that the settings leave out, ``None`` where it takes part."""
+        settings = self.settings
+        if part == _VARIANTS:
+            if settings.transformation_type == "none":
+                mend = 'set transformationType: "combined" and give it a model'
+                return _off(part, "transformationType is none", mend)
+            if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
+                return _off(part, "escalation allows no call", 'set escalation: "auto" or "always"')
+        elif part == _KEYWORDS and not settings.keyword_evidence.enabled:
+            return _off(part, "keywordEvidence is false", "set keywordEvidence: true")
+        elif part == _KEYWORDS and settings.preprocess.apply_to == "text":
+            return _off(part, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"')
+        elif not (self.request.uses_keyword_evidence if part == _KEYWORDS else self.request.uses_reranker):
+            return _off(part, f"fusion.method {settings.fusion.method} merges nothing", 'set it to "anchored"')
+        return None
+
+    # --- the call and its response ------------------------------------------------------------------------------------
+
+    def _search_both_ways(self) -> Flow[tuple[SearchResult, SearchResult]]:
+        """What the caller's own call finds and what the widened one does, the same where none is made; raises."""
+        self._check_query()
+        if self.request.embeds:
+            yield from self._embed()
+        self._note_top_k()
+        outcome = yield from self._search(None)
+        if outcome.error is not None:
+            mend = "call it by itself with the same arguments"
+            if not self.request.embeds:
+                mend += "; if it takes a vector, wrap it with embed= (a text -> its vector)"
+            raise self._stop("call", f"{self.name}() raised {_describe_error(outcome.error)}", mend)
+        try:
+            plain = self._read(outcome.value)
+            return plain, (yield from self._measure(plain, outcome))
+        except ResponseShapeError as error:
+            what, _, mend = str(error).partition("; ")
+            raise self._stop("response", what, mend, shape=error.shape) from error
+
+    def _stop(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
+        return _Obstacle(self._note(_problem(subject, text, mend, **values)))
+
+    def _check_query(self) -> None:
+        problem, argument = self.request.problem, self.argument
+        if problem is None:
+            if not self.request.embeds:
+                self._note(_ok("query", f"passed as text in `{argument}`", argument=argument, travels="text"))
+            return
+        text, mend = problem.detail, "name the parameter of the question with query_arg="
+        if problem.reason == "not_text":
+            text = f"`{argument}` was passed a {problem.detail}, which is no text"
+            mend = (
+                "pass the question's text; if the function takes a vector, wrap it with embed= (a text -> its vector);"
+                f' if the text lies inside, with query_arg="{argument}.<name>"'
+            )
+        elif problem.reason != "missing":
+            text, mend = f"it is {problem.reason.replace('_', ' ')}", "ask another question"
+        raise self._stop("query", text, mend, argument=argument, reason=problem.reason)
+
+    def _embed(self) -> Flow[None]:
+        argument = self.argument
+        outcome = yield from self._perform(Embed([self.request.original]))
+        if outcome.error is not None:
+            mend = "embed= takes a text and returns its vector, or a list of texts and returns theirs"
+            raise self._stop("query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument)
+        vector: Sequence[float] = outcome.value[0]
+        self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
+        text = f"embedded into {size} numbers in {_write_ms(ms)}, passed in `{argument}`"
+        self._note(_ok("query", text, argument=argument, travels="vector", dimension=size, embed_ms=_round(ms)))
+
+    def _note_top_k(self) -> None:
+        name, value = self.call.signature.top_k_argument, self.request.top_k
+        if value is not None:
+            self._note(_ok("top_k", f"`{name or 'top_k'}`, {value} in this call", argument=name, value=value))
+            return
+        text = f"`{name}` holds no number" if name else "no parameter says how many passages to return"
+        mend = "" if name else "name it with top_k_arg= if there is one"
+        self._note(_off("top_k", f"{text}: no more are asked for", mend, argument=name, value=None))
+
+    def _perform(self, step: Leaf) -> Flow[Outcome]:
+        """What came of *step*, which is waited for however long it takes."""
+        (outcome,) = yield Together((step,), Deadline(), 1, essential=1)
+        return outcome  # type: ignore[no-any-return]
+
+    def _search(self, top_k: int | None) -> Flow[Outcome]:
+        return (yield from self._perform(Search(self.request.original, top_k, self.vector)))
+
+    def _read(self, response: Any) -> SearchResult:
+        return read_response(Variant("original", self.request.original), response, self.request.shape)
+
+    def _measure(self, plain: SearchResult, first: Outcome) -> Flow[SearchResult]:
+        """Call as the caller does and as it is done to weigh more candidates, by turns, and note what that costs.
+
+        Returns what the widened call finds, *plain* where none is made or it is refused.
+        """
+        asked, count, spent = self.request.width, len(plain.ranking.keys), first.seconds
+        calls: dict[int | None, list[Outcome]] = {None: [], asked: []}
+        while len(calls[None]) < ROUNDS and spent < LONGEST:
+            for width in tuple(calls):
+                outcome = yield from self._search(width)
+                spent += outcome.seconds
+                if outcome.ok:
+                    calls[width].append(outcome)
+                elif width is None or calls[width]:
+                    spent = LONGEST  # it worked before: more calls would say no more
+                else:
+                    del calls[width]
+                    self.request.memory.refuses_widening = True
+                    text = f"it refuses {asked} ({_describe_error(outcome.error)}) and is asked as you ask"
+                    mend = "set keywordEvidence.candidates to what it allows"
+                    self._note(_off("candidates", text, mend, plain=count, asked=asked, refused=True))
+        timed = calls.pop(None) or [first]
+        size, ms = _measure_bytes(timed[-1].value), median(it.seconds * 1e3 for it in timed)
+        values: dict[str, Any] = {"calls": len(timed), "plain_ms": _round(ms), "plain_bytes": size}
+        text = f"your call {_write_ms(ms)} and {_write_bytes(size)}"
+        candidates = plain
+        if asked is not None and (wide := calls.get(asked)):
+            candidates = self._read(wide[-1].value)
+            got = len(candidates.ranking.keys)
+            none_new = "" if got > count else "; there are no more"
+            said = f"{count} as you call it, {got} where {asked} are asked for{none_new}"
+            self._note(_ok("candidates", said, plain=count, asked=asked, widened=got))
+            size, ms = _measure_bytes(wide[-1].value), median(it.seconds * 1e3 for it in wide)
+            values |= {"widened_ms": _round(ms), "widened_bytes": size}
+            text += f", with {asked} candidates {_write_ms(ms)} and {_write_bytes(size)}"
+        elif asked is None:
+            self._note(_ok("candidates", f"{count} as you call it; no more are asked for", plain=count, asked=None))
+        self._note(_ok("cost", f"{text} (median of {len(timed)}, as JSON)", **values))
+        return candidates
+
+    def _note_passages(self, found: SearchResult) -> None:
+        items, text_field = found.ranking.items, self.settings.keyword_evidence.text_field
+        count = len(items)
+        if not count:
+            mend = "ask what there are passages for, and look at namespace, filter and the like"
+            raise self._stop("response", "it holds no passage", mend, passages=0)
+        kind, shape = type(items[0]).__name__, found.shape.name
+        self._note(_ok("response", f"{shape}, {count} of type {kind}", shape=shape, item=kind, passages=count))
+        if holding := [item for item in items if holds_text(item, text_field)]:
+            name = find_text_field(holding[0], text_field)
+            text = f"{len(holding)} of {count} have one, " + (f"in `{name}`" if name else "the passage itself")
+            self._note(_ok("text", text, field=name, passages=len(holding)))
+        else:
+            self._note(_problem("text", *describe_missing_text(items, text_field), field=None, passages=0))
+        having = sum(read_id(item) is not None for item in items)
+        text = f"{having} of {count} have one" if having else "none; passages are told apart by their texts"
+        self._note(_ok("ids", text, passages=having))
+        self._note_scores(found.ranking)
+
+    def _note_scores(self, ranking: Ranking) -> None:
+        direction, missing = find_direction([ranking]), ranking.scores.count(None)
+        first, last = ranking.scores[0], ranking.scores[-1]
+        if not has_scores([ranking]):
+            what = "they do not follow the order" if not missing else f"{missing} of {len(ranking.scores)} have none"
+            text = f"{what}; the places in the list stand in for them"
+        elif not direction:
+            text = f"all are {first:.4g} and tell nothing apart"
+        else:
+            text = f"{'lower' if direction > 0 else 'higher'} is better, from {first:.4g} to {last:.4g}"
+        named = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
+        self._note(_ok("scores", text, direction=named, missing=missing))
+
+    # --- the parts of the middleware ----------------------------------------------------------------------------------
+
+    def _retrieve(self, before: Sequence[Key], **changes: Any) -> Flow[tuple[Retrieval, _Change]]:
+        """A retrieval under changed settings, and what it changed; raises what the function raises this time."""
+        retrieval = yield from retrieve(replace(self.request, settings=replace(self.settings, **changes)))
+        return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
+
+    def _try_keywords(self, plain: SearchResult, candidates: SearchResult) -> Flow[tuple[Finding, Sequence[Key]]]:
+        """The verdict, and the order that the words of the question alone give."""
+        before, count = plain.ranking.keys, len(candidates.ranking.keys)
+        for finding in self.findings:
+            if finding.subject == "text" and finding.state is CheckState.PROBLEM:
+                return _problem(_KEYWORDS, finding.text, finding.mend), before
+        if count < 2:
+            mend = "let the function return more, or name the parameter that says how many with top_k_arg="
+            return _problem(_KEYWORDS, "one passage cannot be put in order", mend), before
+        rerank = replace(self.settings.rerank, enabled=False)
+        try:
+            _, change = yield from self._retrieve(before, transformation_type="none", rerank=rerank)
+        except Exception as error:
+            return self._note_later_failure(_KEYWORDS, error), before
+        why = str(change) if change.is_any else self._explain_order(candidates, len(change.after))
+        said = f"{'changed' if change.is_any else 'not changed'} for this question: {why}"
+        self._note(_ok("order", said, changed=change.is_any))
+        text = f"the words of a question weigh {count} candidates"
+        if count <= len(before):
+            text += ", all that the function returns: they are put in order, and none is new"
+        return _ok(_KEYWORDS, text, changed=change.is_any), change.after
+
+    def _note_later_failure(self, part: str, error: Exception) -> Finding:
+        finding = self._note(_problem("call", f"{self.name}() raised {_describe_error(error)} in a later call"))
+        return _problem(part, finding.text)
+
+    def _explain_order(self, candidates: SearchResult, count: int) -> str:
+        """Why the words of the question leave the order as it is."""
+        if not self.keywords:
+            return "it has no keywords"
+        options = self.settings.keyword_evidence
+        texts = [read_text(item, options.text_field) for item in candidates.ranking.items[: options.candidates]]
+        evidence = score_by_keywords([(self.keywords, 1.0)], texts)
+        if evidence is None:
+            return "no candidate holds any of its keywords"
+        if max(evidence) - min(evidence) < 1e-9:
+            return "all candidates hold its keywords alike"
+        best = sorted(range(len(evidence)), key=lambda place: -evidence[place])[:count]
+        if best == list(range(len(best))):
+            return "its keywords agree with the function's own order"
+        return f"the scores tell more than the keywords do (keywordEvidence.weight {options.weight:g})"
+
+    def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
+        if not self.call.runtime.factory.has_model:
+            mend = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
+            return self._note_model(_problem("model", "not configured", mend, configured=False))
+        settings, limits = self.settings, self.settings.limits
+        try:
+            retrieval, change = yield from self._retrieve(
+                before,
+                escalation=replace(settings.escalation, mode="always"),
+                limits=_extend(limits),
+                rerank=replace(settings.rerank, enabled=False),
+            )
+        except Exception as error:
+            return self._note_later_failure(_VARIANTS, error)
+        trace, name = retrieval.trace, self.request.model
+        values: dict[str, Any] = {"name": name, "configured": True, "calls": trace.llm_calls}
+        failed = _find_failure(retrieval, "transform")
+        if failed is not None and failed.reason not in _REPLIED:
+            text = f"{name} gave no reply: {failed.reason}{_in_brackets(failed.detail)}"
+            mend = _MENDS.get(failed.reason, "")
+            return self._note_model(_problem("model", text, mend, **values, reason=failed.reason))
+        if not trace.llm_calls:
+            reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
+            text = f"{name} is not asked about such a question{_in_brackets(reason)}"
+            return self._note_model(_off("model", text, "check with another one", **values))
+        ms = max((it.ms for it in trace.stages if it.name.startswith("transform")), default=0.0)
+        tokens, granted = trace.input_tokens + trace.output_tokens, min(limits.llm_timeout_ms, limits.deadline_ms)
+        values |= {"ms": _round(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
+        text = f"{name} replied in {_write_ms(ms)}, {tokens} tokens"
+        if ms > granted:
+            mend = f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a faster model"
+            return self._note_model(_problem("model", f"{text}; it may take {granted} ms", mend, **values))
+        self._note(_ok("model", text, **values))
+        if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
+            return _problem(_VARIANTS, f"{failed.stage} {failed.reason}{_in_brackets(failed.detail)}")
+        if not (kinds := [variant.kind for variant in retrieval.variants[1:]]):
+            return _off(_VARIANTS, "the model's reply left nothing more to search for this question")
+        text = f"{len(kinds)} more texts are searched ({', '.join(dict.fromkeys(kinds))}); {change}"
+        return _ok(_VARIANTS, text, changed=change.is_any, kinds=kinds)
+
+    def _note_model(self, finding: Finding) -> Finding:
+        """Note *finding* on the model, which is the verdict on its variants too."""
+        self._note(finding)
+        return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
+
+    def _try_reranker(self, before: Sequence[Key]) -> Flow[Finding]:
+        try:
+            retrieval, change = yield from self._retrieve(
+                before, transformation_type="none", limits=_extend(self.settings.limits)
+            )
+        except Exception as error:
+            return self._note_later_failure(_RERANK, error)
+        noted = next((what for stage, what in retrieval.trace.notes if stage == "rerank"), "")
+        if (failed := _find_failure(retrieval, "rerank")) is not None:
+            mend = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
+            return _problem(_RERANK, f"{failed.reason}{_in_brackets(noted or failed.detail)}", mend)
+        if not retrieval.reranked:
+            return _problem(_RERANK, noted or "there is nothing to judge")
+        judged, ms = len(retrieval.reranked), sum(it.ms for it in retrieval.trace.stages if it.name == "rerank")
+        text = f"{judged} candidates are judged, in {_write_ms(ms)}; {change}"
+        return _ok(_RERANK, text, changed=change.is_any, ms=_round(ms), judged=judged)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What became of the order *before*, in words."""
+
+    before: Sequence[Key]
+    after: Sequence[Key]
+
+    @property
+    def is_any(self) -> bool:
+        return list(self.before[: len(self.after)]) != list(self.after)
+
+    def __str__(self) -> str:
+        if not self.is_any:
+            return "the order stays for this question"
+        new = len(set(self.after) - set(self.before))
+        first = "the first stays" if self.before[:1] == self.after[:1] else "another comes first"
+        return f"{new} of {len(self.after)} passages {'is' if new == 1 else 'are'} new, {first}"
+
+
+def _ok(subject: str, text: str, /, **values: Any) -> Finding:
+    return Finding(subject, CheckState.OK, text, values=values)
+
+
+def _off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
+    return Finding(subject, CheckState.OFF, text, mend, values)
+
+
+def _problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
+    return Finding(subject, CheckState.PROBLEM, text, mend, values)
+
+
+def _extend(limits: LimitSettings) -> LimitSettings:
+    """The *limits* of a check, in which a slow model is measured rather than given up."""
+    patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
+    return replace(limits, llm_timeout_ms=patience, deadline_ms=max(limits.deadline_ms, 2 * patience))
+
+
+def _find_failure(retrieval: Retrieval, *stages: str) -> Degradation | None:
+    return next((it for it in retrieval.degradations if it.stage.partition(".")[0] in stages), None)
+
+
+def _describe_error(error: BaseException | None) -> str:
+    """The type of *error* and the beginning of what it says, on one line and without passwords of addresses."""
+    words = " ".join(without_credentials(str(error)).split())[:_SHOWN_OF_ERROR]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _measure_bytes(response: Any) -> int | None:
+    """About how many bytes *response* takes as JSON; ``None`` where it cannot be written so."""
+    try:
+        if hasattr(response, "iloc"):
+            return len(str(response.to_json()).encode())
+        return len(json.dumps(response, default=_as_plain, skipkeys=True).encode())
+    except Exception:
+        return None
+
+
+def _as_plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return dict(value if isinstance(value, Mapping) else list_fields(value)) or str(value)
+
+
+def _write_ms(ms: float) -> str:
+    return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
+
+
+def _write_bytes(count: int | None) -> str:
+    if count is None:
+        return "an unknown size"
+    return f"{count} B" if count < 1_000 else f"{count / 1e3:,.1f} kB"
+
+
+def _round(ms: float) -> float:
+    return round(ms, 3)
+
+
+def _in_brackets(detail: str) -> str:
+    return f" ({detail})" if detail else ""
+
+
+def _write_row(label: str, text: str) -> str:
+    lines = textwrap.wrap(text, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False) or [""]
+    return f"{label:<{_LABEL}}" + f"\n{'':<{_LABEL}}".join(lines)
