@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qtmiddleware.cli import bench, config, demo, ingest, query, transform, tune
+from qtmiddleware.cli import bench, check, config, demo, ingest, query, transform, tune
 
 app = typer.Typer(
     name="qtm",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo_command)
 app.command("bench")(bench.bench_command)
+app.command("check")(check.check_command)
 app.command("ingest")(ingest.ingest_command)
 app.command("query")(query.query_command)
 app.command("ask")(query.ask_command)

@@ -1,0 +1,116 @@
+"""``qtm check``: what is understood of a function of the user's own, and whether it will help."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, out
+from qtmiddleware.cli.environment import note_files
+from qtmiddleware.cli.terminal import FAILED, note
+from qtmiddleware.config import Config
+from qtmiddleware.errors import WrapError
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+
+_STAND_IN: Final = "What are the most important points?"
+_TARGET: Final = "MODULE:FUNCTION"
+
+_Target = Annotated[str, typer.Argument(metavar=_TARGET, help="As app:search or app:index.search; app.py lies here.")]
+_Question = Annotated[str | None, typer.Argument(help="A question as your users ask it.")]
+_Arguments = Annotated[
+    list[str] | None,
+    typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument of the function; the value as JSON or a text."),
+]
+
+
+def check_command(
+    target: _Target,
+    question: _Question = None,
+    config: ConfigFile = None,
+    arguments: _Arguments = None,
+    query_arg: Annotated[str | None, typer.Option(help="The parameter that holds the question.")] = None,
+    top_k_arg: Annotated[str | None, typer.Option(help="The parameter that says how many passages.")] = None,
+    embed: Annotated[
+        str | None, typer.Option(metavar=_TARGET, help="What makes vectors, for a function that takes one.")
+    ] = None,
+    json_output: AsJson = False,
+) -> None:
+    """Say what is understood of your retrieval function, and whether it will help.
+
+    The function, plain or wrapped, is imported from the current folder and
+    called about ten times. Where the config asks a model, it is asked once.
+    The exit code is 1 where nothing helps, and the report says how to mend it.
+    """
+    given = dict(_read_argument(it) for it in arguments or ())
+    # What the user's own code prints is no part of the report.
+    with redirect_stdout(sys.stderr):
+        options: WrapOptions = {"query_arg": query_arg, "top_k_arg": top_k_arg}
+        fn = _find(target)
+        if embed is not None:
+            options["embed"] = _find(embed)
+        with _wrap(fn, config, options) as wrapped:
+            if question is None:
+                note("No question was given, so a stand-in is asked; one of your users' says more.")
+            text = question or _STAND_IN
+            found = asyncio.run(wrapped.acheck(text, **given)) if wrapped.is_async else wrapped.check(text, **given)
+    if json_output:
+        as_json(found.to_dict())
+    else:
+        out.print(str(found))
+    if not found.helps:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _wrap(fn: Any, config: str | None, options: WrapOptions) -> Iterator[Any]:
+    """*fn* wrapped by *config* and *options*, or as it is where it is wrapped already."""
+    if isinstance(fn, Wrapped | Bound):
+        if config is not None or any(it is not None for it in options.values()):
+            raise typer.BadParameter("the function is wrapped already, with options of its own", param_hint=_TARGET)
+        yield fn
+        return
+    note_files({}, config=config)
+    with QueryMiddleware(Config.load(config)) as middleware:
+        yield middleware.wrap(fn, **options)
+
+
+def _find(target: str) -> Any:
+    """What *target* names, imported with the current folder in front."""
+    named, _, path = target.partition(":")
+    module = named.removesuffix(".py").replace("/", ".")
+    if not (module and path):
+        raise typer.BadParameter(f"{target!r} is no {_TARGET}, such as app:search", param_hint=_TARGET)
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise WrapError(f"{module} could not be imported: {error}") from error
+        raise typer.BadParameter(f"there is no module {error.name!r} in {here}", param_hint=_TARGET) from error
+    except (Exception, SystemExit) as error:
+        raise WrapError(f"{module} could not be imported: {type(error).__name__}: {error}") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise typer.BadParameter(f"{module} has no {path!r}: {name!r} is missing", param_hint=_TARGET)
+        found = getattr(found, name)
+    return found
+
+
+def _read_argument(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise typer.BadParameter(f"{text!r} is not written as name=value", param_hint="--arg")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
