@@ -21,6 +21,7 @@ from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Memory, Request, prepare_query
 from qtmiddleware.retrieval.responses import (
+    ADVICE,
     SearchResult,
     describe_missing_text,
     find_text_field,
@@ -187,8 +188,10 @@ class _Checkup:
         try:
             plain, candidates = yield from self._search_both_ways()
             self._note_passages(candidates)
-        except _Obstacle as obstacle:
-            why = obstacle.finding
+        except Exception as error:
+            # A response may raise at whatever is read of it.
+            text = f"reading the passages raised {_describe_error(error)}"
+            why = (error if isinstance(error, _Obstacle) else self._stop("passages", text, ADVICE)).finding
             return [self._find_switch(part) or _problem(part, why.text, why.mend) for part in parts]
         verdicts: list[Finding] = []
         before = plain.ranking.keys
@@ -339,7 +342,8 @@ class _Checkup:
         count = len(items)
         if not count:
             mend = "ask what there are passages for, and look at namespace, filter and the like"
-            raise self._stop("response", "it holds no passage", mend, passages=0)
+            text = "it is None" if found.response is None else "it holds no passage"
+            raise self._stop("response", text, mend, passages=0)
         kind, shape = type(items[0]).__name__, found.shape.name
         self._note(_ok("response", f"{shape}, {count} of type {kind}", shape=shape, item=kind, passages=count))
         if holding := [item for item in items if holds_text(item, text_field)]:

@@ -154,7 +154,8 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
 
     got = shape.keys(retrieval.response)
     assert retrieval.status == "full"
-    if not config.startswith("combined, auto"):
+    # Without texts the second call fetches no more than was asked for, and nothing in place of what comes twice.
+    if not config.startswith("combined, auto") and (shape.has_text or not repeats):
         assert shape.keys(response) == got
     assert type(retrieval.response) is type(shape.build(index.rows(QUERY)))
     assert len(got) >= min(k, len(plain)) if takes_top_k else len(got) >= len(plain)

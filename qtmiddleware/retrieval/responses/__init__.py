@@ -46,6 +46,7 @@ from qtmiddleware.retrieval.responses.items import (
 from qtmiddleware.types import Key, Ranking, Variant
 
 __all__ = [
+    "ADVICE",
     "SearchResult",
     "Shape",
     "build_keys",

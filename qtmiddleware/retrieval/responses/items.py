@@ -129,7 +129,8 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
         return ""
     for before, root in (("", holder), ("metadata.", read_metadata(item))):
         for name in _TEXTS:
-            if get_field(root, name) == text:
+            value = get_field(root, name)
+            if isinstance(value, str) and value == text:
                 return before + name
     return "_node_content"
 

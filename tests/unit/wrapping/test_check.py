@@ -42,6 +42,16 @@ class Document:
         self.metadata: dict[str, Any] = {}
 
 
+class Unreadable:
+    """As what a closed session leaves behind."""
+
+    id = "a"
+
+    @property
+    def text(self) -> str:
+        raise RuntimeError("gone")
+
+
 def texts(count: int) -> list[str]:
     return [row["metadata"]["text"] for row in search(QUERY, count)]
 
@@ -132,6 +142,8 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
         {"candidates": f"refuses {WIDE} (ZeroDivisionError: division by zero)"},
         "weigh 4 candidates, all that the function returns",
     ),
+    "items that raise": (lambda query, top_k=4: [Unreadable()], {}, {"passages": "raised RuntimeError: gone"}, "read="),
+    "None": (lambda query, top_k=4: None, {}, {"response": "it is None"}, "namespace"),
     "nothing found": (lambda query, top_k=4: [], {}, {"response": "holds no passage"}, "namespace"),
 }
 HELPED: Final = (
