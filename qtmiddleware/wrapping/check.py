@@ -262,6 +262,8 @@ class _Checkup:
                 "pass the question's text; if the function takes a vector, wrap it with embed= (a text -> its vector);"
                 f' if the text lies inside, with query_arg="{argument}.<name>"'
             )
+            if isinstance(self.request.original, list) and all(isinstance(it, str) for it in self.request.original):
+                mend = f"wrap a function of one text that calls it: lambda query, ...: fn({argument}=[query], ...)"
         elif problem.reason != "missing":
             text, mend = f"it is {problem.reason.replace('_', ' ')}", "ask another question"
         raise self._stop("query", text, mend, argument=argument, reason=problem.reason)

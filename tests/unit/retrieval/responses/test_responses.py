@@ -24,7 +24,9 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
     Shape,
     build_keys,
+    describe_missing_text,
     find_shape,
+    holds_text,
     read_id,
     read_metadata,
     read_response,
@@ -560,3 +562,23 @@ def test_any_list_of_dicts_is_read_without_error_and_rebuilt_as_it_was(found: li
         read_text(item, None)
         read_text(item, "metadata.text")
     assert shape.rebuild(response, read) == before == response
+
+
+@given(
+    st.lists(st.from_regex(r"[a-z]\w{0,9}_x", fullmatch=True), min_size=1, max_size=2),
+    st.lists(st.from_regex(r"\w{1,9}", fullmatch=True), min_size=2).map(" ".join),
+    st.booleans(),
+)
+def test_the_field_that_is_named_where_texts_are_missing_is_the_one_that_holds_them(
+    path: list[str], text: str, in_metadata: bool
+) -> None:
+    kept: Any = text
+    for name in reversed(path):
+        kept = {name: kept}
+    item = {"id": "a", "score": 0.5, "metadata": kept} if in_metadata else {"id": "a", "score": 0.5, **kept}
+    assert not holds_text(item, None)
+    what, mend = describe_missing_text([item, {"id": "b"}], None)
+    assert text not in what + mend
+    assert json.loads(mend.partition("=")[2]) == {"keywordEvidence": {"textField": ".".join(path)}}
+    assert read_text(item, ".".join(path)) == text
+    assert holds_text(item, ".".join(path))
