@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 from typing import Any, Final
@@ -43,7 +43,7 @@ LONGEST: Final = 5.0
 """Seconds after which a slow function is measured no more."""
 # What a check waits for a model and a reranker at least, so that a slow one is measured rather than given up.
 _PATIENCE_MS: Final = 20_000
-_SHOWN_OF_ERROR: Final = 300
+_MOST_QUOTED: Final = 300
 _LABEL: Final = 18
 _WIDTH: Final = 110
 
@@ -80,16 +80,6 @@ class Finding:
     mend: str = field(default="", repr=False)
     values: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The same as a dict that `json.dumps` takes."""
-        return {
-            "subject": self.subject,
-            "state": self.state.value,
-            "text": self.text,
-            "mend": self.mend,
-            "values": dict(self.values),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -111,20 +101,13 @@ class Check:
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as nested dicts that `json.dumps` takes."""
-        return {
-            "function": self.function,
-            "question": self.question,
-            "keywords": self.keywords,
-            "helps": self.helps,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
-        }
+        """The same in nested dicts that `json.dumps` takes, with whether it ``helps``; a state is its text."""
+        return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
         says = {CheckState.OK: "can help", CheckState.PROBLEM: "will do nothing", CheckState.OFF: "is off"}
-        rows = [_write_row("function", f"{self.function}()"), _write_row("question", self.question)]
-        rows += [_write_row("keywords", self.keywords or "(none)"), ""]
+        head = {"function": f"{self.function}()", "question": self.question, "keywords": self.keywords or "(none)"}
+        rows = [*(_write_row(name, textwrap.shorten(text, _MOST_QUOTED)) for name, text in head.items()), ""]
         mends = {verdict.mend for verdict in self.verdicts}
         for finding in self.findings:
             mark = "! " if finding.state is CheckState.PROBLEM else ""
@@ -300,44 +283,46 @@ class _Checkup:
         return read_response(Variant("original", self.request.original), response, self.request.shape)
 
     def _measure(self, plain: SearchResult, first: Outcome) -> Flow[SearchResult]:
-        """Call as the caller does and as it is done to weigh more candidates, by turns, and note what that costs.
+        """What the widened call finds, *plain* where none is made or it fails; notes what over-fetching costs."""
+        asked, count = self.request.width, len(plain.ranking.keys)
+        calls = yield from self._time_calls(asked, first)
+        if asked is None:
+            self._note(_ok("candidates", f"{count} as you call it; no more are asked for", plain=count, asked=None))
+        candidates, texts, values = plain, list[str](), dict[str, Any]()
+        for width, outcomes in calls.items():
+            response, ms = outcomes[-1].value, median(it.seconds * 1e3 for it in outcomes)
+            name, said = ("plain", "your call") if width is None else ("widened", f"with {width} candidates")
+            size = _measure_bytes(response)
+            values |= {f"{name}_calls": len(outcomes), f"{name}_ms": _round(ms), f"{name}_bytes": size}
+            texts.append(f"{said} {_write_ms(ms)} and {_write_bytes(size)}")
+            if width is not None:
+                candidates = self._read(response)
+                got = len(candidates.ranking.keys)
+                text = f"{count} as you call it, {got} where {asked} are asked for"
+                text += "" if got > count else "; there are no more"
+                self._note(_ok("candidates", text, plain=count, asked=asked, widened=got))
+        self._note(_ok("cost", f"{', '.join(texts)} (median of {values['plain_calls']}, as JSON)", **values))
+        return candidates
 
-        Returns what the widened call finds, *plain* where none is made or it is refused.
-        """
-        asked, count, spent = self.request.width, len(plain.ranking.keys), first.seconds
+    def _time_calls(self, asked: int | None, first: Outcome) -> Flow[dict[int | None, list[Outcome]]]:
+        """Calls as the caller makes them, under ``None``, and by turns with them some that ask for *asked*."""
         calls: dict[int | None, list[Outcome]] = {None: [], asked: []}
-        while len(calls[None]) < ROUNDS and spent < LONGEST:
+        spent = first.seconds
+        for turn in range(ROUNDS):
+            if turn and spent > LONGEST:
+                break
             for width in tuple(calls):
                 outcome = yield from self._search(width)
                 spent += outcome.seconds
                 if outcome.ok:
                     calls[width].append(outcome)
-                elif width is None or calls[width]:
-                    spent = LONGEST  # it worked before: more calls would say no more
-                else:
+                elif width is not None and not calls[width]:
                     del calls[width]
                     self.request.memory.refuses_widening = True
-                    text = f"it refuses {asked} ({_describe_error(outcome.error)}) and is asked as you ask"
+                    text = f"asked for {asked} it raised {_describe_error(outcome.error)}, so it is asked as you ask"
                     mend = "set keywordEvidence.candidates to what it allows"
-                    self._note(_off("candidates", text, mend, plain=count, asked=asked, refused=True))
-        timed = calls.pop(None) or [first]
-        size, ms = _measure_bytes(timed[-1].value), median(it.seconds * 1e3 for it in timed)
-        values: dict[str, Any] = {"calls": len(timed), "plain_ms": _round(ms), "plain_bytes": size}
-        text = f"your call {_write_ms(ms)} and {_write_bytes(size)}"
-        candidates = plain
-        if asked is not None and (wide := calls.get(asked)):
-            candidates = self._read(wide[-1].value)
-            got = len(candidates.ranking.keys)
-            none_new = "" if got > count else "; there are no more"
-            said = f"{count} as you call it, {got} where {asked} are asked for{none_new}"
-            self._note(_ok("candidates", said, plain=count, asked=asked, widened=got))
-            size, ms = _measure_bytes(wide[-1].value), median(it.seconds * 1e3 for it in wide)
-            values |= {"widened_ms": _round(ms), "widened_bytes": size}
-            text += f", with {asked} candidates {_write_ms(ms)} and {_write_bytes(size)}"
-        elif asked is None:
-            self._note(_ok("candidates", f"{count} as you call it; no more are asked for", plain=count, asked=None))
-        self._note(_ok("cost", f"{text} (median of {len(timed)}, as JSON)", **values))
-        return candidates
+                    self._note(_off("candidates", text, mend, asked=asked, refused=True))
+        return calls | {None: calls[None] or [first]}
 
     def _note_passages(self, found: SearchResult) -> None:
         items, text_field = found.ranking.items, self.settings.keyword_evidence.text_field
@@ -449,7 +434,7 @@ class _Checkup:
         ms = max((it.ms for it in trace.stages if it.name.startswith("transform")), default=0.0)
         tokens, granted = trace.input_tokens + trace.output_tokens, min(limits.llm_timeout_ms, limits.deadline_ms)
         values |= {"ms": _round(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
-        text = f"{name} replied in {_write_ms(ms)}, {tokens} tokens"
+        text = f"{name} replied in {_write_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         if ms > granted:
             mend = f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a faster model"
             return self._note_model(_problem("model", f"{text}; it may take {granted} ms", mend, **values))
@@ -527,7 +512,7 @@ def _find_failure(retrieval: Retrieval, *stages: str) -> Degradation | None:
 
 def _describe_error(error: BaseException | None) -> str:
     """The type of *error* and the beginning of what it says, on one line and without passwords of addresses."""
-    words = " ".join(without_credentials(str(error)).split())[:_SHOWN_OF_ERROR]
+    words = " ".join(without_credentials(str(error)).split())[:_MOST_QUOTED]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 

@@ -139,7 +139,7 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
     "one that refuses more": (
         lambda query, top_k=4: search(query, top_k) if top_k < 9 else 1 / 0,
         {},
-        {"candidates": f"refuses {WIDE} (ZeroDivisionError: division by zero)"},
+        {"candidates": f"asked for {WIDE} it raised ZeroDivisionError: division by zero"},
         "weigh 4 candidates, all that the function returns",
     ),
     "items that raise": (lambda query, top_k=4: [Unreadable()], {}, {"passages": "raised RuntimeError: gone"}, "read="),
@@ -225,9 +225,29 @@ def test_what_over_fetching_costs_is_measured_on_the_spot() -> None:
         return search(query, top_k)
 
     cost = find(checked(slow), "cost").values
-    assert cost["calls"] == 3
+    assert (cost["plain_calls"], cost["widened_calls"]) == (3, 3)
     assert cost["widened_ms"] > 20 > cost["plain_ms"]
     assert cost["widened_bytes"] > 2 * cost["plain_bytes"] > 200
+
+
+def test_a_slow_function_is_measured_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qtmiddleware.wrapping.check.LONGEST", 0.0)
+    cost = find(checked(lambda query, top_k=4: search(query, top_k)), "cost").values
+    assert (cost["plain_calls"], cost["widened_calls"]) == (1, 1)
+
+
+def test_a_function_that_fails_now_and_then_is_checked_by_the_calls_that_succeed() -> None:
+    calls: list[int] = []
+
+    def flaky(query: str, top_k: int = 4) -> Any:
+        calls.append(top_k)
+        if len(calls) % 2 == 0:
+            raise ConnectionError
+        return search(query, top_k)
+
+    check = checked(flaky)
+    assert find(check, "cost").values["plain_calls"] == 1
+    assert json.dumps(check.to_dict())
 
 
 ORDERS: Final = {
