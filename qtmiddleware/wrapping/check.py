@@ -254,6 +254,9 @@ class _Checkup:
     def _embed(self) -> Flow[None]:
         argument = self.argument
         outcome = yield from self._perform(Embed([self.request.original]))
+        if outcome.ok:
+            # The first time a model is loaded, or how the function wants its texts is found out.
+            outcome = yield from self._perform(Embed([self.request.original]))
         if outcome.error is not None:
             mend = "embed= takes a text and returns its vector, or a list of texts and returns theirs"
             raise self._stop("query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument)
@@ -485,7 +488,7 @@ class _Change:
             return "the order stays for this question"
         new = len(set(self.after) - set(self.before))
         first = "the first stays" if self.before[:1] == self.after[:1] else "another comes first"
-        return f"{new} of {len(self.after)} passages {'is' if new == 1 else 'are'} new, {first}"
+        return f"{new or 'none'} of {len(self.after)} passages {'is' if new < 2 else 'are'} new, {first}"
 
 
 def _ok(subject: str, text: str, /, **values: Any) -> Finding:
