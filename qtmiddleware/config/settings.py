@@ -25,7 +25,7 @@ ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
-SubQueryStyle = Literal["simple", "research"]
+SubQueryStyle = Literal["simple", "aspects", "research"]
 HybridMethod = Literal["weighted", "rrf"]
 AnswerMode = Literal["plain", "synthesis"]
 ChunkBoundary = Literal["sentence", "character"]
@@ -188,7 +188,10 @@ class LlmSettings:
         marks="reply model",
     )
     sub_query_style: SubQueryStyle = option(
-        "simple", "simple, or research: definition, method, results, comparison, application.", marks="reply"
+        "simple",
+        "simple: the parts a question has; aspects: also those of one that asks for breadth; research: definition,"
+        " method, results, comparison, application.",
+        marks="reply",
     )
     paraphrases: int = option(3, "How many paraphrases multi_query asks for.", marks="reply", ge=1, le=10)
     history_messages: int = option(6, "How many of the last messages the model sees.", marks="reply", ge=0, le=100)

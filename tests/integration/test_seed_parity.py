@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.embedders import embedder_named
 from qtmiddleware.rag.chunking import cut_into_chunks
 from qtmiddleware.testing import ScriptedModel
+from tests.support.model_server import ModelServer
 from tests.support.shared_data import SHARED, needs_shared_data
 
 CONFIG: Final = Path(__file__).parents[2] / "config" / "seed-parity.config.json"
@@ -281,3 +283,43 @@ def test_any_text_but_a_blank_one_is_cut_at_the_same_characters(text: str, size:
     overlap = min(overlap, size - 1)
     ours = [chunk.text for chunk in cut_into_chunks([text], size=size, overlap=overlap, boundary="character")]
     assert ours == ([] if text.isspace() else chunk_text(text, size, overlap))
+
+
+IMPACTS: Final = [
+    "What are the impacts of climate change on biodiversity?",
+    "How does climate change affect the oceans?",
+    "What are the effects of climate change on agriculture?",
+    "What are the impacts of climate change on human health?",
+]
+
+
+@pytest.mark.parametrize("kind", ["decompose", "combined"])
+@pytest.mark.parametrize(
+    ("question", "aspects"),
+    [
+        ("What are the impacts of climate change on the environment?", IMPACTS),
+        ("What are the impacts of climate change?", IMPACTS),
+        (
+            "What are the main topics in the document?",
+            ["What is the document about?", "Which arguments does the document make?", "What conclusions does it reach on each of these topics?"],
+        ),
+    ],
+)
+def test_the_aspects_of_a_broad_question_are_asked_for_and_all_searched(
+    kind: str, question: str, aspects: list[str], model_server: ModelServer
+) -> None:
+    model_server.reply = {"sub_queries": aspects}
+    searched: list[str] = []
+
+    def search(query: str, top_k: int = 4) -> Hits:
+        searched.append(query)
+        return [{"id": query, "score": 0.5, "text": query}][:top_k]
+
+    config = {"transformationType": kind, "llm": {"subQueryStyle": "aspects"}}
+    client = openai.OpenAI(base_url=model_server.url, api_key="none")
+    found = qtm.QueryMiddleware(config, client=client).wrap(search).retrieve(question)
+    assert [it.text for it in found.variants if it.kind == "sub_query"] == aspects
+    assert set(aspects) <= set(searched)
+    (asked,) = model_server.bodies
+    assert "aspect" in asked["messages"][0]["content"]
+    assert "asks for one thing" not in asked["messages"][0]["content"]

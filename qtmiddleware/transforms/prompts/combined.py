@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
+from qtmiddleware.transforms.prompts.decompose import name_style
 
 INSTRUCTION: Final = (
     "You prepare a user's query for a semantic search in documents by writing several texts to be searched beside it."
@@ -45,20 +47,27 @@ RESEARCH: Final = (
     "3. results and findings, 4. comparison with alternatives and limitations, 5. applications and implications"
 )
 
+ASPECTS: Final = (
+    "simpler questions that together answer it, each on another aspect: where it asks for breadth (impacts, causes, "
+    "kinds, an overview, the main topics), those an expert would tell apart, named in words it need not have; where it "
+    'has several parts, those parts; each makes sense on its own (names instead of "it"); an empty list where it asks for one plain fact'
+)
+
 
 def fields(settings: Settings) -> tuple[ReplyField, ...]:
     """Rewrite, step-back and sub-queries, and the passage where the settings ask for it."""
     sub_queries = ReplyField("sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries)
-    if settings.llm.sub_query_style == "research":
+    if settings.llm.sub_query_style == "aspects":
+        sub_queries = replace(sub_queries, description=ASPECTS)
+    elif settings.llm.sub_query_style == "research":
         sub_queries = ReplyField("sub_queries", "list", RESEARCH, min_items=5, max_items=5)
     passage = (HYDE,) if settings.llm.hyde_in_combined else ()
     return (REWRITE, STEP_BACK, sub_queries, *passage)
 
 
 def _flavour(settings: Settings) -> str:
-    style = "research" if settings.llm.sub_query_style == "research" else ""
     passage = "hyde" if settings.llm.hyde_in_combined else ""
-    return "+".join(filter(None, (style, passage)))
+    return "+".join(filter(None, (name_style(settings), passage)))
 
 
 TRANSFORM: Final = Transform(

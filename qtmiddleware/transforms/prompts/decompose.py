@@ -21,6 +21,14 @@ RESEARCH_INSTRUCTION: Final = (
     "alternatives, trade-offs and limitations, 5. applications and implications."
 )
 
+ASPECTS_INSTRUCTION: Final = (
+    "You split a user's query into simpler sub-queries that, answered together, answer it. Each takes up another aspect "
+    "of the query. Where it asks for breadth (impacts, causes, kinds, an overview, the main topics), the aspects are "
+    "the fields, groups, places or periods that an expert would tell apart, named in words the query need not have; "
+    "where it has several parts, they are those parts. All are searched at the same time, so none may wait for the "
+    "answer to another. Only a query for one plain fact has no aspects: give none for that."
+)
+
 RULES: Final = (
     *FAITHFUL,
     'Each sub-query makes sense on its own: names instead of "it", "that person" or "#1".',
@@ -35,12 +43,14 @@ def fields(settings: Settings) -> tuple[ReplyField, ...]:
     return (ReplyField("sub_queries", "list", "the sub-queries, each a full question", 0, settings.max_sub_queries),)
 
 
+def name_style(settings: Settings) -> str:
+    """The style of the sub-queries as it stands in a prompt's version, empty for the usual one."""
+    style = settings.llm.sub_query_style
+    return "" if style == "simple" else style
+
+
 def _instruction(settings: Settings) -> str:
-    return RESEARCH_INSTRUCTION if settings.llm.sub_query_style == "research" else INSTRUCTION
-
-
-def _flavour(settings: Settings) -> str:
-    return "research" if settings.llm.sub_query_style == "research" else ""
+    return {"research": RESEARCH_INSTRUCTION, "aspects": ASPECTS_INSTRUCTION}.get(name_style(settings), INSTRUCTION)
 
 
 TRANSFORM: Final = Transform(
@@ -53,5 +63,5 @@ TRANSFORM: Final = Transform(
         "Which has the longer warranty, the Brio 3 or the Tavo S?",
         {"sub_queries": ["How long is the warranty of the Brio 3?", "How long is the warranty of the Tavo S?"]},
     ),
-    flavour=_flavour,
+    flavour=name_style,
 )

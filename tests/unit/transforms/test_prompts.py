@@ -164,6 +164,7 @@ GOLDEN = {
     "stepback/1 in conversation": "c9eeffadbe39",
     "decompose/1": "80bf15f651d1",
     "decompose/1 in conversation": "985752820cec",
+    "decompose/1+aspects": "c27a8170acd7",
     "decompose/1+research": "bdfd4764ece9",
     "multi_query/1": "173167a59413",
     "multi_query/1 in conversation": "db317c44ba0e",
@@ -173,6 +174,7 @@ GOLDEN = {
     "keywords/1 in conversation": "84da1233c5dd",
     "combined/1+hyde": "b2b620bbc849",
     "combined/1+hyde in conversation": "5d4d06f2c4bb",
+    "combined/1+aspects+hyde": "859aacf0ca6c",
     "combined/1+research+hyde": "3ef88478566d",
     "combined/1+research": "e4c3e4d0e914",
     "combined/1": "ebb6547044e7",
@@ -186,6 +188,7 @@ def digests() -> dict[str, str]:
             ("", (), {}),
             (" in conversation", HISTORY, {}),
             (" research", (), {"sub_query_style": "research"}),
+            (" aspects", (), {"sub_query_style": "aspects"}),
             (" research, no passage", (), {"sub_query_style": "research", "hyde_in_combined": False}),
             (" no passage", (), {"hyde_in_combined": False}),
         ):
