@@ -29,7 +29,7 @@ from qtmiddleware.cli.bench import (
 from qtmiddleware.cli.console import AsJson, ShowProgress, as_json, out, show_progress, show_warnings
 from qtmiddleware.cli.environment import note_files
 from qtmiddleware.cli.terminal import FAILED, note
-from qtmiddleware.config import Config
+from qtmiddleware.config import Config, known_keys
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import SYSTEMS, Dataset
 from qtmiddleware.evaluation.bench import CACHE, OpenedBench, ask_ahead, open_bench
@@ -41,7 +41,10 @@ _OUT: Final = Path("query-transform.config.json")
 _SCHEMA: Final = "schema.json"
 _REPORTS: Final = ("tune.md", "tune.html", "tune.json")
 _EMBEDDER: Final = ("embeddingModel", "embeddingDimensions")
-_MODEL: Final = ("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput", "llm.reasoningEffort")
+_MODEL: Final = (
+    *("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput", "llm.reasoningEffort"),
+    *(key for key in known_keys() if key.startswith("llm.temperatures.")),
+)
 
 
 def tune_command(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, STORES, TEXT_FIELDS, TRANSFORMS
+from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, STORES, TEXT_FIELDS, TRANSFORMS, prompt_names
 
 META: Final = "option"
 """The metadata key under which a field keeps its meaning and limits."""
@@ -163,6 +163,23 @@ class LimitSettings:
     max_query_chars: int = option(8_000, "Longer queries are passed on as they are.", ge=1, le=1_000_000)
 
 
+if TYPE_CHECKING:
+    TemperatureSettings = Any
+else:
+    TemperatureSettings = make_dataclass(
+        "TemperatureSettings",
+        [
+            (name, float | None, option(None, "Its own temperature; null is llm.temperature.", ge=0.0, le=2.0))
+            for name in prompt_names()
+        ],
+        frozen=True,
+        slots=True,
+        kw_only=True,
+        namespace={"__doc__": "The sampling temperature of single prompts."},
+    )
+    TemperatureSettings.__module__ = __name__
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlmSettings:
     """The language model behind the transformations. The key comes from the environment alone."""
@@ -172,6 +189,9 @@ class LlmSettings:
     )
     temperature: float | None = option(
         0.0, "Sampling temperature; null sends none.", marks="reply model", ge=0.0, le=2.0
+    )
+    temperatures: TemperatureSettings = group(
+        TemperatureSettings, "Temperatures of single transformations.", marks="reply model"
     )
     max_tokens: int | None = option(
         800, "Most tokens of a reply; null sends no limit.", marks="reply model", ge=1, le=100_000

@@ -323,3 +323,15 @@ def test_the_aspects_of_a_broad_question_are_asked_for_and_all_searched(
     (asked,) = model_server.bodies
     assert "aspect" in asked["messages"][0]["content"]
     assert "asks for one thing" not in asked["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(("model", "sent"), [("my-model", [0.0, 0.1, 0.2]), ("o4-mini", [None, None, None])])
+def test_each_transformation_is_asked_at_its_own_temperature(
+    model: str, sent: list[float | None], model_server: ModelServer
+) -> None:
+    model_server.reply = {"rewrite": "What is a cobot, a robot beside people?"}
+    config = qtm.Config.from_file(CONFIG, environ={}).overridden({"transformationModel": model})
+    client = openai.OpenAI(base_url=model_server.url, api_key="none")
+    qtm.QueryMiddleware(config, client=client).wrap(lambda query: [])("What is a cobot?")
+    of_prompt = {body["response_format"]["json_schema"]["name"]: body.get("temperature") for body in model_server.bodies}
+    assert [of_prompt[name] for name in ("rewrite", "stepback", "decompose")] == sent

@@ -39,7 +39,7 @@ from qtmiddleware.evaluation.compare import refuse_running_loop
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
 from qtmiddleware.providers.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.providers.llms import as_language_model, has_language_model
-from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
 from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
@@ -285,7 +285,8 @@ def open_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) -
     asked = as_language_model(client, settings)
     llm = settings.llm
     address = llm.base_url or [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
-    options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output, llm.reasoning_effort])
+    own = [temperatures] if (temperatures := find_temperatures(settings)) else []
+    options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output, llm.reasoning_effort, *own])
     kept = CachedModel(asked, cache / _CACHE_FILE, options=options)
     try:
         yield kept

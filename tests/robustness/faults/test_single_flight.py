@@ -181,6 +181,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "language": {"preprocess": {"language": "en"}},
     "rules": {"preprocess": {"enabled": False}},
     "temperature": {"llm": {"temperature": 0.5}},
+    "temperature of one": {"llm": {"temperatures": {"rewrite": 0.5}}},
     "guard": {"llm": {"guard": False}},
 }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,8 @@ class OpenAIModel:
     caller's own calls with it are not touched. Where it is the only one, `complete` and `stream` run in one private
     event loop, whose connections are kept. *can_async* says whether `acomplete` and `astream` can be called.
 
-    *temperature* and *max_tokens* ``None`` send none. *structured_output* ``auto`` asks for a JSON schema and steps
+    *temperature* and *max_tokens* ``None`` send none; *temperatures* are those of single prompts, by their mode, in
+    place of *temperature*. *structured_output* ``auto`` asks for a JSON schema and steps
     down to ``json_object`` and to plain text where that is refused; a refused ``temperature``, ``reasoning_effort`` or
     token limit is left out likewise. What was refused is remembered as long as this object lives, and one prompt costs
     at most five requests. *input_price* and *output_price* are US dollars for a million tokens, for models whose
@@ -59,6 +60,7 @@ class OpenAIModel:
         client: Any = None,
         base_url: str | None = None,
         temperature: float | None = 0.0,
+        temperatures: Mapping[str, float] | None = None,
         max_tokens: int | None = 800,
         structured_output: StructuredOutput = "auto",
         reasoning_effort: ReasoningEffort | None = "auto",
@@ -71,6 +73,7 @@ class OpenAIModel:
             model,
             lambda: self._clients.host,
             temperature=temperature,
+            temperatures=temperatures,
             max_tokens=max_tokens,
             response_format=None if structured_output == "auto" else structured_output,
             reasoning_effort=reasoning_effort,
@@ -243,12 +246,18 @@ def make_model(client: Any, settings: Settings) -> OpenAIModel:
         client=client,
         base_url=llm.base_url,
         temperature=llm.temperature,
+        temperatures=find_temperatures(settings),
         max_tokens=llm.max_tokens,
         structured_output=llm.structured_output,
         reasoning_effort=llm.reasoning_effort,
         input_price=llm.input_price,
         output_price=llm.output_price,
     )
+
+
+def find_temperatures(settings: Settings) -> dict[str, float]:
+    """The temperatures that *settings* give single prompts, by their mode."""
+    return {name: value for name, value in asdict(settings.llm.temperatures).items() if value is not None}
 
 
 def _is_client(given: Any) -> bool:

@@ -220,6 +220,7 @@ class Negotiator:
 
     *response_format* ``None`` begins with a JSON schema and steps down where that is refused. *reasoning_effort*
     ``auto`` is the least that one of OpenAI's models takes, and none is sent to others; ``None`` sends none.
+    *temperatures* are those of single prompts, by their mode, in place of *temperature*.
     """
 
     def __init__(
@@ -228,6 +229,7 @@ class Negotiator:
         where: Callable[[], str],
         *,
         temperature: float | None,
+        temperatures: Mapping[str, float] | None = None,
         max_tokens: int | None,
         response_format: str | None,
         reasoning_effort: str | None = "auto",
@@ -235,6 +237,7 @@ class Negotiator:
         self._model = model
         self._where = where
         self._temperature = temperature
+        self._temperatures = temperatures or {}
         self._max_tokens = max_tokens
         self._format = response_format
         self._reasons = least_effort(model) is not None
@@ -273,9 +276,10 @@ class Negotiator:
         thinks = self._reasons and effort != "none"
         limit = self._token_limit(capabilities)
         room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
+        temperature = self._temperatures.get(prompt.mode, self._temperature)
         options: dict[str, Any] = {
             "reasoning_effort": effort,
-            "temperature": None if capabilities.temperature or thinks else self._temperature,
+            "temperature": None if capabilities.temperature or thinks else temperature,
         }
         if limit and self._max_tokens is not None:
             options[limit] = self._max_tokens + room
