@@ -301,7 +301,11 @@ IMPACTS: Final = [
         ("What are the impacts of climate change?", IMPACTS),
         (
             "What are the main topics in the document?",
-            ["What is the document about?", "Which arguments does the document make?", "What conclusions does it reach on each of these topics?"],
+            [
+                "What is the document about?",
+                "Which arguments does the document make?",
+                "What conclusions does it reach on each of these topics?",
+            ],
         ),
     ],
 )
@@ -333,5 +337,7 @@ def test_each_transformation_is_asked_at_its_own_temperature(
     config = qtm.Config.from_file(CONFIG, environ={}).overridden({"transformationModel": model})
     client = openai.OpenAI(base_url=model_server.url, api_key="none")
     qtm.QueryMiddleware(config, client=client).wrap(lambda query: [])("What is a cobot?")
-    of_prompt = {body["response_format"]["json_schema"]["name"]: body.get("temperature") for body in model_server.bodies}
+    of_prompt = {
+        body["response_format"]["json_schema"]["name"]: body.get("temperature") for body in model_server.bodies
+    }
     assert [of_prompt[name] for name in ("rewrite", "stepback", "decompose")] == sent

@@ -50,7 +50,8 @@ RESEARCH: Final = (
 ASPECTS: Final = (
     "simpler questions that together answer it, each on another aspect: where it asks for breadth (impacts, causes, "
     "kinds, an overview, the main topics), those an expert would tell apart, named in words it need not have; where it "
-    'has several parts, those parts; each makes sense on its own (names instead of "it"); an empty list where it asks for one plain fact'
+    'has several parts, those parts; each makes sense on its own (names instead of "it"); an empty list where it asks '
+    "for one plain fact"
 )
 
 

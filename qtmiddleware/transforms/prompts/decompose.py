@@ -22,11 +22,11 @@ RESEARCH_INSTRUCTION: Final = (
 )
 
 ASPECTS_INSTRUCTION: Final = (
-    "You split a user's query into simpler sub-queries that, answered together, answer it. Each takes up another aspect "
-    "of the query. Where it asks for breadth (impacts, causes, kinds, an overview, the main topics), the aspects are "
-    "the fields, groups, places or periods that an expert would tell apart, named in words the query need not have; "
-    "where it has several parts, they are those parts. All are searched at the same time, so none may wait for the "
-    "answer to another. Only a query for one plain fact has no aspects: give none for that."
+    "You split a user's query into simpler sub-queries that, answered together, answer it. Each takes up another "
+    "aspect of the query. Where it asks for breadth (impacts, causes, kinds, an overview, the main topics), the "
+    "aspects are the fields, groups, places or periods that an expert would tell apart, named in words the query need "
+    "not have; where it has several parts, they are those parts. All are searched at the same time, so none may wait "
+    "for the answer to another. Only a query for one plain fact has no aspects: give none for that."
 )
 
 RULES: Final = (
