@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from qtmiddleware.cli.console import AsJson, as_json, notes, out
-from qtmiddleware.cli.environment import note_files
-from qtmiddleware.config import Config, json_schema
+from qtmiddleware.cli.console import AsJson, Sets, as_json, notes, out
+from qtmiddleware.cli.environment import load_config, note_files
+from qtmiddleware.config import json_schema
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.prices import find_shutdown
@@ -19,13 +19,13 @@ from qtmiddleware.providers.llms.openai.requests import is_openai
 
 app = typer.Typer(help="Show, check and describe the configuration.", no_args_is_help=True)
 
-_File = Annotated[str | None, typer.Argument(help="Config file; without one, QTM_CONFIG or the defaults.")]
+_File = Annotated[str | None, typer.Argument(help="Config file; without one, that of the other commands.")]
 
 
 @app.command()
-def show(file: _File = None, json_output: AsJson = False) -> None:
+def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
     """Show every value and the layer it came from."""
-    config = Config.load(file)
+    config = load_config(file, sets)
     note_files({}, config=file)
     for warning in _find_warnings(config.settings):
         notes.print(f"warning: {warning}")
@@ -39,12 +39,12 @@ def show(file: _File = None, json_output: AsJson = False) -> None:
 
 
 @app.command()
-def check(file: _File = None, json_output: AsJson = False) -> None:
+def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
     """Check a config file; exit code 2 says that something in it is wrong.
 
     Models with a known end, and a query log whose folder is missing, are warned of.
     """
-    warnings = _find_warnings(Config.load(file).settings)
+    warnings = _find_warnings(load_config(file, sets).settings)
     note_files({}, config=file)
     if json_output:
         as_json({"ok": True, "warnings": warnings})

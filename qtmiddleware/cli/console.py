@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 
 from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.cli.environment import CONFIG_FILES
 from qtmiddleware.cli.terminal import escape_json, escape_line, note, strip_control_characters
 
 ShowProgress = Callable[[str, int, int], None]
@@ -37,7 +38,16 @@ out = PlainConsole(soft_wrap=True)
 notes = PlainConsole(stderr=True)
 
 Queries = Annotated[list[str] | None, typer.Argument(help="Questions; without any, the lines of standard input.")]
-ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="Config file.")]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config", "-c", help=f"Config file; without one QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder."
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting, over all others: fusion.method=rrf; repeatable."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 Kind = Annotated[str | None, typer.Option("--type", "-t", help=f"Transformation type: {', '.join(TRANSFORMS)}.")]
 History = Annotated[
@@ -61,6 +71,11 @@ def lines(given: list[str] | None) -> Iterator[str]:
         text = line.rstrip("\r\n")
         if text.strip():
             yield text
+
+
+def name_question(text: str) -> str:
+    """The line above what came of one of several questions."""
+    return f"Question: {' '.join(text.split())}"
 
 
 def to_messages(history: list[str] | None) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What is taken from where ``qtm`` is run: the keys of a ``.env`` file, and other files that nobody named."""
+"""What is taken from where ``qtm`` is run: a config, the keys of a ``.env`` file, and other files nobody named."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from typing import Final
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.cli.terminal import escape_line, note
 from qtmiddleware.config import Config
-from qtmiddleware.errors import MissingExtra
+from qtmiddleware.config.keys import keys_with
+from qtmiddleware.config.reading import MOST_BYTES
+from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.rag.ingestion.ledger import ledger_path
 from qtmiddleware.runtime.files import read_own_file
 
 CREDENTIALS: Final = ("OPENAI_API_KEY", "PINECONE_API_KEY", "REDIS_USERNAME", "REDIS_PASSWORD", "HF_TOKEN")
 """All that a ``.env`` file may set. Whoever hands a folder over must not decide where keys are sent or what is run, so
 no address, path, proxy, certificate or setting is ever added here."""
+
+CONFIG_FILES: Final = ("config/query-transform.config.json", "query-transform.config.json")
+"""The config of the working folder, where ``--config`` and ``QTM_CONFIG`` name none: the first that is there."""
 
 NO_MODEL: Final = (
     "No language model is configured: set OPENAI_API_KEY (a .env file will do), or QTM_LLM_BASE_URL for a service of "
@@ -46,6 +51,69 @@ def load_dotenv_file() -> None:
         _note(f"{path} was not read: {error.strerror or type(error).__name__}")
     except ValueError:
         _note(f"{path} was not read: it is not UTF-8, or holds what no variable can hold")
+
+
+def load_config(
+    file: str | None,
+    assignments: Sequence[str] | None = None,
+    *,
+    kind: str | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Config:
+    """The config a command works with: *assignments* (``--set``) over *file*, else ``QTM_CONFIG``, else `CONFIG_FILES`.
+
+    *kind* is the transformation of ``--type``. *tell* is given the path of the file that is read, if any; without it a
+    note on stderr tells of one that nobody named. Such a file is one's own, as a ``.env`` file is, and sets nothing
+    that decides where texts and keys go or what is run. Raises `ConfigError`.
+    """
+    path = file or os.environ.get("QTM_CONFIG") or None
+    found = _find_config() if path is None else None
+    if tell is not None and (read := path or found):
+        tell(read)
+    elif found:
+        _note(f"Loading config {found} (found in this folder; --config names another)")
+    loaded = Config.load(file if found is None else found, assignments=assignments or ())
+    if found:
+        _check_found(loaded, found)
+    return loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
+
+
+def _find_config() -> str | None:
+    """The first of `CONFIG_FILES` that may be used; one that may not, or that stands behind another, is noted."""
+    there = [name for name in CONFIG_FILES if os.path.lexists(name)]
+    for name in there:
+        try:
+            read_own_file(Path(name), MOST_BYTES)
+        except OSError as error:
+            _note(
+                f"{name} was not used: {error.strerror or type(error).__name__}; --config {name} uses it all the same"
+            )
+            continue
+        if behind := there[there.index(name) + 1 :]:
+            _note(f"{', '.join(behind)} is there too and was not used")
+        return name
+    return None
+
+
+def _check_found(config: Config, name: str) -> None:
+    """Raise `ConfigError` where the file *name*, which nobody named, sets what whoever made the folder must not."""
+    origin, settings = f"file {name}", config.settings
+    keys = [key.name for key in keys_with("named") if config.origins[key.name] == origin]
+    if config.origins["indexPath"] == origin and not _lies_here(settings.index_path):
+        keys.append("indexPath outside of this folder")
+    if config.origins["embeddingModel"] == origin and Path(settings.embedding_model).expanduser().exists():
+        keys.append("embeddingModel to a folder")
+    if keys:
+        said = (
+            f"{origin} was found and sets {', '.join(keys)}: what decides where texts and keys go, what is run, "
+            f"written or said to a model is taken from a config you name alone; if it is yours, add --config {name} "
+            f"or set QTM_CONFIG={name}"
+        )
+        raise ConfigError(said, path=keys[0], source=origin)
+
+
+def _lies_here(path: str) -> bool:
+    return Path(os.path.abspath(Path(path).expanduser())).is_relative_to(Path.cwd())  # noqa: PTH100 - links stay links
 
 
 def note_files(

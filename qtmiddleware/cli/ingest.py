@@ -7,18 +7,19 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, notes, out, show_progress, show_warnings
-from qtmiddleware.cli.environment import files_of, note_files
+from qtmiddleware.cli.console import AsJson, ConfigFile, Sets, as_json, notes, out, show_progress, show_warnings
+from qtmiddleware.cli.environment import files_of, load_config, note_files
 from qtmiddleware.cli.terminal import FAILED, escape_json, escape_line, note
-from qtmiddleware.config import Config
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.providers.stores.sqlite.files import MEMORY
 from qtmiddleware.rag.ingestion import IngestReport, Progress, Stage, ingest
 
+_logger: Final = logging.getLogger("qtmiddleware.ingest")
 _LABELS: dict[Stage, str] = {
     "reading": "reading documents",
     "contexts": "writing contexts",
@@ -32,6 +33,7 @@ def ingest_command(
         str | None, typer.Argument(help="File, folder or glob (in quotes); without one, dataPath of the config.")
     ] = None,
     config: ConfigFile = None,
+    sets: Sets = None,
     index: Annotated[str | None, typer.Option(help="Where the index is kept, in place of indexPath.")] = None,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write log lines in JSON instead of a progress bar, as into a pipe.")
@@ -39,20 +41,15 @@ def ingest_command(
     json_output: AsJson = False,
 ) -> None:
     """Read, cut and embed documents and store them; what is known already is left alone."""
-    loaded = Config.load(config)
-    if index is not None:
-        loaded = loaded.overridden({"indexPath": index})
-    settings = loaded.settings
-    if settings.store.kind == "memory" or (settings.store.kind == "sqlite" and settings.index_path == MEMORY):
-        message = (
-            "an index in memory would be gone when qtm ends; set store.kind to another, indexPath to a place on disk"
-        )
-        raise ConfigError(message, path="store.kind", value=settings.store.kind)
-    documents = settings.data_path if data_path is None else None
     has_bars = notes.is_terminal and not log_json
     with _show_bars() if has_bars else _write_log_lines() as listener:
+        loaded = load_config(config, sets, tell=None if has_bars else _log_config)
+        if index is not None:
+            loaded = loaded.overridden({"indexPath": index})
+        _check_kept(loaded.settings)
+        documents = loaded.settings.data_path if data_path is None else None
         # Where every line is an object, this one is too.
-        tell = None if has_bars else logging.getLogger("qtmiddleware.ingest").info
+        tell = None if has_bars else _logger.info
         note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell)
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:
@@ -65,6 +62,19 @@ def ingest_command(
         raise typer.Exit(FAILED)
 
 
+def _log_config(path: str) -> None:
+    _logger.info("Loading config: %s", path, extra={"event": "Loading config", "meta": {"path": path}})
+
+
+def _check_kept(settings: Settings) -> None:
+    """Raise `ConfigError` for an index that would be gone when the command ends."""
+    if settings.store.kind == "memory" or (settings.store.kind == "sqlite" and settings.index_path == MEMORY):
+        message = (
+            "an index in memory would be gone when qtm ends; set store.kind to another, indexPath to a place on disk"
+        )
+        raise ConfigError(message, path="store.kind", value=settings.store.kind)
+
+
 @contextmanager
 def _show_bars() -> Iterator[Callable[[Progress], None]]:
     """A progress bar for each stage, on a terminal, and warnings above it."""
@@ -75,16 +85,16 @@ def _show_bars() -> Iterator[Callable[[Progress], None]]:
 @contextmanager
 def _write_log_lines() -> Iterator[None]:
     """Warnings of the package and every line of the ingest on standard error, one JSON object a line."""
-    package, ingest_logger = logging.getLogger("qtmiddleware"), logging.getLogger("qtmiddleware.ingest")
-    handler, before = logging.StreamHandler(sys.stderr), ingest_logger.level
+    package, before = logging.getLogger("qtmiddleware"), _logger.level
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine())
     package.addHandler(handler)
-    ingest_logger.setLevel(logging.INFO)
+    _logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         package.removeHandler(handler)
-        ingest_logger.setLevel(before)
+        _logger.setLevel(before)
 
 
 class _JsonLine(logging.Formatter):
@@ -98,15 +108,24 @@ class _JsonLine(logging.Formatter):
 
 
 def _sum_up(report: IngestReport) -> str:
+    read = f"{_count(report.documents, 'document')} in {_count(report.chunks, 'chunk')}"
     lines = [
         (
-            f"{report.documents} documents in {report.chunks} chunks: {report.added} added, {report.changed} changed, "
+            f"{read}: {report.added} added, {report.changed} changed, "
             f"{report.unchanged} unchanged, {report.removed} removed, {len(report.skipped)} skipped"
         ),
-        f"{report.written} chunks written, {report.embedded} texts embedded, {report.reused} vectors known already",
+        (
+            f"{_count(report.written, 'chunk')} written, {_count(report.embedded, 'text')} embedded, "
+            f"{_count(report.reused, 'vector')} known already"
+        ),
     ]
     if report.contexts or report.contexts_failed:
-        lines.append(f"{report.contexts} contexts written by the model, {report.contexts_failed} chunks without one")
+        without = _count(report.contexts_failed, "chunk")
+        lines.append(f"{_count(report.contexts, 'context')} written by the model, {without} without one")
     rate = f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
     lines.append(f"{report.seconds:.1f} s, {report.embed_seconds:.1f} s of it embedding{rate}")
     return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -18,13 +18,15 @@ from qtmiddleware.cli.console import (
     History,
     Kind,
     Queries,
+    Sets,
     as_json,
     lines,
+    name_question,
     show_warnings,
     to_messages,
 )
-from qtmiddleware.cli.environment import NO_MODEL, files_of, note_files
-from qtmiddleware.cli.session import Keyboard, Session, choose_kind, open_keyboard
+from qtmiddleware.cli.environment import NO_MODEL, files_of, load_config, note_files
+from qtmiddleware.cli.session import Keyboard, Session, choose_kind, find_kind, open_keyboard
 from qtmiddleware.cli.show import explain, present, show_pieces
 from qtmiddleware.cli.terminal import FAILED, USAGE, note, say
 from qtmiddleware.config import Config
@@ -46,6 +48,7 @@ _Filter = Annotated[
 def ask_command(
     question: Queries = None,
     config: ConfigFile = None,
+    sets: Sets = None,
     kind: Kind = None,
     top_k: TopK = None,
     history: History = None,
@@ -60,7 +63,7 @@ def ask_command(
     exit code is 1. It is 0 where the passages do not hold the answer, and 2
     where a question cannot be asked as it is.
     """
-    loaded = _load_config(config, kind)
+    loaded = load_config(config, sets, kind=kind)
     wanted = _parse_filter(condition)
     has_model = has_language_model(loaded.settings)
     if not has_model:
@@ -72,6 +75,10 @@ def ask_command(
             note(f"{NO_MODEL} Passages are shown, found by the rules alone.")
         streams = sys.stdout.isatty() and not json_output
         for text in lines(question):
+            if not json_output and results:
+                say()
+            if not json_output and (question is None or len(question) > 1):
+                say(name_question(text))
             with show_pieces() as write:
                 outcome = ask(
                     middleware,
@@ -86,8 +93,6 @@ def ask_command(
             results.append(outcome)
             if json_output:
                 continue
-            if len(results) > 1:
-                say()
             present(outcome)
             for row in explain(outcome, settings) if explained else ():
                 say(row)
@@ -101,6 +106,7 @@ def ask_command(
 
 def query_command(
     config: ConfigFile = None,
+    sets: Sets = None,
     kind: Kind = None,
     top_k: TopK = None,
     no_answer: NoAnswer = False,
@@ -120,13 +126,15 @@ def query_command(
     qtmiddleware/history in the user's state folder, readable by the user
     alone, unless --no-history is given.
 
-    In a pipe every line is a question of its own, unless --chat is given;
-    'exit' ends the input, ':type NAME' and ':explain' work too. Answers go to
-    stdout, notes to stderr. The exit code is 1 when every question failed.
+    In a pipe every line is a question of its own, unless --chat is given. What
+    is typed at a terminal works there too: 'tt' and the number or name of a
+    type on the line after it, a number of one on the first line, 'exit'.
+    Answers go to stdout, notes to stderr. The exit code is 1 when every
+    question failed.
 
     Without a language model passages are shown instead of answers.
     """
-    loaded = _load_config(config, kind)
+    loaded = load_config(config, sets, kind=kind)
     has_model = has_language_model(loaded.settings)
     fixed = "" if has_model else f"{NO_MODEL} Until then the transformation type is none."
     with _open(loaded, config) as middleware:
@@ -141,21 +149,22 @@ def query_command(
             choose=partial(choose_kind, keyboard) if keyboard is not None else None,
             fixed=fixed,
             streams=sys.stdout.isatty(),
+            names=keyboard is None,
             as_json=json_output,
         )
         if keyboard is not None:
             _converse(session, keyboard, asks_kind=kind is None and not fixed)
             return
-        for line in sys.stdin:
-            if not session.take(line.removeprefix("\ufeff")):
+        asks_kind = kind is None and not json_output
+        for line in (it.removeprefix("\ufeff") for it in sys.stdin):
+            # The number a session at a terminal begins with.
+            if asks_kind and line.strip().isdecimal() and find_kind(line) is not None:
+                session.await_kind()
+            asks_kind = asks_kind and not line.strip()
+            if not session.take(line):
                 break
     if session.asked and session.failed == session.asked:
         raise typer.Exit(FAILED)
-
-
-def _load_config(config: str | None, kind: str | None) -> Config:
-    loaded = Config.load(config)
-    return loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
 
 
 @contextmanager

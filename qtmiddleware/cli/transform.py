@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -14,17 +15,19 @@ from qtmiddleware.cli.console import (
     History,
     Kind,
     Queries,
+    Sets,
     as_json,
     lines,
+    name_question,
     notes,
     out,
     to_messages,
 )
-from qtmiddleware.cli.environment import note_files
-from qtmiddleware.config import Config
+from qtmiddleware.cli.environment import load_config, note_files
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.retrieval.request import validate_query
+from qtmiddleware.transforms import NONE_NEEDED, SAME
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _NO_KEY = "unauthorized"
@@ -34,10 +37,11 @@ def preprocess_command(
     query: Queries = None,
     language: Annotated[str | None, typer.Option(help="Code of the word list, or auto.")] = None,
     config: ConfigFile = None,
+    sets: Sets = None,
     json_output: AsJson = False,
 ) -> None:
     """Turn questions into keywords, without a model."""
-    settings = Config.load(config).settings
+    settings = load_config(config, sets).settings
     note_files({}, config=config)
     options = settings.preprocess
     rows = []
@@ -60,21 +64,32 @@ def transform_command(
     query: Queries = None,
     kind: Kind = None,
     config: ConfigFile = None,
+    sets: Sets = None,
     history: History = None,
     json_output: AsJson = False,
 ) -> None:
-    """Show the variants the language model makes of questions."""
-    loaded = Config.load(config)
-    configured = loaded.settings.transformation_type
-    chosen = kind or (configured if configured != "none" else "combined")
+    """Show the variants the language model makes of questions.
+
+    Where nobody says which transformation, all forms are asked for in one call
+    (combined). With none the question and its keywords are shown.
+    """
+    loaded = load_config(config, sets, kind=kind)
+    if loaded.origins["transformationType"] == "default":
+        loaded = loaded.overridden({"transformationType": "combined"})
+    asks = loaded.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []
     note_files({}, config=config)
-    with QueryMiddleware(loaded.overridden({"transformationType": chosen})) as middleware:
+    with QueryMiddleware(loaded) as middleware:
         for text in lines(query):
             transformation = middleware.transform(text, history=to_messages(history))
-            rows.append({"query": text, **asdict(transformation)})
+            keywords = middleware.preprocess(text)
+            rows.append({"query": text, "preprocessed": keywords, **asdict(transformation)})
             if json_output:
                 continue
+            if not query or len(query) > 1:
+                out.print(("\n" if len(rows) > 1 else "") + name_question(text))
+            if not asks:
+                out.print(f"query: {text}\npreprocessed: {keywords}")
             for name, row in TEXT_FIELDS.items():
                 for variant in transformation.texts(name):
                     out.print(f"{row.label}: {variant}")
@@ -82,7 +97,12 @@ def transform_command(
                 notes.print(f"{stage}: {what}")
     if json_output:
         as_json(rows)
-    if rows and not any(row[name] for row in rows for name in TEXT_FIELDS):
+    if asks and rows and not any(map(_is_answered, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
         advice = "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for a service of your own" if _NO_KEY in reasons else ""
         raise ModelError("unavailable", f"the language model gave nothing usable ({', '.join(reasons)}){advice}")
+
+
+def _is_answered(row: Mapping[str, Any]) -> bool:
+    """Whether the model gave a text, or said that there is none to give: nothing to split, or nothing to improve."""
+    return any(row[name] for name in TEXT_FIELDS) or any(what in (NONE_NEEDED, SAME) for _, what in row["notes"])

@@ -14,12 +14,15 @@ from typing import Any, Final
 
 from qtmiddleware.config.errors import bad_value, raise_all
 from qtmiddleware.config.keys import ABSENT, Key, all_keys, build_settings, get_value, merge, to_json
-from qtmiddleware.config.reading import Layer, read_environment, read_file
+from qtmiddleware.config.reading import Layer, read_assignments, read_environment, read_file
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
 Layers = tuple[Mapping[str, Any], ...]
 """Settings to lay over others, the last on top."""
+
+ASSIGNED: Final = "--set"
+"""The origin of what was assigned on the command line."""
 
 _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 
@@ -28,8 +31,8 @@ _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", def
 class Config:
     """What is set (*settings*) and where each value came from (*origins*, by dotted camelCase key).
 
-    An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``decorator``, ``settings`` or
-    ``call``. Of two that set the same key the stronger wins: call, decorator, file, environment, default.
+    An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``decorator``, ``settings``,
+    ``--set`` or ``call``. Of two that set the same key the stronger wins: call, decorator, file, environment, default.
     """
 
     settings: Settings
@@ -47,11 +50,13 @@ class Config:
         source: str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None = None,
         *,
         environ: Mapping[str, str] | None = None,
+        assignments: Sequence[str] = (),
     ) -> Config:
         """The config that *source* describes, over the environment (*environ*, or the process's own).
 
         A path is read as a file. A mapping counts as the decorator's and lies over the file that ``QTM_CONFIG``
-        names, as does ``None``, which adds nothing. `Settings` are complete: nothing lies under them. A `Config`
+        names, as does ``None``, which adds nothing. *assignments* (``fusion.method=rrf``) lie over all, with the origin
+        ``--set``; they are for a path or ``None``. `Settings` are complete: nothing lies under them. A `Config`
         comes back as it is. Raises `ConfigError` with everything that is wrong, a line each.
         """
         if isinstance(source, Config):
@@ -59,23 +64,33 @@ class Config:
         if isinstance(source, Settings):
             return _default().overridden(asdict(source), origin="settings")
         if isinstance(source, str | os.PathLike):
-            return cls.from_file(source, environ=environ)
+            return cls.from_file(source, environ=environ, assignments=assignments)
         if source is not None and not isinstance(source, Mapping):
             allowed = "a path, a mapping, a Config, Settings or None"
             raise bad_value("config", source, allowed, "decorator")
         environ = os.environ if environ is None else environ
         file = environ.get("QTM_CONFIG")
         layers = [*read_environment(environ), *([read_file(file)] if file else [])]
-        return _lay_over(_default(), layers if source is None else [*layers, ("decorator", source)])
+        given = [] if source is None else [("decorator", source)]
+        return _lay_over(_default(), [*layers, *given, *read_assignments(assignments, ASSIGNED)])
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> Config:
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        assignments: Sequence[str] = (),
+    ) -> Config:
         """The config in a file, over the environment; JSON, or TOML where the name ends in ``.toml``.
+
+        *assignments* lie over it, as for `load`.
 
         Raises `ConfigError` where the file cannot be read or anything in it is wrong.
         """
         environ = os.environ if environ is None else environ
-        return _lay_over(_default(), [*read_environment(environ), read_file(path)])
+        layers = [*read_environment(environ), read_file(path), *read_assignments(assignments, ASSIGNED)]
+        return _lay_over(_default(), layers)
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
         """This config with *values* on top, merged key by key; raises `ConfigError`."""

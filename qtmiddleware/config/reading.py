@@ -1,15 +1,15 @@
-"""Reads settings from files and environment variables; `model` checks what the values mean."""
+"""Reads settings from files, environment variables and ``key=value``; `model` checks what the values mean."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from qtmiddleware.config.errors import OF_KUBERNETES, REPEATED, RESERVED, raise_all, unknown_variable
-from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys
+from qtmiddleware.config.errors import OF_KUBERNETES, REPEATED, RESERVED, display, raise_all, unknown_variable
+from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys, camel
 from qtmiddleware.errors import ConfigError
 
 Layer = tuple[str, Mapping[Any, Any]]
@@ -37,7 +37,33 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
     by_name = {key.environment: key for key in all_keys()}
     ours = sorted(name for name in environ if _is_ours(name))
     raise_all([unknown_variable(name, by_name) for name in ours if name not in by_name])
-    return [(f"environment {name}", _nest(by_name[name], _parse(by_name[name], environ[name]))) for name in ours]
+    return [(f"environment {name}", _nest(by_name[name].path, _parse(by_name[name], environ[name]))) for name in ours]
+
+
+def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
+    """Returns a layer for each of *texts*, ``key=value`` with a dotted key, as given by *source*; raises `ConfigError`.
+
+    A value is JSON; where the key is for a text, a word or a list it may be written without quotes, as in an
+    environment variable.
+    """
+    by_name = {key.name: key for key in all_keys()}
+    layers: list[Layer] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        parts = [part.strip() for part in name.split(".")]
+        if not (equals and all(parts)):
+            said = f"{display(text)} is no setting ({source}); write key=value, such as topK=8 or fusion.method=rrf"
+            raise ConfigError(said, source=source)
+        key = by_name.get(".".join(map(camel, parts)))
+        layers.append((source, _nest(parts, _from_json(value) if key is None else _parse_assigned(key, value))))
+    return layers
+
+
+def _parse_assigned(key: Key, text: str) -> Any:
+    """`_parse`, where a text may also be written as JSON: in quotes, or ``null`` where there may be none."""
+    value = _from_json(text)
+    is_meant = (isinstance(value, str) and value != text) or (value is None and key.nullable)
+    return value if is_meant else _parse(key, text)
 
 
 def _is_ours(name: str) -> bool:
@@ -59,9 +85,9 @@ def _parse(key: Key, text: str) -> Any:
             return _from_json(text)
 
 
-def _nest(key: Key, value: Any) -> dict[str, Any]:
-    """Returns the mapping that holds nothing but *value* at *key*."""
-    for part in reversed(key.path):
+def _nest(path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Returns the mapping that holds nothing but *value* at *path*."""
+    for part in reversed(path):
         value = {part: value}
     holder: dict[str, Any] = value
     return holder

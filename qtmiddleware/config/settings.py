@@ -17,9 +17,10 @@ META: Final = "option"
 MARKS: Final = "marks"
 """The metadata key under which a field keeps what depends on it."""
 
-Mark = Literal["reply", "model", "middleware"]
+Mark = Literal["reply", "model", "middleware", "named"]
 """What depends on an option: the texts a model replies with (their cache key), the model object that is made, or what
-belongs to the whole middleware and cannot be changed by one call."""
+belongs to the whole middleware and cannot be changed by one call. One that is ``named`` decides where texts and keys
+go, what is run or written, or what a model is told: the command line takes it from no file that nobody named."""
 
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
@@ -185,7 +186,7 @@ class LlmSettings:
     """The language model behind the transformations. The key comes from the environment alone."""
 
     base_url: str | None = option(
-        None, "Address of an OpenAI-compatible service; null is the client's default.", marks="reply model"
+        None, "Address of an OpenAI-compatible service; null is the client's default.", marks="reply model named"
     )
     temperature: float | None = option(
         0.0, "Sampling temperature; null sends none.", marks="reply model", ge=0.0, le=2.0
@@ -220,7 +221,7 @@ class LlmSettings:
     )
     hyde_in_combined: bool = option(True, "Whether combined also asks for a hypothetical passage.", marks="reply")
     prompts: Mapping[str, str] = option(
-        {}, "Own instructions by their name, in place of the built-in ones.", marks="reply"
+        {}, "Own instructions by their name, in place of the built-in ones.", marks="reply named"
     )
     input_price: float | None = option(
         None, "US dollars for a million input tokens, where not known.", marks="model", ge=0.0
@@ -238,13 +239,16 @@ class RerankSettings:
     model: str = option(
         "cross-encoder/ms-marco-MiniLM-L6-v2",
         "A cross-encoder's name or folder (sentence-transformers), or a model hosted by Pinecone (pinecone/...).",
+        marks="named",
         min_length=1,
     )
     rerank_top_k: int = option(20, "How many of the best candidates are judged.", ge=1, le=1_000)
     timeout_ms: int = option(
         5_000, "Longest wait for the reranker, reading its model apart; after it the order stays.", ge=1, le=600_000
     )
-    trust_remote_code: bool = option(False, "Whether code that comes with a model may run; some models need it.")
+    trust_remote_code: bool = option(
+        False, "Whether code that comes with a model may run; some models need it.", marks="named"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +263,7 @@ class CacheSettings:
         None,
         "Redis that several processes share transformations in (redis://host:6379/0); the password comes from"
         " REDIS_PASSWORD. Null keeps them in the process.",
-        marks="middleware",
+        marks="middleware named",
     )
     redis_timeout_ms: int = option(
         50, "Longest wait for Redis; then it is not asked for a while.", marks="middleware", ge=1, le=10_000
@@ -290,7 +294,7 @@ class LogSettings:
     """The record of what happened to each query."""
 
     path: str | None = option(
-        None, "JSON-lines file with one record a query, in a folder that is there; null writes none."
+        None, "JSON-lines file with one record a query, in a folder that is there; null writes none.", marks="named"
     )
     query_text: bool = option(True, "Whether that file holds the texts that were searched, or only their hashes.")
 
@@ -313,13 +317,15 @@ class StoreSettings:
     """The own store. Keys come from the environment alone."""
 
     kind: StoreKind = option("sqlite", "sqlite and lancedb keep files at indexPath; pinecone; memory keeps nothing.")
-    index: str | None = option(None, "Name of the Pinecone index.")
-    host: str | None = option(None, "Host of the Pinecone index, in place of its name.")
+    index: str | None = option(None, "Name of the Pinecone index.", marks="named")
+    host: str | None = option(None, "Host of the Pinecone index, in place of its name.", marks="named")
     namespace: str = option("", "Pinecone namespace.")
     integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is unused then.")
     text_field: str = option("text", "Metadata field of Pinecone records that holds the text.", min_length=1)
-    sparse_index: str | None = option(None, "Name of a second, sparse Pinecone index, for the word search.")
-    sparse_host: str | None = option(None, "Host of the sparse index, in place of its name.")
+    sparse_index: str | None = option(
+        None, "Name of a second, sparse Pinecone index, for the word search.", marks="named"
+    )
+    sparse_host: str | None = option(None, "Host of the sparse index, in place of its name.", marks="named")
     sparse_model: str = option(
         "pinecone-sparse-english-v0", "Hosted model that makes the sparse vectors.", min_length=1
     )

@@ -19,10 +19,11 @@ from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard
 from qtmiddleware.transforms.parsing import fill, parse
 from qtmiddleware.transforms.prompt import Transform
-from qtmiddleware.transforms.reply_rules import SAME, is_within_limits
+from qtmiddleware.transforms.reply_rules import NONE_NEEDED, SAME, is_within_limits
 from qtmiddleware.types import Message, Transformation
 
 __all__ = [
+    "NONE_NEEDED",
     "ORIGINAL",
     "PROMPTS",
     "SAME",

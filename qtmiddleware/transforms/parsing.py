@@ -20,6 +20,7 @@ from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut, JsonValue, M
 from qtmiddleware.transforms.plain_text import ASIDE, GENERIC, find_field, read_plain_text, split_items, strip_marks
 from qtmiddleware.transforms.reply_rules import (
     MAX_CHARS,
+    NONE_NEEDED,
     SAME,
     SAME_AS_QUERY,
     SENTENCE_END,
@@ -333,7 +334,7 @@ def _note_missing(field: ReplyField, found: FieldTexts) -> str:
     """The note on a *field* that has no text and no note: that there may be none, or that it is missing."""
     may_be_none = holds_parts(field) and field.min_items == 0
     is_given_empty = field.name in found.named and not found.texts.get(field.name)
-    return "none needed" if may_be_none and is_given_empty else "missing"
+    return NONE_NEEDED if may_be_none and is_given_empty else "missing"
 
 
 def _explain_nothing(
@@ -346,7 +347,7 @@ def _explain_nothing(
     if found.is_cut:
         return "truncated"
     asked = [it for it in prompt.fields if it.name != STANDALONE]
-    is_none_needed = all(map(holds_parts, asked)) and any((it.name, "none needed") in notes for it in asked)
+    is_none_needed = all(map(holds_parts, asked)) and any((it.name, NONE_NEEDED) in notes for it in asked)
     if is_none_needed or {note for _, note in notes} == {SAME}:
         return ""
     return "empty" if found.is_empty or not rules.isdisjoint({"no query", SAME_AS_QUERY}) else "unparsable"

@@ -25,6 +25,8 @@ SAME_AS_QUERY: Final = "same as the query"
 """The rule for a text that only repeats the question."""
 SAME: Final = f"dropped: {SAME_AS_QUERY}"
 """Its note."""
+NONE_NEEDED: Final = "none needed"
+"""The note on a field of which a reply says that there is nothing for it."""
 
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")

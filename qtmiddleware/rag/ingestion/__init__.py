@@ -190,6 +190,7 @@ def _run(
 ) -> IngestReport:
     """Performs one run over the documents at *paths*. Returns what came of it."""
     began = perf_counter()
+    _log("Reading documents", files=len(paths))
     context_version = "" if model is None else f"{build_version(settings)} {model.name}"
     with stages.run("reading") as report:
         kinds, skipped = _read(paths, Reader(ledger, settings, root, context_version), report)

@@ -147,6 +147,49 @@ def test_config_show_tells_where_each_value_came_from(qtm: Run, tmp_path: Path) 
     assert found["chunkOverlap"] == (200, "default")
 
 
+def test_a_setting_is_set_on_the_command_line_over_every_other(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text('{"topK": 7, "fusion": "max"}', encoding="utf-8")
+    given = ("topK=8", "fusion.rrf_k=10", "transformationType=step-back", "preprocess.keepWords=not,who", "rerank=true")
+    sets = [it for text in given for it in ("--set", text)]
+    rows = json.loads(qtm("config", "show", "own.json", "--json", *sets, QTM_TOP_K="9").out)
+    found = {row["key"]: row["value"] for row in rows if row["origin"] == "--set"}
+    assert found == {
+        "topK": 8,
+        "fusion.rrfK": 10,
+        "transformationType": "stepback",
+        "preprocess.keepWords": ["not", "who"],
+        "rerank.enabled": True,
+    }
+    assert next(row["value"] for row in rows if row["key"] == "fusion.method") == "max"
+
+
+@pytest.mark.parametrize("command", [("config", "check"), ("ask", "x"), ("ingest", ".")])
+def test_what_is_set_wrongly_is_a_usage_error_that_names_the_nearest_key(qtm: Run, command: tuple[str, ...]) -> None:
+    ended = qtm(*command, "--set", "fusion.rrk=3", "--set", "topK=x")
+    assert (ended.code, ended.out) == (2, "")
+    assert "fusion.rrk is not a setting (--set); did you mean rrfK?" in ended.err
+    assert 'topK is "x" (--set); allowed: a whole number from 1 to 10000' in ended.err
+
+
+def test_no_transformation_shows_the_question_and_its_keywords(qtm: Run, tmp_path: Path) -> None:
+    question = "Does Jaco have any health concerns?"
+    shown = f"query: {question}\npreprocessed: jaco health concerns\n"
+    ended = qtm("transform", "-t", "none", question)
+    assert (ended.code, ended.out, ended.err) == (0, shown, "")
+    (tmp_path / "off.json").write_text('{"transformationType": "none"}')
+    assert qtm("transform", "-c", "off.json", question).out == shown
+    (row,) = json.loads(qtm("transform", "--set", "transformationType=none", "--json", question).out)
+    assert (row["preprocessed"], row["sub_queries"], row["notes"]) == ("jaco health concerns", [], [])
+    several = qtm("transform", "-t", "none", question, "Where?").out
+    assert several.startswith(f"Question: {question}\n{shown}\nQuestion: Where?\n")
+
+
+def test_a_question_without_parts_is_no_failure(qtm: Run, model_server: ModelServer) -> None:
+    model_server.reply = {"sub_queries": []}
+    ended = qtm("transform", "-t", "decompose", "Why is the sky blue?", QTM_LLM_BASE_URL=model_server.url)
+    assert (ended.code, ended.err) == (0, "sub_queries: none needed\n")
+
+
 def test_the_schema_is_the_one_in_the_repository(qtm: Run) -> None:
     assert qtm("config", "schema").out == (ROOT / "config" / "schema.json").read_text(encoding="utf-8")
 
@@ -162,9 +205,10 @@ def test_a_model_is_asked_where_its_address_is_set(qtm: Run, model_server: Model
     assert json.loads(ended.out)[0]["rewrite"] == reply["rewrite"]
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     command = f'{sys.executable} -c "from qtmiddleware.cli import main; main()" config show | head -n 1'
-    ended = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, timeout=50, check=False)
+    command = f"set -o pipefail; {command}"
+    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=50, check=False)
     assert ended.stderr == b""
 
 

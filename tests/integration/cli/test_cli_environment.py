@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import qtmiddleware
-from qtmiddleware.cli.environment import CREDENTIALS
+from qtmiddleware.cli.environment import CONFIG_FILES, CREDENTIALS, load_config
+from qtmiddleware.errors import ConfigError
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, INDEX, QUESTION
@@ -178,8 +179,106 @@ def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(qtm: Ru
     assert "without being named" not in qtm("ingest", "docs", "--index", str(INDEX)).err
 
 
-def test_no_config_is_found_that_nobody_named(qtm: Run, tmp_path: Path) -> None:
-    for name in ("query-transform.config.json", "qtm.json", "qtm.toml", "config.json", "pyproject.toml", ".qtm.json"):
+def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(qtm: Run, folder: Path) -> None:
+    (folder / "config").mkdir()
+    first, second = "config/query-transform.config.json", "query-transform.config.json"
+    (folder / first).write_text('{"topK": 2, "transformationType": "none"}')
+    (folder / second).write_text('{"topK": 3}')
+    (folder / "mine.json").write_text('{"topK": 4}')
+    ended = qtm("ask", "--no-answer", "--json", QUESTION)
+    told = ended.err.splitlines()
+    assert told[0] == f"qtm: note: {second} is there too and was not used"
+    assert told[1] == f"qtm: note: Loading config {first} (found in this folder; --config names another)"
+    assert [len(row["passages"]) for row in json.loads(ended.out)] == [2]
+    assert qtm("transform", QUESTION).out == f"query: {QUESTION}\npreprocessed: jaco health concerns\n"
+    lines = [json.loads(line) for line in qtm("ingest", "mine.json", "--index", "i.sqlite").err.splitlines()[1:2]]
+    assert lines == [{"level": "info", "message": "Loading config", "meta": {"path": first}}]
+    for more, environ, top_k, origin in (
+        ((), {}, 2, f"file {first}"),
+        ((), {"QTM_TOP_K": "6"}, 2, f"file {first}"),
+        ((), {"QTM_CONFIG": "mine.json"}, 4, "file mine.json"),
+        (("mine.json",), {}, 4, "file mine.json"),
+        (("--set", "topK=5"), {}, 5, "--set"),
+    ):
+        ended = qtm("config", "show", "--json", *more, **environ)
+        rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(ended.out)}
+        assert rows["topK"] == (top_k, origin)
+        assert ("Loading config" in ended.err) is (rows["topK"][1] == f"file {first}" or "--set" in more)
+    (folder / first).unlink()
+    assert f"Loading config {second} (" in qtm("preprocess", QUESTION).err
+
+
+# What whoever hands a folder over must not decide.
+GRAVE = {
+    "llm.baseUrl": {"llm": {"baseUrl": "http://evil.example/v1"}},
+    "llm.prompts": {"llm": {"prompts": {"answer": "Obey."}}},
+    "cache.redisUrl": {"cache": {"redisUrl": "redis://evil.example/0"}},
+    "store.index": {"store": {"kind": "pinecone", "index": "yours"}},
+    "store.host": {"store": {"kind": "pinecone", "host": "evil.example"}},
+    "rerank.model": {"rerank": {"model": "evil/model"}},
+    "rerank.trustRemoteCode": {"rerank": {"trustRemoteCode": True}},
+    "log.path": {"log": "queries.jsonl"},
+    "indexPath": {"indexPath": "../elsewhere.sqlite"},
+    "embeddingModel": {"embeddingModel": "./model"},
+}
+
+
+@pytest.mark.parametrize("key", GRAVE)
+def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("QTM_CONFIG", raising=False)
+    (tmp_path / "model").mkdir()
+    (tmp_path / CONFIG_FILES[1]).write_text(json.dumps(GRAVE[key]))
+    with pytest.raises(ConfigError, match=rf"was found and sets {key}.* add --config {CONFIG_FILES[1]} ") as caught:
+        load_config(None)
+    assert "evil" not in str(caught.value)
+    assert load_config(CONFIG_FILES[1])
+    # Whoever says it on the command line has named it.
+    assert load_config(None, [f"{name}={json.dumps(value)}" for name, value in GRAVE[key].items()])
+
+
+def test_one_that_names_a_service_is_refused_before_it_is_asked(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
+    (folder / CONFIG_FILES[1]).write_text(json.dumps({"llm": {"baseUrl": service.url}}))
+    ended = qtm("ask", QUESTION, OPENAI_API_KEY=SECRET)
+    assert (ended.code, ended.out, service.bodies) == (2, "", [])
+
+
+@pytest.mark.parametrize("kind", ["link", "shared", "pipe", "folder"])
+def test_a_config_that_others_may_have_written_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("QTM_CONFIG", raising=False)
+    path = tmp_path / CONFIG_FILES[1]
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        theirs = path if kind == "shared" else tmp_path / "theirs"
+        theirs.write_text('{"topK": 1}')
+        theirs.chmod(0o666)
+        if kind == "link":
+            path.symlink_to(theirs)
+    assert load_config(None).settings.top_k == 4
+    assert capsys.readouterr().err.startswith(f"qtm: note: {path.name} was not used: ")
+
+
+def test_no_other_config_is_found_that_nobody_named(qtm: Run, tmp_path: Path) -> None:
+    for name in (
+        "config/c.json",
+        "rules.config.json",
+        "qtm.json",
+        "qtm.toml",
+        "config.json",
+        "pyproject.toml",
+        ".qtm.json",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"topK": 1}' if name.endswith("json") else "topK = 1\n")
     ended = qtm("config", "show", "--json")
     assert (ended.code, ended.err) == (0, "")
