@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.cli.asking import Outcome
+from qtmiddleware.cli.console import name_question
 from qtmiddleware.cli.show import explain, present, show_pieces
 from qtmiddleware.cli.terminal import escape_json, note, say
 from qtmiddleware.config import Config
@@ -44,8 +45,8 @@ class Session:
 
     *ask* asks a question (see `asking.ask`). *chat* asks each with the conversation so far. *choose* asks for a
     transformation type, given the current one, where somebody is there to be asked. *fixed* says why the type cannot be
-    changed, if so. *streams* writes answers while they come and *as_json* writes a JSON object a question; all else
-    goes to stderr then.
+    changed, if so. *streams* writes answers while they come, *names* the question above each, and *as_json* writes a
+    JSON object a question; all else goes to stderr then.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Session:
         choose: Callable[[TransformationType], TransformationType] | None = None,
         fixed: str = "",
         streams: bool = False,
+        names: bool = False,
         as_json: bool = False,
     ) -> None:
         self.kind = kind
@@ -67,7 +69,9 @@ class Session:
         self._choose = choose
         self._fixed = fixed
         self._streams = streams and not as_json
+        self._names = names and not as_json
         self._as_json = as_json
+        self._awaits_kind = False
         self._write_line = note if as_json else say
         most = config.settings.llm.history_messages if chat else 0
         self._messages: deque[dict[str, str]] = deque(maxlen=most)
@@ -76,6 +80,8 @@ class Session:
     def take(self, line: str) -> bool:
         """Ask *line*, or do what it says where it is a command. Returns whether the session goes on."""
         text = line.strip()
+        if self._awaits_kind and self._take_kind(text):
+            return True
         if text in LEAVING:
             return False
         if text == "tt":
@@ -92,6 +98,8 @@ class Session:
         # Whatever comes of it, also where it is stopped: what follows may refer to it.
         history = list(self._messages)
         self._messages.append({"role": "user", "content": question})
+        if self._names:
+            say(name_question(question))
         with show_pieces() as write:
             outcome = self._ask(question, kind=self.kind, history=history, write=write if self._streams else None)
         self._last = outcome, self.kind
@@ -99,7 +107,7 @@ class Session:
         if outcome.answer is not None:
             self._messages.append({"role": "assistant", "content": outcome.answer.text})
         if self._as_json:
-            say(escape_json(json.dumps(outcome.to_dict())))
+            say(escape_json(json.dumps(outcome.to_dict())), wraps=False)
         else:
             present(outcome)
             say()
@@ -107,10 +115,25 @@ class Session:
     def _choose_kind(self) -> None:
         if self._fixed:
             note(self._fixed)
-        elif self._choose is None:
-            note("tt asks at a terminal; here write: :type NAME")
-        else:
+        if self._choose is None:
+            show_kinds()
+            self.await_kind()
+        elif not self._fixed:
             self._set_kind(self._choose(self.kind))
+
+    def await_kind(self) -> None:
+        """Take the next line as a transformation type, where nobody is there to be asked for one."""
+        self._awaits_kind = True
+
+    def _take_kind(self, text: str) -> bool:
+        """Whether *text* is a type, blank for the one there is; what is none is no answer, and a line as any other."""
+        self._awaits_kind = False
+        kind = find_kind(text) if text else self.kind
+        if kind is None:
+            note(f"There is no such type as the line after tt names; it stays {self.kind}.")
+        elif not self._fixed:
+            self._set_kind(kind)
+        return kind is not None
 
     def _set_kind(self, kind: TransformationType) -> None:
         self.kind = kind
@@ -164,9 +187,7 @@ def find_kind(text: str) -> TransformationType | None:
 
 def choose_kind(keyboard: Keyboard, default: TransformationType) -> TransformationType:
     """The transformation type that is typed; an empty line is the *default*, anything wrong asks again."""
-    note("\nAvailable transformation types:")
-    for number, (kind, label) in enumerate(KINDS.items(), start=1):
-        note(f"  {number}. {kind} - {label}")
+    show_kinds()
     note()
     while True:
         text = keyboard.read_choice(f"Select transformation type [{default}]: ")
@@ -174,6 +195,13 @@ def choose_kind(keyboard: Keyboard, default: TransformationType) -> Transformati
         if chosen is not None:
             return chosen
         note(f"There is no such type: enter a number from 1 to {len(KINDS)} or a name.")
+
+
+def show_kinds() -> None:
+    """List the transformation types with their numbers, on stderr."""
+    note("\nAvailable transformation types:")
+    for number, (kind, label) in enumerate(KINDS.items(), start=1):
+        note(f"  {number}. {kind} - {label}")
 
 
 class Keyboard:

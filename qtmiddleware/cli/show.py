@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.cli.asking import Outcome
 from qtmiddleware.cli.console import notes
-from qtmiddleware.cli.terminal import note, say
+from qtmiddleware.cli.terminal import LineWrapper, note, say, strip_control_characters
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
@@ -26,6 +27,7 @@ def show_pieces() -> Iterator[Callable[[str], None]]:
     """Show at a terminal that an answer is under way, until the first piece of it is written with what is yielded."""
     has_written = False
     # ASCII, for terminals that have nothing else.
+    wrapper = LineWrapper(sys.stdout)
     with notes.status("working", spinner="line") as waiting:
 
         def write(piece: str) -> None:
@@ -33,14 +35,14 @@ def show_pieces() -> Iterator[Callable[[str], None]]:
             if piece:
                 waiting.stop()
                 has_written = True
-                say(piece, end="")
+                say(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
 
         try:
             yield write
         finally:
             waiting.stop()
             if has_written:
-                say()
+                say(wrapper.end(), wraps=False)
 
 
 def present(outcome: Outcome) -> None:
@@ -62,7 +64,7 @@ def present(outcome: Outcome) -> None:
     for row in (*rows, *_list_variants(retrieval)):
         say(row)
     if answer is not None and outcome.passages:
-        scores = [f"[{at}] {_format_score(match.score)}" for at, match in enumerate(outcome.passages, start=1)]
+        scores = [f"[{at}] {_format_score(_find_score(match))}" for at, match in enumerate(outcome.passages, start=1)]
         say(f"Scores: {', '.join(scores)}")
     say(_sum_up(outcome, retrieval.trace))
 
@@ -212,7 +214,14 @@ def _format_place(match: Match) -> str:
     page, last = held.get("page"), held.get("last_page")
     if page is not None:
         place += f", page {page}" if last is None else f", pages {page}-{last}"
-    return f"{' '.join(place.split())} (score {_format_score(match.score)})"
+    score = _find_score(match)
+    own = f", in the store {_format_score(match.score)}" if match.score not in (None, score) else ""
+    return f"{' '.join(place.split())} (score {_format_score(score)}{own})"
+
+
+def _find_score(match: Match) -> float | None:
+    """The score that falls with the order: ours, or the store's where there is none of ours."""
+    return match.score if match.fused_score is None else match.fused_score
 
 
 def _format_score(score: float | None) -> str:

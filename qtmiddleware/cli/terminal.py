@@ -5,9 +5,11 @@ Needs neither rich nor typer, so that their absence can be told.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from typing import Final
+from typing import Final, TextIO
+from unicodedata import combining, east_asian_width
 
 FAILED: Final = 1
 """Exit code: what was asked for could not be done."""
@@ -26,6 +28,11 @@ _CONTROLS: Final = re.compile(f"[{_OBEYED}]")
 # Halves of characters too: no stream can hold them, and JSON has a form for them.
 _ESCAPED: Final = re.compile(f"[{_OBEYED}\ud800-\udfff]")
 
+_PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
+# What a line of a list begins with: it goes on under the word behind that.
+_MARK: Final = re.compile(r"\[\d+\]|[-*•]|\d+\.")
+_LONGEST_WORD: Final = 20
+
 
 def strip_control_characters(text: str) -> str:
     """*text* without control characters other than line feeds and tabs, and without marks that turn or hide text."""
@@ -42,14 +49,85 @@ def escape_json(written: str) -> str:
     return _ESCAPED.sub(_escape, written)
 
 
-def say(text: str = "", *, end: str = "\n") -> None:
-    """Write *text* to stdout at once, without control characters."""
-    print(strip_control_characters(text + end), end="", flush=True)
+class LineWrapper:
+    """Breaks text between its words where a line of the terminal behind *stream* ends; elsewhere it stays as it is.
+
+    Texts come in pieces, and are written as they come: only near the end of a line a word is held back until it is
+    known whether it fits. A line goes on under its own first word, and a word longer than a line is left to the
+    terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._width = _find_width(stream)
+        self._start_line()
+
+    def _start_line(self) -> None:
+        self._column = self._indent = 0
+        self._has_begun = False
+        self._space = self._word = ""
+
+    def feed(self, text: str) -> str:
+        """What is to be written now of *text* and what was held back before it."""
+        return "".join(map(self._feed, _PARTS.findall(text))) if self._width else text
+
+    def end(self) -> str:
+        """What was held back."""
+        word, self._word = self._word, ""
+        return self._place(word) if word else ""
+
+    def _feed(self, part: str) -> str:
+        if part == "\n":
+            written = self.end() + part
+            self._start_line()
+            return written
+        if part.isspace():
+            written = self.end()
+            self._space += part
+            return written
+        self._word += part
+        is_far = self._column + len(self._space) + measure(self._word) < self._width - _LONGEST_WORD
+        return self.end() if is_far else ""
+
+    def _place(self, word: str) -> str:
+        space, self._space = self._space, ""
+        if not self._has_begun:
+            self._indent = len(space) + (len(word) + 1 if _MARK.fullmatch(word) else 0)
+            self._has_begun = True
+        wide = measure(word)
+        there = self._column + len(space)
+        if there + wide <= self._width or there <= self._indent or self._indent + wide > self._width:
+            self._column = there + wide
+            return space + word
+        self._column = self._indent + wide
+        return "\n" + " " * self._indent + word
+
+
+def measure(text: str) -> int:
+    """How many columns *text* takes."""
+    return sum(0 if combining(it) else 2 if east_asian_width(it) in "WF" else 1 for it in text)
+
+
+def _find_width(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def _wrap(text: str, stream: TextIO) -> str:
+    wrapper = LineWrapper(stream)
+    return wrapper.feed(text) + wrapper.end()
+
+
+def say(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:
+    """Write *text* to stdout at once, without control characters; at a terminal its lines break between words."""
+    text = strip_control_characters(text + end)
+    print(_wrap(text, sys.stdout) if wraps else text, end="", flush=True)
 
 
 def note(text: str = "") -> None:
-    """Write a line to stderr at once, without control characters."""
-    print(strip_control_characters(text + "\n"), end="", file=sys.stderr, flush=True)
+    """Write a line to stderr at once, without control characters; at a terminal it breaks between words."""
+    print(_wrap(strip_control_characters(text + "\n"), sys.stderr), end="", file=sys.stderr, flush=True)
 
 
 def _escape(found: re.Match[str]) -> str:

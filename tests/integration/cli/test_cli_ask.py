@@ -24,7 +24,10 @@ def test_questions_are_answered_with_their_sources(qtm: Run, folder: Path, servi
     )
     assert ended.code == 0, ended.err
     first, _, second = ended.out.partition("all of it")
-    assert first.startswith(f"{HEALTH} [1]\n\nSources:\n  [1] The vet's report (vet.pdf), page 3 (score 0.")
+    assert first.startswith(
+        f"Question: {QUESTION}\n{HEALTH} [1]\n\nSources:\n  [1] The vet's report (vet.pdf), page 3 ("
+    )
+    assert "\nQuestion: What does he eat?\n" in second
     assert "Question   What does he eat?" in second
     assert [len(it["passages"]) for it in service.answered] == [2, 2]
     assert [[turn["content"] for turn in it["history"]] for it in service.requests] == [["Who is Jaco?", "A dog."]] * 4

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from qtmiddleware.cli.asking import ask
 from qtmiddleware.cli.session import KINDS, LEAVING, Session, find_kind
 from qtmiddleware.cli.show import present
+from qtmiddleware.cli.terminal import LineWrapper, measure
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.protocols import Passage
@@ -126,13 +129,53 @@ def test_a_pipe_holds_one_question_a_line_each_for_itself(qtm: Run, folder: Path
     assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "What \ufffd does he eat?"]
     assert [it["query"] for it in service.transformed] == ["Is he ill?", "What \ufffd does he eat?"]
     assert not any("history" in it for it in service.requests)
-    assert ended.out.startswith(f"{HEALTH} [1]\n")
+    assert ended.out.startswith(f"Question: {QUESTION}\n{HEALTH} [1]\n")
     assert ended.out.count("Passages:") == 1
     assert "No answer: " in ended.err
     assert "There is no command :nope" in ended.err
     assert "Traceback" not in ended.err
     assert "degraded" not in ended.err
     assert ">" not in ended.out + ended.err
+
+
+def test_a_session_that_was_typed_works_line_by_line_in_a_pipe(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
+    lines = ["", "1", QUESTION, "tt", "3", "Is he ill?", "tt", "", "tt", "step-back", "Why?", "2", "exit", "More?"]
+    ended = qtm("query", text="\n".join(lines).encode(), QTM_LLM_BASE_URL=service.url)
+    assert ended.code == 0, ended.err
+    assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "Why?", "2"]
+    kinds = [line.rpartition(" ")[2] for line in ended.err.splitlines() if line.startswith("Transformation type set")]
+    assert kinds == ["rewrite", "decompose", "decompose", "stepback"]
+    assert ended.err.count("Available transformation types:") == 3
+    assert [f"\nQuestion: {it}\n" in f"\n{ended.out}" for it in (QUESTION, "Is he ill?", "Why?", "2")] == [True] * 4
+    # Without a model the types cannot be changed, and no line that names one becomes a question.
+    ended = qtm("query", text=b"1\nIs he ill?\ntt\n3\n")
+    assert (ended.code, ended.out.count("Question: ")) == (0, 1)
+    # A line of JSON a question, so that a number is one.
+    ended = qtm("query", "--json", text=b"1\n", QTM_LLM_BASE_URL=service.url)
+    assert json.loads(ended.out)["question"] == "1"
+
+
+def test_the_score_that_is_shown_falls_with_the_order(qtm: Run, folder: Path) -> None:
+    ended = qtm("ask", "--no-answer", QUESTION)
+    shown = [float(it) for it in re.findall(r"\(score (\d\.\d+)", ended.out)]
+    assert len(shown) == 4
+    assert shown == sorted(shown, reverse=True)
+    assert ended.out.count(", in the store 0.") >= 2
+
+
+@given(st.lists(st.text("ab漢\u0301[1]-. \n", max_size=30)), st.integers(5, 40))
+def test_lines_at_a_terminal_break_between_words(pieces: list[str], width: int) -> None:
+    wrapper = LineWrapper(io.StringIO())
+    wrapper._width = width
+    written = "".join(map(wrapper.feed, pieces)) + wrapper.end()
+    assert written.split() == "".join(pieces).split() or width < 25
+    assert "".join(written.split()) == "".join("".join(pieces).split())
+    whole = LineWrapper(io.StringIO())
+    whole._width = width
+    for line in (whole.feed("".join(pieces)) + whole.end()).splitlines():
+        assert measure(line) <= width or len(line.split()) == 1 or width < 15
 
 
 def test_a_pipe_may_be_a_conversation_and_be_explained(qtm: Run, folder: Path, service: AnsweringService) -> None:
