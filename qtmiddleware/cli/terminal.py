@@ -63,7 +63,7 @@ class LineWrapper:
 
     def _start_line(self) -> None:
         self._column = self._indent = 0
-        self._has_begun = False
+        self._has_begun = self._is_within_word = False
         self._space = self._word = ""
 
     def feed(self, text: str) -> str:
@@ -72,8 +72,9 @@ class LineWrapper:
 
     def end(self) -> str:
         """What was held back."""
-        word, self._word = self._word, ""
-        return self._place(word) if word else ""
+        written = self._write_word()
+        self._is_within_word = False
+        return written
 
     def _feed(self, part: str) -> str:
         if part == "\n":
@@ -86,7 +87,13 @@ class LineWrapper:
             return written
         self._word += part
         is_far = self._column + len(self._space) + measure(self._word) < self._width - _LONGEST_WORD
-        return self.end() if is_far else ""
+        return self._write_word() if is_far else ""
+
+    def _write_word(self) -> str:
+        word, self._word = self._word, ""
+        written = self._place(word) if word else ""
+        self._is_within_word = self._is_within_word or bool(word)
+        return written
 
     def _place(self, word: str) -> str:
         space, self._space = self._space, ""
@@ -95,7 +102,8 @@ class LineWrapper:
             self._has_begun = True
         wide = measure(word)
         there = self._column + len(space)
-        if there + wide <= self._width or there <= self._indent or self._indent + wide > self._width:
+        fits = there + wide <= self._width or there <= self._indent or self._indent + wide > self._width
+        if fits or self._is_within_word:
             self._column = there + wide
             return space + word
         self._column = self._indent + wide
