@@ -16,10 +16,19 @@ from rich import box
 from rich.cells import cell_len
 from rich.table import Table
 
-from qtmiddleware.cli.console import AsJson, PlainConsole, ShowProgress, as_json, out, show_progress, show_warnings
+from qtmiddleware.cli.console import (
+    AsJson,
+    PlainConsole,
+    Sets,
+    ShowProgress,
+    as_json,
+    out,
+    show_progress,
+    show_warnings,
+)
 from qtmiddleware.cli.environment import NO_MODEL, note_files
 from qtmiddleware.cli.terminal import escape_json, note
-from qtmiddleware.config import Config
+from qtmiddleware.config import ASSIGNED, Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
@@ -62,6 +71,7 @@ def bench_command(
     config: Annotated[
         list[Path] | None, typer.Option("--config", "-c", help="Config file, compared as one more system; repeatable.")
     ] = None,
+    sets: Sets = None,
     recordings: Recordings = None,
     record: Record = None,
     model: Model = None,
@@ -86,8 +96,8 @@ def bench_command(
 ) -> None:
     """Compare raw, preprocessed and transformed retrieval on your own judged questions."""
     named = None if systems is None else chosen(_split_names(systems))
-    own = {path.stem: Config.from_file(path) for path in config or ()}
-    settings = _find_shared_settings(own, config or (), model)
+    own = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
+    settings = _find_shared_settings(own, config or (), model, sets or ())
     given = {name: _read_own_settings(loaded) for name, loaded in own.items()}
     if (generate is None) != (docs is None):
         raise ConfigError("--generate and --docs belong together: how many questions, about which documents")
@@ -127,14 +137,27 @@ def _split_names(text: str) -> list[str]:
     return [name.strip() for name in re.findall(rf"(?:{known})(?=\s*(?:,|$))|[^,\s][^,]*", text)]
 
 
-def _find_shared_settings(own: Mapping[str, Config], paths: Sequence[Path], model: str | None) -> Settings:
+def _find_shared_settings(
+    own: Mapping[str, Config], paths: Sequence[Path], model: str | None, sets: Sequence[str]
+) -> Settings:
     """The settings that name the embedding model and the language model."""
     if len(own) < len(paths):
         raise ConfigError("two config files have the same name, which is that of their system", path="config")
     if taken := sorted(own.keys() & SYSTEMS.keys()):
         raise ConfigError(f"a config file is named as a system is: {taken[0]}; rename it", path="config")
     asked = {} if model is None else {"transformationModel": model}
-    configs = [loaded.overridden(asked) for loaded in own.values()] or [Config.load(None).overridden(asked)]
+    alone = () if own else Config.load(None).assigned(sets).rows()
+    strays = [
+        key for key, _, origin in alone if origin == ASSIGNED and key not in _SHARED and not key.startswith("llm.")
+    ]
+    if strays:
+        message = (
+            f"--set {strays[0]} needs --config: it is laid over that file's system, and no other system is changed"
+        )
+        raise ConfigError(message, path=strays[0], source=ASSIGNED)
+    configs = [loaded.overridden(asked) for loaded in own.values()] or [
+        Config.load(None).assigned(sets).overridden(asked)
+    ]
     rows = [{name: value for name, value, _ in loaded.rows() if name in _SHARED} for loaded in configs]
     for key in _SHARED:
         if len({str(row[key]) for row in rows}) > 1:

@@ -72,7 +72,7 @@ def load_config(
         tell(read)
     elif found:
         _note(f"Loading config {found} (found in this folder; --config names another)")
-    loaded = Config.load(file if found is None else found, assignments=assignments or ())
+    loaded = Config.load(file if found is None else found).assigned(assignments or ())
     if found:
         _check_found(loaded, found)
     return loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")

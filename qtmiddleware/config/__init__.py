@@ -50,13 +50,11 @@ class Config:
         source: str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None = None,
         *,
         environ: Mapping[str, str] | None = None,
-        assignments: Sequence[str] = (),
     ) -> Config:
         """The config that *source* describes, over the environment (*environ*, or the process's own).
 
         A path is read as a file. A mapping counts as the decorator's and lies over the file that ``QTM_CONFIG``
-        names, as does ``None``, which adds nothing. *assignments* (``fusion.method=rrf``) lie over all, with the origin
-        ``--set``; they are for a path or ``None``. `Settings` are complete: nothing lies under them. A `Config`
+        names, as does ``None``, which adds nothing. `Settings` are complete: nothing lies under them. A `Config`
         comes back as it is. Raises `ConfigError` with everything that is wrong, a line each.
         """
         if isinstance(source, Config):
@@ -64,39 +62,36 @@ class Config:
         if isinstance(source, Settings):
             return _default().overridden(asdict(source), origin="settings")
         if isinstance(source, str | os.PathLike):
-            return cls.from_file(source, environ=environ, assignments=assignments)
+            return cls.from_file(source, environ=environ)
         if source is not None and not isinstance(source, Mapping):
             allowed = "a path, a mapping, a Config, Settings or None"
             raise bad_value("config", source, allowed, "decorator")
         environ = os.environ if environ is None else environ
         file = environ.get("QTM_CONFIG")
         layers = [*read_environment(environ), *([read_file(file)] if file else [])]
-        given = [] if source is None else [("decorator", source)]
-        return _lay_over(_default(), [*layers, *given, *read_assignments(assignments, ASSIGNED)])
+        return _lay_over(_default(), layers if source is None else [*layers, ("decorator", source)])
 
     @classmethod
-    def from_file(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        environ: Mapping[str, str] | None = None,
-        assignments: Sequence[str] = (),
-    ) -> Config:
+    def from_file(cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> Config:
         """The config in a file, over the environment; JSON, or TOML where the name ends in ``.toml``.
-
-        *assignments* lie over it, as for `load`.
 
         Raises `ConfigError` where the file cannot be read or anything in it is wrong.
         """
         environ = os.environ if environ is None else environ
-        layers = [*read_environment(environ), read_file(path), *read_assignments(assignments, ASSIGNED)]
-        return _lay_over(_default(), layers)
+        return _lay_over(_default(), [*read_environment(environ), read_file(path)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
         """This config with *values* on top, merged key by key; raises `ConfigError`."""
         if not isinstance(values, Mapping):
             raise bad_value("config", values, "a mapping", origin)
         return _lay_over(self, [(origin, values)])
+
+    def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
+        """This config with *texts* on top, each ``key=value`` with a dotted key: ``fusion.method=rrf``.
+
+        A value is JSON; a text, a word or a list may stand there without quotes. Raises `ConfigError`.
+        """
+        return _lay_over(self, read_assignments(texts, origin))
 
     def to_dict(self) -> dict[str, Any]:
         """Every value by its camelCase key, in nested dicts that `json.dumps` takes and `Config.load` reads."""
