@@ -11,10 +11,12 @@ import asyncio
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.forking import renew_after_fork
@@ -238,3 +240,54 @@ async def in_thread(call: Callable[[], T]) -> T:
     finally:
         if bulkhead is not None:
             bulkhead.give_up(is_running)
+
+
+def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -> list[T]:
+    """What each of *calls* returns, in their order, at most *limit* at once.
+
+    They are performed in the caller's thread and in threads of *bulkhead*, as far as that has any free. Raises what one
+    of them raises, and begins no other then; those under way end by themselves.
+    """
+    waiting = deque(enumerate(calls))
+    done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def work(context: Context) -> None:
+        with suppress(IndexError):
+            while True:
+                place, call = waiting.popleft()
+                try:
+                    done.put((place, context.copy().run(call), None))
+                except BaseException as error:
+                    waiting.clear()
+                    done.put((place, None, error))
+
+    results: dict[int, Any] = {}
+    try:
+        with suppress(ModelError):
+            for _ in range(min(limit, len(calls)) - 1):
+                bulkhead.start(partial(work, copy_context()))
+        work(copy_context())
+        while len(results) < len(calls):
+            place, value, error = done.get()
+            if error is not None:
+                raise error
+            results[place] = value
+    finally:
+        waiting.clear()
+    return [results[place] for place in range(len(calls))]
+
+
+async def acall_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]], limit: int) -> list[T]:
+    """`call_all`, awaiting. Where one raises, or this is cancelled, the others are cancelled and waited for."""
+    room = asyncio.Semaphore(limit)
+
+    async def perform(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async with room:
+            return await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(perform(call)) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

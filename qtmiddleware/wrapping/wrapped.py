@@ -6,15 +6,16 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, SupportsIndex, TypeVar, overload
 
 from qtmiddleware.config import Layers, current_overrides
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, WrapError
+from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
-from qtmiddleware.runtime.drivers import arun, run
+from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.component_factory import Runtime
 from qtmiddleware.wrapping.invocation import Invocation, RuntimeSource, as_awaitable, is_nested_call
@@ -95,6 +96,20 @@ class Wrapped(Generic[P, R]):
         """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
         request, call = self._prepare(args, kwargs, history, config, qtm_config)
         return call.finish(await arun(retrieve(request), call))
+
+    def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
+        """`retrieve` for each of a list of queries, which stands where the query would; in their number and order.
+
+        At most ``limits.maxConcurrency`` are under way at once. All other arguments are those of `retrieve`, the same
+        for each. Raises `InvalidQuery` for what is no list, and what one of them raises.
+        """
+        calls = [partial(self.retrieve, *one, **named) for one, named in self._each(args, kwargs)]
+        return call_all(calls, self._runtime.bulkhead, self._runtime.settings.limits.max_concurrency)
+
+    async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
+        """`retrieve_many` without blocking the running loop."""
+        calls = [partial(self.aretrieve, *one, **named) for one, named in self._each(args, kwargs)]
+        return await acall_all(calls, self._runtime.settings.limits.max_concurrency)
 
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """The answer to the query of these arguments from what the function finds for them, with citations.
@@ -177,6 +192,18 @@ class Wrapped(Generic[P, R]):
             # A text may be passed where the function itself has no place for it.
             call.args, call.kwargs = self._signature.replace(call.args, call.kwargs, query=request.original, top_k=None)
         return check(request, call), call
+
+    def _each(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Yields the arguments of each call where a list of queries stands in place of the query."""
+        queries = self._signature.query(args, kwargs)
+        if not isinstance(queries, list | tuple):
+            name = self._signature.argument
+            raise InvalidQuery(f"{name} must be a list of queries here; retrieve takes a single one")
+        history = kwargs.get("history")
+        if isinstance(history, Iterator):
+            kwargs = {**kwargs, "history": tuple(history)}
+        for query in queries:
+            yield self._signature.replace(args, kwargs, query=query, top_k=None)
 
     def _prepare(
         self,
@@ -330,6 +357,10 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....acheck(...)`")
 
+    def retrieve_many(self, *_args: Any, **_kwargs: Any) -> list[Retrieval]:
+        """Refused: an asynchronous function cannot be waited for here."""
+        raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve_many(...)`")
+
     def answer(self, *_args: Any, **_kwargs: Any) -> Answer:
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aanswer(...)`")
@@ -366,6 +397,14 @@ class Bound(Generic[P, R]):
     async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """`Wrapped.aretrieve` on this object."""
         return await self.__func__.aretrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
+        """`Wrapped.retrieve_many` on this object."""
+        return self.__func__.retrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
+        """`Wrapped.aretrieve_many` on this object."""
+        return await self.__func__.aretrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """`Wrapped.answer` on this object."""

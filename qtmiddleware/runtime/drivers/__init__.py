@@ -7,15 +7,17 @@ from qtmiddleware.runtime.drivers.awaiting import arun
 from qtmiddleware.runtime.drivers.blocking import run
 from qtmiddleware.runtime.drivers.streaming import Piece, astream, stream
 from qtmiddleware.runtime.steps import ModelOnly, World
-from qtmiddleware.runtime.threads import Bulkhead, current_bulkhead, in_thread
+from qtmiddleware.runtime.threads import Bulkhead, acall_all, call_all, current_bulkhead, in_thread
 
 __all__ = [
     "Bulkhead",
     "ModelOnly",
     "Piece",
     "World",
+    "acall_all",
     "arun",
     "astream",
+    "call_all",
     "current_bulkhead",
     "in_thread",
     "run",

@@ -7,7 +7,7 @@ import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from threading import Lock
+from threading import Barrier, Lock
 from typing import Any
 
 import pytest
@@ -284,3 +284,100 @@ def test_context_variables_of_the_caller_are_seen_in_every_search(way: Way) -> N
     finally:
         visible.reset(token)
     assert seen == ["request 7"] * 6
+
+
+# --- several queries ----------------------------------------------------------------------------------------------
+
+
+def retrieve_many(wrapped: Any, is_async: bool, *args: Any, **kwargs: Any) -> list[qtm.Retrieval]:
+    return asyncio.run(wrapped.aretrieve_many(*args, **kwargs)) if is_async else wrapped.retrieve_many(*args, **kwargs)
+
+
+both_ways = pytest.mark.parametrize("is_async", [False, True])
+
+
+@both_ways
+def test_a_list_of_queries_is_retrieved_as_each_by_itself(is_async: bool) -> None:
+    asked = ["What does Jaco eat?", QUERY, " ", "What does Jaco eat?"]
+    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel(scripted)).wrap(search)
+    found = retrieve_many(wrapped, is_async, asked, top_k=2, config={"fusion": "rrf"})
+    alone = [wrapped.retrieve(query, top_k=2, config={"fusion": "rrf"}) for query in asked]
+    assert [it.original_query for it in found] == asked
+    assert [it.response for it in found] == [it.response for it in alone]
+    assert [it.degradations for it in found] == [it.degradations for it in alone]
+    assert retrieve_many(wrapped, is_async, []) == []
+
+
+@both_ways
+def test_they_are_under_way_at_once_and_no_more_than_may_be(is_async: bool) -> None:
+    together, lock, now, most = Barrier(3, timeout=20), Lock(), 0, 0
+
+    def slow(query: str) -> list[dict[str, Any]]:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(now, most)
+        together.wait()
+        with lock:
+            now -= 1
+        return [{"id": query, "score": 0.5, "text": visible.get()}]
+
+    token = visible.set("the caller's")
+    found = retrieve_many(qtm.QueryMiddleware({"limits": {"maxConcurrency": 3}}).wrap(slow), is_async, list("abcdef"))
+    visible.reset(token)
+    assert [it.matches[0].id for it in found] == list("abcdef")
+    assert {it.matches[0].text for it in found} == {"the caller's"}
+    assert most == 3
+
+
+@both_ways
+def test_the_list_stands_wherever_the_query_would(is_async: bool) -> None:
+    class Index:
+        @qtm.QueryMiddleware().wrap
+        def find(self, question: str, namespace: str = "") -> list[dict[str, Any]]:
+            return [{"id": f"{namespace}{question}", "score": 0.5, "text": question}]
+
+    def nested(*, inputs: dict[str, str], top_k: int = 2) -> list[dict[str, Any]]:
+        return [{"id": inputs["text"], "score": 0.5, "text": inputs["text"]}]
+
+    wrapped = qtm.QueryMiddleware().wrap(nested, query_arg="inputs.text")
+    found = retrieve_many(wrapped, is_async, inputs={"text": ["a", "b"]})
+    found += retrieve_many(Index().find, is_async, question=("c", "d"), namespace="n/")
+    assert [it.matches[0].id for it in found] == ["a", "b", "n/c", "n/d"]
+
+
+@both_ways
+def test_what_one_of_them_raises_is_raised_and_no_other_begins(is_async: bool) -> None:
+    begun = []
+
+    def broken(query: str) -> list[Any]:
+        begun.append(query)
+        raise ConnectionError(query)
+
+    wrapped = qtm.QueryMiddleware({"limits": {"maxConcurrency": 2}}).wrap(broken)
+    with pytest.raises(ConnectionError):
+        retrieve_many(wrapped, is_async, [str(number) for number in range(50)])
+    assert len(begun) < 10
+    with pytest.raises(qtm.InvalidQuery, match="query must be a list of queries"):
+        retrieve_many(wrapped, is_async, "a text")
+
+
+def test_an_asynchronous_function_takes_a_list_too_and_ends_with_its_caller() -> None:
+    cancelled = []
+
+    async def slow(query: str) -> list[Any]:
+        try:
+            await asyncio.sleep(0 if query == "quick" else 60)
+        except asyncio.CancelledError:
+            cancelled.append(query)
+            raise
+        return [{"id": query, "score": 0.5, "text": query}]
+
+    wrapped = qtm.QueryMiddleware().wrap(slow)
+    found = asyncio.run(wrapped.aretrieve_many(["quick", "quick"]))
+    assert [it.matches[0].id for it in found] == ["quick", "quick"]
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(wrapped.aretrieve_many(["a", "b"]), 0.2))
+    assert sorted(cancelled) == ["a", "b"]
+    with pytest.raises(qtm.WrapError, match="aretrieve_many"):
+        wrapped.retrieve_many(["a"])
