@@ -37,6 +37,7 @@ def messages(ended: Ended) -> dict[str, dict[str, object]]:
 def test_documents_are_ingested_and_a_pipe_gets_log_lines(qtm: Run, docs: Path, tmp_path: Path) -> None:
     ended = qtm("ingest", "docs")
     assert ended.code == 0, ended.err
+    assert messages(ended)["Reading documents"] == {"files": 2}
     assert messages(ended)["Loaded documents"] == {"count": 2, "skipped": 0}
     assert messages(ended)["Created chunks"] == {"count": 2}
     assert "2 documents in 2 chunks: 2 added" in ended.out
@@ -54,8 +55,10 @@ def test_a_second_run_says_that_nothing_changed(qtm: Run, docs: Path) -> None:
 
 def test_the_config_names_the_documents_and_the_index(qtm: Run, docs: Path, tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(json.dumps({"dataPath": "docs/*.txt", "indexPath": "i.sqlite"}))
-    ended = qtm("ingest", "-c", "c.json", "--json")
-    assert json.loads(ended.out)["documents"] == 1
+    ended = qtm("ingest", "-c", "c.json")
+    assert ended.out.startswith("1 document in 1 chunk: 1 added, 0 changed")
+    first, *_ = map(json.loads, ended.err.splitlines())
+    assert first == {"level": "info", "message": "Loading config", "meta": {"path": "c.json"}}
     assert (tmp_path / "i.sqlite").exists()
 
 
