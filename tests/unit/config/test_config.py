@@ -610,6 +610,54 @@ def test_junk_in_a_file_is_a_config_or_a_config_error(tmp_path_factory: pytest.T
             Config.from_file(name, environ={})
 
 
+# Assignments
+
+ASSIGNED = [
+    ("topK=8", "topK", 8),
+    ("top_k = 8", "topK", 8),
+    ("fusion.rrf_k=10", "fusion.rrfK", 10),
+    ("fusion=max", "fusion.method", "max"),
+    ("transformationType=Step-Back", "transformationType", "stepback"),
+    ("llm.baseUrl=null", "llm.baseUrl", None),
+    ("llm.baseUrl=http://localhost/v1?", "llm.baseUrl", ConfigError),
+    ("store.namespace=7", "store.namespace", "7"),
+    ('store.namespace="a b"', "store.namespace", "a b"),
+    ("store.namespace=null", "store.namespace", "null"),
+    ("chatModel=a=b", "chatModel", "a=b"),
+    ("preprocess.keepWords=not,who", "preprocess.keepWords", ["not", "who"]),
+    ("rerank=true", "rerank.enabled", True),
+    ("rerank.enabled=on", "rerank.enabled", True),
+    ('llm={"temperatures": {"stepback": 0.1}}', "llm.temperatures.stepback", 0.1),
+    ("llm.prompts.rewrite=Do it: well.", "llm.prompts", {"rewrite": "Do it: well."}),
+    ("topK", "", ConfigError),
+    ("=8", "", ConfigError),
+    ("topK.x=8", "", ConfigError),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "value"), ASSIGNED)
+def test_an_assignment_is_read_by_the_type_of_its_key(text: str, key: str, value: Any) -> None:
+    config = load({"topK": 3})
+    if value is ConfigError:
+        with pytest.raises(ConfigError, match="--set"):
+            config.assigned([text])
+        return
+    rows = {row[0]: row[1:] for row in config.assigned([text]).rows()}
+    assert rows[key] == (value, "--set")
+    assert type(rows[key][0]) is type(value)
+
+
+def test_assignments_count_together_and_the_last_of_a_key() -> None:
+    made = load(None).assigned(["chunkSize=100", "chunkOverlap=50", "topK=1", "topK=2"]).settings
+    assert (made.chunk_size, made.chunk_overlap, made.top_k) == (100, 50, 2)
+
+
+@given(st.lists(st.text() | st.builds("{}={}".format, st.sampled_from(known_keys()), st.text()), max_size=3))
+def test_any_assignment_is_a_config_or_a_config_error(texts: list[str]) -> None:
+    with contextlib.suppress(ConfigError):
+        load(None).assigned(texts)
+
+
 # Environment
 
 PARSED: list[tuple[str, str, str, Any]] = [
