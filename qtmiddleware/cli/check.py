@@ -13,10 +13,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from qtmiddleware.cli.console import AsJson, ConfigFile, as_json, out
-from qtmiddleware.cli.environment import note_files
+from qtmiddleware.cli.console import AsJson, ConfigFile, Sets, as_json, out
+from qtmiddleware.cli.environment import load_config, note_files
 from qtmiddleware.cli.terminal import FAILED, note
-from qtmiddleware.config import Config
 from qtmiddleware.errors import WrapError
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
@@ -36,6 +35,7 @@ def check_command(
     target: _Target,
     question: _Question = None,
     config: ConfigFile = None,
+    sets: Sets = None,
     arguments: _Arguments = None,
     query_arg: Annotated[str | None, typer.Option(help="The parameter that holds the question.")] = None,
     top_k_arg: Annotated[str | None, typer.Option(help="The parameter that says how many passages.")] = None,
@@ -57,7 +57,7 @@ def check_command(
         fn = _find(target)
         if embed is not None:
             options["embed"] = _find(embed)
-        with _wrap(fn, config, options) as wrapped:
+        with _wrap(fn, config, sets, options) as wrapped:
             if question is None:
                 note("No question was given, so a stand-in is asked; one of your users' says more.")
             text = question or _STAND_IN
@@ -71,15 +71,16 @@ def check_command(
 
 
 @contextmanager
-def _wrap(fn: Any, config: str | None, options: WrapOptions) -> Iterator[Any]:
+def _wrap(fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions) -> Iterator[Any]:
     """*fn* wrapped by *config* and *options*, or as it is where it is wrapped already."""
     if isinstance(fn, Wrapped | Bound):
-        if config is not None or any(it is not None for it in options.values()):
+        if config is not None or sets or any(it is not None for it in options.values()):
             raise typer.BadParameter("the function is wrapped already, with options of its own", param_hint=_TARGET)
         yield fn
         return
+    loaded = load_config(config, sets)
     note_files({}, config=config)
-    with QueryMiddleware(Config.load(config)) as middleware:
+    with QueryMiddleware(loaded) as middleware:
         yield middleware.wrap(fn, **options)
 
 
