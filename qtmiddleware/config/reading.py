@@ -81,6 +81,8 @@ def _parse(key: Key, text: str) -> Any:
             return _SWITCH.get(text.strip().lower(), text)
         case "list" if not text.lstrip().startswith("["):
             return [word for part in text.split(",") if (word := part.strip())]
+        case "float" if re.fullmatch(r"\s*\.\d{1,20}\s*", text):
+            return float(text)
         case _:
             return _from_json(text)
 

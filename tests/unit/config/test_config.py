@@ -624,6 +624,7 @@ ASSIGNED = [
     ('store.namespace="a b"', "store.namespace", "a b"),
     ("store.namespace=null", "store.namespace", "null"),
     ("chatModel=a=b", "chatModel", "a=b"),
+    ("llm.temperatures.stepback=.1", "llm.temperatures.stepback", 0.1),
     ("preprocess.keepWords=not,who", "preprocess.keepWords", ["not", "who"]),
     ("rerank=true", "rerank.enabled", True),
     ("rerank.enabled=on", "rerank.enabled", True),
