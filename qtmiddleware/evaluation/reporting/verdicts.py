@@ -83,10 +83,13 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         f"It hurts {hurts} of the questions, adds {adds} (median) and asks the model {_format_calls(best)} times "
         f"a question, {price}"
     )
-    free = _find_best([score for score in comparison.challengers if _is_better(score) and not score.llm_calls])
-    if free is None:
-        return f"{text}; nothing gains significantly without a model."
-    return f"{text}; without a model, {_quote_name(free.name)} gains {_format_size(free.difference.gain)}."
+    free = [score for score in comparison.challengers if not score.llm_calls]
+    if sure := _find_best([score for score in free if _is_better(score)]):
+        return f"{text}; without a model, {_quote_name(sure.name)} gains {_format_size(sure.difference.gain)}."
+    if (unsure := _find_best(free)) and unsure.difference.gain > TOLERANCE:
+        gains = f"{_quote_name(unsure.name)} gains {figures.format_gain(unsure.difference)}"
+        return f"{text}; without a model, {gains}, which may be chance."
+    return f"{text}; nothing gains without a model."
 
 
 def _describe_rival(comparison: Comparison, best: SystemScore) -> str:

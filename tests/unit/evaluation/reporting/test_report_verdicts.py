@@ -69,10 +69,12 @@ def test_a_system_whose_every_answer_is_degraded_does_not_win() -> None:
     assert verdict(comparison(broken, score("rules", GAINS))).startswith("“rules” beats “raw”")
 
 
-def test_the_verdict_says_when_a_price_is_not_known_and_nothing_is_free() -> None:
-    runs = {question: run(question, calls=1, cost=None) for question in GAINS}
-    said = verdict(comparison(score("combined", GAINS, runs=runs), score("rules", GAINS, is_significant=False)))
-    assert "at a price that is not known; nothing gains significantly without a model." in said
+def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chance() -> None:
+    best = score("combined", GAINS, runs={question: run(question, calls=1, cost=None) for question in GAINS})
+    said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
+    assert "not known; without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
+    worse = score("rules", dict.fromkeys(GAINS, -0.1), is_significant=False)
+    assert "not known; nothing gains without a model." in verdict(comparison(best, worse))
 
 
 def test_a_larger_gain_that_may_be_chance_does_not_win() -> None:
