@@ -17,7 +17,8 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
 
 QUERIES: Final = (
-    *("query", "question", "q", "text", "search_query", "query_text", "user_query", "prompt", "message", "input"),
+    *("query", "question", "q", "text", "search_query", "query_text", "query_texts", "user_query", "prompt"),
+    *("message", "input"),
 )
 VECTORS: Final = ("vector", "query_vector", "embedding", "query_embedding", "vec", "emb")
 TOP_KS: Final = ("top_k", "topk", "topK", "k", "limit", "n_results", "num_results", "n", "size", "max_results")
@@ -98,12 +99,15 @@ class CallSignature:
         return self._parameters.any_keyword
 
     def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Returns the query as it was passed, unchecked; raises `WrapError` where the call holds none."""
+        """Returns the query as it was passed, unchecked; raises `WrapError` where the call holds none.
+
+        Of a list of one text, as Chroma takes it, that text.
+        """
         place, value = self._find(args, kwargs)
         for name in self._path_inside(place, value):
             if (value := _get(value, name)) is None:
                 raise self._missing()
-        return value
+        return value[0] if _is_lone_text(value) else value
 
     def top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Returns the top_k in effect, the caller's or the signature's default; ``None`` where it is no integer."""
@@ -151,6 +155,8 @@ class CallSignature:
             _remove(place, args, kwargs)
             kwargs[self._home] = query
         else:
+            if _is_lone_text(value) and isinstance(query, str):
+                query = [query]
             self._assign(place, _put(value, self._path_inside(place, value), query), args, kwargs)
 
     @property
@@ -449,6 +455,10 @@ def _parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(fn).parameters
     except (ValueError, TypeError):  # some builtins tell nothing
         return _ANYTHING
+
+
+def _is_lone_text(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 
 def _remove(place: Place, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -275,7 +275,7 @@ def test_scores_that_lie_far_apart_are_named_where_they_keep_the_order() -> None
     ("query", "said", "mend"),
     [
         ([0.1, 0.2], "was passed a list", "embed="),
-        (["a text"], "was passed a list", "lambda query, ...: fn(query=[query], ...)"),
+        (["a text", "another"], "was passed a list", "lambda query, ...: fn(query=[query], ...)"),
         ({"inner": "x"}, "was passed a dict", 'query_arg="query.<name>"'),
         ("   ", "it is blank", "another question"),
         ("x" * 9_000, "it is too long", "another question"),

@@ -216,6 +216,21 @@ def test_a_builtin_without_a_signature_takes_its_first_text() -> None:
     assert read_signature(getattr).replace((me, "search"), {}, query="keyworded", top_k=3) == ((me, "keyworded"), {})
 
 
+def columns(query_embeddings: Any = None, query_texts: Any = None, n_results: int = 10) -> Any:
+    """The signature of Chroma's query."""
+
+
+def test_a_list_of_one_text_is_that_text_and_stays_a_list() -> None:
+    shape, texts = read_signature(columns), ["old"]
+    assert shape.query((), {"query_texts": texts}) == "old"
+    assert shape.replace((), {"query_texts": texts}, query="new", top_k=50) == (
+        (),
+        {"query_texts": ["new"], "n_results": 50},
+    )
+    assert texts == ["old"]
+    assert shape.query((), {"query_texts": ["old", "older"]}) == ["old", "older"]
+
+
 def test_a_query_that_is_none_or_no_text_is_handed_on_to_be_refused() -> None:
     assert read_signature(plain).query((), {"query": None}) is None
     assert read_signature(plain).query((7,), {}) == 7
