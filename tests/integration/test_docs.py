@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from qtmiddleware.retrieval import responses
+from qtmiddleware.retrieval.responses import items
+from qtmiddleware.wrapping import signatures
+
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 EXAMPLES = [
@@ -35,3 +39,22 @@ def test_an_example_runs(guide: Path, example: str, tmp_path: Path, monkeypatch:
 def test_every_file_a_guide_names_is_there(guide: Path) -> None:
     for name in re.findall(r"\]\((?!https?:|#)([^)#]+)\)", guide.read_text("utf-8")):
         assert (guide.parent / name).exists(), name
+
+
+@pytest.mark.parametrize(
+    ("row", "names"),
+    [
+        ("| query | ", signatures.QUERIES),
+        ("| number of passages | ", signatures.TOP_KS),
+        ("| vector, with `embed=` | ", signatures.VECTORS),
+        ("| an object or dict with ", responses._ENVELOPES),
+        ("| id | ", (*items._IDS, *items._DOCUMENT_IDS)),
+        ("| text | ", items._TEXTS),
+        ("| score | ", items.SCORES),
+        ("| metadata | ", items._METADATA),
+    ],
+)
+def test_the_names_that_are_understood_are_all_listed(row: str, names: tuple[str, ...]) -> None:
+    page = (ROOT / "docs/your-function.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^{re.escape(row)}.*$", page, re.MULTILINE)
+    assert tuple(re.findall(r"`([\w.]+)`", line))[: len(names)] == names
