@@ -55,15 +55,7 @@ class Prepared:
 def prepare(
     text: str, *, language: str = AUTO, keep_words: Collection[str] = (), extra_words: Collection[str] = ()
 ) -> Prepared:
-    """The keywords of *text* and the language whose words were removed (``""`` where no list was used).
-
-    *language* is one of `LANGUAGES`, with a region if need be (``pt_BR``), or ``auto``. *keep_words*, words or
-    phrases, are never removed; *extra_words* are removed too. A text in a script without a word list, a blank one and
-    one that has nothing but removable words come back unchanged. Preparing keywords again changes nothing, except where
-    they begin with a name that is also a question word (Can Yaman).
-
-    Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word lists that are none.
-    """
+    """`preprocess`, with the language whose words were removed (``""`` where no list was used)."""
     _check_text(text)
     lists = _word_lists(check_words(keep_words, "keepWords"), check_words(extra_words, "extraWords"))
     code = _check_language(language)
@@ -81,7 +73,14 @@ def prepare(
 def preprocess(
     text: str, *, language: str = AUTO, keep_words: Collection[str] = (), extra_words: Collection[str] = ()
 ) -> str:
-    """The keywords of *text*; options and errors are those of `prepare`.
+    """The keywords of *text*.
+
+    *language* is a code such as ``en``, with a region if need be (``pt_BR``), or ``auto``. *keep_words*, words or
+    phrases, are never removed; *extra_words* are removed too. A text in a script without a word list, a blank one and
+    one that has nothing but removable words come back unchanged. Preparing keywords again changes nothing, except where
+    they begin with a name that is also a question word (Can Yaman).
+
+    Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word lists that are none.
 
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'

@@ -10,6 +10,7 @@ import pytest
 from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.responses import items
 from qtmiddleware.wrapping import signatures
+from scripts.api_reference import write_reference
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
@@ -58,3 +59,8 @@ def test_the_names_that_are_understood_are_all_listed(row: str, names: tuple[str
     page = (ROOT / "docs/your-function.md").read_text(encoding="utf-8")
     (line,) = re.findall(rf"^{re.escape(row)}.*$", page, re.MULTILINE)
     assert tuple(re.findall(r"`([\w.]+)`", line))[: len(names)] == names
+
+
+def test_the_reference_says_what_the_docstrings_say() -> None:
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert page == write_reference(), "run scripts/generate"
