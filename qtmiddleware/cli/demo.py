@@ -24,11 +24,13 @@ from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.types import Retrieval
 
 _EXAMPLE = "combined"
+_QUESTION = "q30"
+"""Needs two passages, of which plain search finds one: every step has something to show."""
 _INDEX = Path(".tmp/demo/index.sqlite")
 
 
 def demo_command(
-    question: Annotated[str | None, typer.Option("--question", "-q", help="The question to walk through.")] = None,
+    question: Annotated[str, typer.Option("--question", "-q", help="The question to walk through.")] = _QUESTION,
     questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
     model: Annotated[str, typer.Option(help="Language model, where one can be reached.")] = "gpt-6-luna",
     recorded: Annotated[bool, typer.Option("--recorded", help="Replay the recorded replies in any case.")] = False,
@@ -66,7 +68,7 @@ def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[Lang
             raise ConfigError(f"there is nothing to record: recorded replies are replayed ({why})", path="record")
         return recorded_model(), (
             f"Replaying recorded replies of a large language model ({why}): "
-            "no model is called, and its time is not part of the added latency."
+            "no model is called, and neither its time nor its price is in the figures."
         )
     asked = as_language_model(None, settings)
     if record is not None:
@@ -74,10 +76,9 @@ def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[Lang
     return asked, f"Asking {name}."
 
 
-def _find_question(data: Dataset, wanted: str | None) -> Question:
-    """The question to walk through: the one asked for, or one that needs more than one passage."""
+def _find_question(data: Dataset, wanted: str) -> Question:
     for question in data.questions:
-        if question.id == wanted or (wanted is None and question.metadata.get("type") == "multi_hop"):
+        if question.id == wanted:
             return question
     raise typer.BadParameter(f"there is no question {wanted!r}; they are q01 to q{len(data.questions):02d}")
 
