@@ -37,13 +37,13 @@ def test_every_file_it_names_is_there() -> None:
 
 
 def test_its_figures_are_those_of_the_results() -> None:
-    lines = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for name in ("quality", "quality-peers")
-        for line in (ROOT / f"benchmarks/results/{name}.md").read_text(encoding="utf-8").splitlines()
-    ]
+    means: dict[str, str] = {}  # of each system by the first table that holds it: ours are measured again more often
+    for name in ("quality", "quality-peers"):
+        for line in (ROOT / f"benchmarks/results/{name}.md").read_text(encoding="utf-8").splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if re.fullmatch(r"\d\.\d{3} \(\d+%\)", cells[-1]):
+                means.setdefault(cells[0], cells[-1])
     shown = re.findall(r"^\| (.+?) \| (\d\.\d{3} \(\d+%\)) \|", README, re.MULTILINE)
     assert len(shown) > 10
     for name, mean in shown:
-        system = name.replace("**", "").removesuffix(" (the default)")
-        assert any(row[0] == system and row[-1] == mean for row in lines), name
+        assert means[name.replace("**", "").removesuffix(" (the default)")] == mean, name
