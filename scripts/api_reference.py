@@ -21,6 +21,7 @@ another module. Where to begin: the [README](../README.md), [wrap-anything.md](w
 """
 GROUPS = {
     "Wrapping": ("middleware", "QueryMiddleware", "Config", "override", "preprocess", "Health", "Readiness"),
+    "Will it help?": ("Check", "Finding", "CheckState"),
     "What comes back": ("Retrieval", "Match", "Variant", "Transformation", "Degradation", "Message"),
     "Answers": ("Answer", "Citation", "SubAnswer", "AnswerStream", "AsyncAnswerStream"),
     "Documents": ("ingest", "IngestReport", "Hybrid"),
