@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from qtmiddleware.catalogue import FieldShape
-from qtmiddleware.types import Deadline, Message, Operation
+from qtmiddleware.types import Deadline, Message, Operation, Retrieval
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +200,11 @@ class Observer(Protocol):
 
     def on_end(self, operation: Operation) -> None:
         """*operation* has ended; the *id* is that of its start."""
+
+
+RetrievalHook = Callable[[Retrieval], object]
+"""Gets every `Retrieval` once it is there, before the caller does; a plain function or an async one.
+
+What it returns is awaited where it can be, and ignored. What it raises is logged and part of the caller's result, and
+changes nothing else.
+"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import monotonic, perf_counter, time
 from typing import Any, Final, Literal
 
@@ -286,6 +286,10 @@ class Retrieval:
     rankings: tuple[Ranking, ...] = field(default=(), repr=False)
     fused: tuple[Key, ...] = field(default=(), repr=False)
     reranked: tuple[Key, ...] = field(default=(), repr=False)
+
+    def with_degradation(self, degradation: Degradation) -> Retrieval:
+        """This retrieval, degraded by one thing more."""
+        return replace(self, status="degraded", degradations=(*self.degradations, degradation))
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import build_variants, search_variants
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Together, observe_flow
+from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Tell, Together, observe_flow
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Retrieval, Trace, Transformation, Variant
 
 logger: Final = get_logger("qtmiddleware")
@@ -51,13 +51,35 @@ logger: Final = get_logger("qtmiddleware")
 def retrieve(request: Request) -> Flow[Retrieval]:
     """Answer *request*; raises what the original's own search raises, and nothing else."""
     observation = request.observation.child("retrieval", content=request.original)
-    return observe_flow(_Pipeline(request).retrieve(), observation, request.model)
+    flow = observe_flow(_Pipeline(request).retrieve(), observation, request.model)
+    return _tell_hooks(flow, request) if request.hooks else flow
 
 
 def transform(request: Request) -> Flow[Transformation]:
     """Ask the model alone; what could not be had is empty, and noted."""
     observation = request.observation.child("transform", content=request.original)
     return observe_flow(_Pipeline(request).transform(), observation, request.model)
+
+
+def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
+    """*flow*, of whose result the hooks are told; one that fails or is late is part of the result the next one gets."""
+    retrieval = yield from flow
+    for hook in request.hooks:
+        try:
+            yield Tell(hook, retrieval)
+        except Exception as error:
+            outcome = Outcome(late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
+            degradation = Degradation("hook", outcome.reason, outcome.detail)
+            retrieval = retrieval.with_degradation(degradation)
+            _log_degradations(request, retrieval.trace, [degradation])
+            # What it says may quote the question.
+            logger.debug("on_retrieval failed", exc_info=error)
+    return retrieval
+
+
+def _log_degradations(request: Request, trace: Trace, degradations: Sequence[Degradation]) -> None:
+    kinds = [f"{it.stage} {it.reason}" for it in degradations]
+    request.memory.sampler.log(logger, "retrieval degraded", kinds, said=f"retrieval {trace.query_id} degraded")
 
 
 class _Pipeline:
@@ -286,9 +308,7 @@ class _Pipeline:
 
     def _build_retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()
-        kinds = [f"{it.stage} {it.reason}" for it in self.degradations]
-        said = f"retrieval {self.trace.query_id} degraded" if kinds else ""
-        self.memory.sampler.log(logger, "retrieval degraded", kinds, said=said)
+        _log_degradations(self.request, self.trace, self.degradations)
         return Retrieval(
             original_query=self.request.original,
             response=response,

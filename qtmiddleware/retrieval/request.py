@@ -10,6 +10,7 @@ from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import prepare
+from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.gate import Gate
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
@@ -52,7 +53,7 @@ class Request:
     *response_only* that the caller looks at the response alone, *reranker_is_unloaded* that the reranker has its model
     to read first, *shares* that it may wait for an equal question under way: what is performed in step with others must
     not. *bulkhead* has the threads for what is performed beside the original's own search. *observation* is the
-    operation that the retrieval is part of.
+    operation that the retrieval is part of, and *hooks* are told of it in the end.
     """
 
     original: Any = field(repr=False)
@@ -71,6 +72,7 @@ class Request:
     reason_to_wait: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead, repr=False)
     observation: Observation = field(default=NOT_OBSERVED, repr=False)
+    hooks: tuple[RetrievalHook, ...] = ()
 
     @property
     def uses_keyword_evidence(self) -> bool:

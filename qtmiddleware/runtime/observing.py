@@ -1,17 +1,24 @@
-"""Tells observers of the operations of a flow: what starts, what it is part of, and how it ends."""
+"""Tells observers of the operations of a flow, and hooks of the retrieval that came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import asyncio
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from time import perf_counter, time
 from typing import Any, Final, Literal, TypeVar
 
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.protocols import Observer, Reply
+from qtmiddleware.protocols import Observer, Reply, RetrievalHook
+from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.threads import Bulkhead, in_thread
 from qtmiddleware.types import Answer, Operation, Retrieval
 
 T = TypeVar("T")
@@ -144,3 +151,85 @@ def _count(result: Any) -> dict[str, int]:
             "output_tokens": trace.output_tokens,
         }
     return {}
+
+
+# --- hooks --------------------------------------------------------------------------------------------------------
+
+HOOK_SECONDS: Final = 1.0
+"""How long a hook is waited for, where it is awaited or runs in a thread of ours."""
+# How long a hook that was cancelled may take to clean up.
+_DRAIN_SECONDS: Final = 0.02
+
+# Holds something while a hook runs; tasks that outlive it find it empty.
+_telling: Final[ContextVar[list[bool] | None]] = ContextVar("telling", default=None)
+
+
+def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
+    """Returns *hook* itself; raises `ConfigError` where it cannot be called."""
+    if hook is None or callable(hook):
+        return hook
+    raise ConfigError(f"on_retrieval must be a function of a Retrieval, not {type(hook).__name__}", path="on_retrieval")
+
+
+def is_telling() -> bool:
+    """Whether we are called by a hook: what that retrieves is told to nobody, or it would never end."""
+    return bool(_telling.get())
+
+
+@contextmanager
+def _marked() -> Iterator[None]:
+    mark = [True]
+    token = _telling.set(mark)
+    try:
+        yield
+    finally:
+        mark.clear()
+        # A coroutine that is thrown away may be closed in another context than it ran in.
+        with suppress(ValueError):
+            _telling.reset(token)
+
+
+def tell(hook: RetrievalHook, retrieval: Retrieval) -> None:
+    """Call *hook* with *retrieval* in this thread; what is to be awaited runs in the shared loop, `HOOK_SECONDS` long.
+
+    Raises what the hook raises, and `TimeoutError`.
+    """
+    with _marked():
+        told = hook(retrieval)
+        if inspect.isawaitable(told):
+
+            async def finish() -> None:
+                await told
+
+            run_in_background_loop(finish, HOOK_SECONDS)
+
+
+async def atell(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
+    """`tell` without blocking the running loop: a plain hook runs in a thread of *bulkhead*.
+
+    Neither kind is waited for longer than `HOOK_SECONDS`. Raises `ModelError` "overloaded" where no thread is free.
+    """
+
+    async def call() -> None:
+        told = hook(retrieval) if is_async(hook) else await in_thread(partial(hook, retrieval), bulkhead)
+        if inspect.isawaitable(told):
+            await told
+
+    with _marked():
+        # A task of its own: one that does not let itself be cancelled must not keep the caller.
+        task = asyncio.get_running_loop().create_task(call())
+        ended: set[asyncio.Task[None]] = set()
+        try:
+            ended, _ = await asyncio.wait((task,), timeout=HOOK_SECONDS)
+        finally:
+            if not ended and not task.get_loop().is_closed():
+                task.add_done_callback(lambda it: it.cancelled() or it.exception())
+                task.cancel()
+                # A coroutine that is thrown away can wait for nothing.
+                if not isinstance(sys.exception(), GeneratorExit):
+                    await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
+    if not ended:
+        raise TimeoutError("the hook did not end in time")
+    if task.cancelled():
+        raise RuntimeError("the hook was cancelled")
+    task.result()

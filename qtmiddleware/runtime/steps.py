@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from qtmiddleware.errors import ModelError, WrapError
-from qtmiddleware.protocols import LanguageModel, Prompt
+from qtmiddleware.protocols import LanguageModel, Prompt, RetrievalHook
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.runtime.single_flight import Flight
 from qtmiddleware.runtime.threads import Bulkhead
-from qtmiddleware.types import NEVER, Deadline, VariantKind
+from qtmiddleware.types import NEVER, Deadline, Retrieval, VariantKind
 
 
 @dataclass(eq=False, repr=False, slots=True, kw_only=True)
@@ -85,7 +85,15 @@ class Recall(_Leaf):
     call: Callable[[], Any]
 
 
-Leaf = Search | Embed | Ask | Rerank | Join | Recall
+@dataclass(eq=False, repr=False, slots=True)
+class Tell(_Leaf):
+    """Tell *hook* of *retrieval*; answers nothing, and raises what the hook raises."""
+
+    hook: RetrievalHook
+    retrieval: Retrieval
+
+
+Leaf = Search | Embed | Ask | Rerank | Join | Recall | Tell
 
 
 @dataclass(frozen=True, slots=True)

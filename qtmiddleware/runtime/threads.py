@@ -202,16 +202,16 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
         future.set_result(value)  # type: ignore[arg-type]
 
 
-async def in_thread(call: Callable[[], T]) -> T:
+async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> T:
     """Await the result of *call*, performed in a thread of ours: the loop's default pool is small and not ours to fill.
 
-    An original search always gets a thread. What is performed beside it takes one of its middleware's `Bulkhead`;
-    raises `ModelError` "overloaded" where none is free.
+    An original search always gets a thread. What is performed beside it takes one of its middleware's `Bulkhead`, as
+    does what names a *bulkhead*; raises `ModelError` "overloaded" where none is free.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context: Context = copy_context()
-    bulkhead, is_running = _bulkhead.get(), False
+    bulkhead, is_running = bulkhead or _bulkhead.get(), False
 
     def work() -> None:
         nonlocal is_running

@@ -11,7 +11,7 @@ from qtmiddleware.config import Config, Layers
 from qtmiddleware.config.keys import key_of, keys_with
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
-from qtmiddleware.protocols import LanguageModel, Reranker
+from qtmiddleware.protocols import LanguageModel, Reranker, RetrievalHook
 from qtmiddleware.providers.llms import as_language_model, clients_of, has_language_model
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.retrieval.request import Memory
@@ -45,6 +45,7 @@ class Runtime:
     memory: Memory
     shape: Shape | None = None
     embedder: CallableEmbedder | None = None
+    hook: RetrievalHook | None = None
     log: QueryLog | None = None
     reranker: Reranker | None = None
 
@@ -64,6 +65,11 @@ class Runtime:
         return self.factory.observation
 
     @property
+    def hooks(self) -> tuple[RetrievalHook, ...]:
+        """Who is told of the call's retrieval: the function's own hook and then the middleware's."""
+        return tuple(hook for hook in (self.hook, self.factory.hook) if hook is not None)
+
+    @property
     def model(self) -> GovernedModel:
         """The model of the transformations, made when it is first needed."""
         return self.factory.model(self.settings)
@@ -75,7 +81,7 @@ class Runtime:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing these settings ask for could change a result, and nobody observes."""
+        """Whether nothing these settings ask for could change a result, and nobody hears of it."""
         settings = self.settings
         return (
             settings.transformation_type == "none"
@@ -85,6 +91,7 @@ class Runtime:
             and settings.scores == "backend"
             and settings.log.path is None
             and not self.observation.is_observed
+            and not self.hooks
         )
 
 
@@ -150,6 +157,7 @@ class ComponentFactory:
         reranker: Any = None,
         redact: Redact | None = None,
         observation: Observation = NOT_OBSERVED,
+        hook: RetrievalHook | None = None,
         former: ComponentFactory | None = None,
     ) -> None:
         self.config = config
@@ -157,6 +165,7 @@ class ComponentFactory:
         self._reranker = reranker
         self.redact = redact
         self.observation = observation
+        self.hook = hook
         self.bulkhead: Bulkhead = former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
         self._breakers: ComponentCache[Breaker] = former._breakers if former else ComponentCache()
         self._clients: ComponentCache[Clients | None] = ComponentCache(former._clients if former else None)
@@ -183,7 +192,8 @@ class ComponentFactory:
         """
         if config == self.config and self._account in (None, self._account_for(config.settings)):
             return self
-        return ComponentFactory(config, self._client, self._reranker, self.redact, self.observation, former=self)
+        given = (self._client, self._reranker, self.redact, self.observation, self.hook)
+        return ComponentFactory(config, *given, former=self)
 
     def succeed(self) -> None:
         """Take the place of the former: what only that had is closed, once no call is inside it."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.config import Layers
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
+from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.request import Memory
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
 from qtmiddleware.runtime.cache import TransformationCache
@@ -39,9 +40,9 @@ class RuntimeSource:
     """The `Runtime` of each call of one wrapped function, under what *middleware* is set to when the call begins.
 
     *factory* returns the middleware's current `ComponentFactory`. It is asked once a call, so that a call sees a reload
-    as a whole or not at all. *memory*, *shape* and *embedder* are the function's own and stay. *layers* are settings
-    that lie over the middleware's for good; *options* are those the function was wrapped with, ``None`` where it was
-    not wrapped by the user.
+    as a whole or not at all. *memory*, *shape*, *embedder* and *hook* are the function's own and stay. *layers* are
+    settings that lie over the middleware's for good; *options* are those the function was wrapped with, ``None`` where
+    it was not wrapped by the user.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class RuntimeSource:
         *,
         shape: Shape | None = None,
         embedder: CallableEmbedder | None = None,
+        hook: RetrievalHook | None = None,
         layers: Layers = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -62,6 +64,7 @@ class RuntimeSource:
         self._memory = memory
         self._shape = shape
         self._embedder = embedder
+        self._hook = hook
         # Made once for each configuration, together with the factory that made it.
         self._latest = (current := factory()), self._make(current, ())
 
@@ -85,6 +88,7 @@ class RuntimeSource:
             Memory(cache, self._memory.sampler),
             shape=self._shape,
             embedder=self._embedder,
+            hook=self._hook,
             layers=(*self.layers, config),
             options=self.options,
         )
@@ -100,6 +104,7 @@ class RuntimeSource:
             memory=self._memory,
             shape=self._shape,
             embedder=self._embedder,
+            hook=self._hook,
             log=factory.log(settings),
             reranker=factory.reranker(settings),
         )
@@ -272,8 +277,7 @@ class Invocation:
         if log is not None:
             degradation = log.append(retrieval)
             if degradation is not None:
-                degradations = (*retrieval.degradations, degradation)
-                retrieval = replace(retrieval, status="degraded", degradations=degradations)
+                retrieval = retrieval.with_degradation(degradation)
         if logger.isEnabledFor(logging.DEBUG):
             write = TextWriter(self.runtime.redact).write
             texts = [(it.kind, write(it.text)) for it in retrieval.variants]

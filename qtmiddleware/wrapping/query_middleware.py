@@ -14,7 +14,7 @@ from qtmiddleware.config import Config, current_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.protocols import LanguageModel, Observer, Prompt, Record, Reply, Store
+from qtmiddleware.protocols import LanguageModel, Observer, Prompt, Record, Reply, RetrievalHook, Store
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import transform
 from qtmiddleware.retrieval.request import Memory, Request, validate_query
@@ -23,7 +23,7 @@ from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.observing import observe
+from qtmiddleware.runtime.observing import observe, validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
 from qtmiddleware.types import Answer, Deadline, Transformation
@@ -61,7 +61,7 @@ class WrapOptions(TypedDict, total=False):
     mapping). *embed* turns texts into vectors for a function that takes a vector: a function of a text or of a list of
     texts, or an object of LangChain, LlamaIndex or sentence-transformers, as `CallableEmbedder` takes them. *read*
     takes the matches out of a response of an own shape and *write* puts others back in. *kind* is ``sync`` or ``async``
-    where that cannot be seen.
+    where that cannot be seen. *on_retrieval* is called with every `Retrieval` of the function, as `RetrievalHook` says.
     """
 
     query_arg: str | None
@@ -70,6 +70,7 @@ class WrapOptions(TypedDict, total=False):
     read: Callable[[Any], Sequence[Any]] | None
     write: Callable[[Any, Sequence[Any]], Any] | None
     kind: Literal["sync", "async"] | None
+    on_retrieval: RetrievalHook | None
 
 
 _REHEARSED: Final = "What does Nike sell in Europe since 2020?"
@@ -101,7 +102,8 @@ class QueryMiddleware:
     without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names, for
     questions to the own store; *embedder* is whatever `CallableEmbedder` takes. *redact* makes of every text of a query
     what may be written of it, to the query log and to the records of `logging` at DEBUG; where it fails, a hash is
-    written. *observers* hear of every retrieval, answer, search and model call, as `Observer` says. Safe with many
+    written. *on_retrieval* is called with every `Retrieval` of every function wrapped with this, as `RetrievalHook`
+    says, and *observers* hear of every retrieval, answer, search and model call, as `Observer` says. Safe with many
     threads and event loops.
     """
 
@@ -115,13 +117,15 @@ class QueryMiddleware:
         embedder: Any = None,
         redact: Redact | None = None,
         observers: Sequence[Observer] = (),
+        on_retrieval: RetrievalHook | None = None,
     ) -> None:
         self._given = {
             "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
-            "observers": tuple(observers),
+            "observers": tuple(observers), "on_retrieval": validate_hook(on_retrieval),
         }  # fmt: skip
         # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
-        self._factory = ComponentFactory(Config.load(config), client, reranker, redact, observe(observers))
+        given = (client, reranker, redact, observe(observers), on_retrieval)
+        self._factory = ComponentFactory(Config.load(config), *given)
         self._memory = Memory(TransformationCache(self.settings))
         self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
         self._reloading = ForkLock()
@@ -179,7 +183,11 @@ class QueryMiddleware:
             takes_vector=embed is not None,
         )
         source = self._runtime_source(
-            embed=embed, read=options.get("read"), write=options.get("write"), options=options
+            embed=embed,
+            read=options.get("read"),
+            write=options.get("write"),
+            hook=validate_hook(options.get("on_retrieval")),
+            options=options,
         )
         return kind(fn, signature, source)
 
@@ -275,7 +283,13 @@ class QueryMiddleware:
         run(transform(request), ModelOnly(_Rehearsal()))
 
     def _runtime_source(
-        self, *, embed: Any = None, read: Any = None, write: Any = None, options: Mapping[str, Any] | None = None
+        self,
+        *,
+        embed: Any = None,
+        read: Any = None,
+        write: Any = None,
+        hook: RetrievalHook | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> RuntimeSource:
         if (read is None) != (write is None):
             raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
@@ -291,6 +305,7 @@ class QueryMiddleware:
             Memory(self._memory.cache, self._memory.sampler),
             shape=None if read is None or write is None else Shape(read, write),
             embedder=embedder,
+            hook=hook,
             options=None if options is None else dict(options),
         )
 

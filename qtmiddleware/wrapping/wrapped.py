@@ -16,6 +16,7 @@ from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
+from qtmiddleware.runtime.observing import is_telling
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.component_factory import Runtime
 from qtmiddleware.wrapping.invocation import Invocation, RuntimeSource, as_awaitable, is_nested_call
@@ -229,6 +230,7 @@ class Wrapped(Generic[P, R]):
         top_k = self._signature.top_k(args, kwargs) if problem is None else None
         conversation = read_history(history)
         model = None if runtime.settings.transformation_type == "none" else runtime.model
+        hooks = () if is_telling() else runtime.hooks
         request = Request(
             original=original,
             history=conversation.messages,
@@ -243,8 +245,9 @@ class Wrapped(Generic[P, R]):
             reason_to_wait=model.reason_to_wait if model else lambda: None,
             bulkhead=runtime.bulkhead,
             embeds=runtime.embedder is not None,
-            response_only=brief and runtime.log is None and not runtime.observation.is_observed,
+            response_only=brief and runtime.log is None and not runtime.observation.is_observed and not hooks,
             observation=runtime.observation,
+            hooks=hooks,
             reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
         )
         return request, Invocation(self._fn, self._signature, args, kwargs, original, runtime, self.is_async)

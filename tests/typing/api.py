@@ -31,6 +31,16 @@ def configured(words: str, *, count: int) -> tuple[str, ...]:
     return ()
 
 
+async def notify(retrieval: qtm.Retrieval) -> None:
+    """A hook."""
+
+
+@qtm.middleware(on_retrieval=notify)
+def hooked(query: str) -> list[bytes]:
+    """With a hook, which may be awaited."""
+    return []
+
+
 @qtm.middleware
 async def awaited(query: str) -> list[int]:
     """An asynchronous one."""

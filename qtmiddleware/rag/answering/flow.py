@@ -221,6 +221,7 @@ class AnswerFlow:
             history=(),
             shares=False,
             response_only=False,
+            hooks=(),
             settings=replace(self._settings, transformation_type="none"),
         )
         try:

@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.runtime.observing import Ending
+from qtmiddleware.runtime.observing import Ending, atell
 from qtmiddleware.runtime.steps import (
     Ask,
     Flow,
@@ -25,6 +25,7 @@ from qtmiddleware.runtime.steps import (
     Rerank,
     Search,
     T,
+    Tell,
     Together,
     World,
     model_of,
@@ -47,6 +48,8 @@ def _start(step: Leaf, world: World) -> Awaitable[Any]:
         return world.asearch(step) if world.native_async else in_thread(partial(world.search, step))
     if isinstance(step, Rerank):
         return in_thread(partial(world.rerank, step))
+    if isinstance(step, Tell):
+        return atell(step.hook, step.retrieval, world.bulkhead)
     if isinstance(step, Join):
         return asyncio.wrap_future(step.flight.result)
     if isinstance(step, Recall):

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.observing import Ending
+from qtmiddleware.runtime.observing import Ending, tell
 from qtmiddleware.runtime.steps import (
     Ask,
     Embed,
@@ -27,6 +27,7 @@ from qtmiddleware.runtime.steps import (
     Rerank,
     Search,
     T,
+    Tell,
     Together,
     World,
     model_of,
@@ -50,6 +51,8 @@ def _call(step: Leaf, world: World) -> Any:
         return world.rerank(step)
     if isinstance(step, Recall):
         return step.call()
+    if isinstance(step, Tell):
+        return tell(step.hook, step.retrieval)
     if isinstance(step, Join):
         raise TypeError("a flight is joined within Together, where nobody waits for it for ever")
     return model_of(step, world).complete(step.prompt, step.deadline)

@@ -1,0 +1,380 @@
+"""`on_retrieval`: it gets every retrieval, whichever way it was asked for, and costs nobody a result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime import observing
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Degradation
+from tests.support.concurrency_world import config as settings
+from tests.support.retrieval_world import QUERY, scripted, search
+from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
+
+
+def plain(query: str, top_k: int = 3) -> Any:
+    return search(query, top_k)
+
+
+async def aplain(query: str, top_k: int = 3) -> Any:
+    return search(query, top_k)
+
+
+class Heard(list[qtm.Retrieval]):
+    """What a hook was told, plainly or to be awaited."""
+
+    def plain(self, retrieval: qtm.Retrieval) -> None:
+        self.append(retrieval)
+
+    async def awaited(self, retrieval: qtm.Retrieval) -> None:
+        await asyncio.sleep(0)
+        self.append(retrieval)
+
+    def awaitable(self, retrieval: qtm.Retrieval) -> Awaitable[None]:
+        return self.awaited(retrieval)
+
+
+WAYS: Final[dict[str, Callable[[Any], Any]]] = {
+    "called": lambda qm: qm.wrap(plain)(QUERY),
+    "retrieve": lambda qm: qm.wrap(plain).retrieve(QUERY),
+    "aretrieve": lambda qm: asyncio.run(qm.wrap(plain).aretrieve(QUERY)),
+    "async called": lambda qm: asyncio.run(qm.wrap(aplain)(QUERY)),
+    "async aretrieve": lambda qm: asyncio.run(qm.wrap(aplain).aretrieve(QUERY)),
+    "answer": lambda qm: qm.wrap(plain).answer(QUERY),
+    "aanswer": lambda qm: asyncio.run(qm.wrap(aplain).aanswer(QUERY)),
+    "stream": lambda qm: list(qm.wrap(plain).stream_answer(QUERY)),
+    "method": lambda qm: type("Index", (), {"find": qm.wrap(lambda self, query: plain(query))})().find(QUERY),
+    "configured": lambda qm: qm.wrap(plain).configured({"topK": 3})(QUERY),
+    "overridden": lambda qm: qm.wrap(plain).retrieve(QUERY, config={"scores": "fused"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["plain", "awaited", "awaitable"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hook_gets_every_retrieval_once_whole_whichever_way_it_was_asked_for(way: str, kind: str) -> None:
+    heard = Heard()
+    WAYS[way](qtm.QueryMiddleware(client=ScriptedModel("Ill. [1]"), on_retrieval=getattr(heard, kind)))
+    (retrieval,) = heard
+    assert (retrieval.original_query, retrieval.status, len(retrieval.matches)) == (QUERY, "full", 3)
+    assert retrieval.trace.total_ms > 0
+
+
+def test_the_hook_gets_what_the_caller_gets() -> None:
+    heard = Heard()
+    wrapped = qtm.QueryMiddleware(client=ScriptedModel(scripted)).wrap(plain, on_retrieval=heard.append)
+    assert heard == [wrapped.retrieve(QUERY)]
+    assert wrapped(QUERY) == heard[1].response
+
+
+def test_both_levels_are_told_the_functions_own_first() -> None:
+    heard: list[str] = []
+    qm = qtm.QueryMiddleware(on_retrieval=lambda _: heard.append("middleware"))
+    qm.wrap(plain, on_retrieval=lambda _: heard.append("function"))(QUERY)
+    qm.wrap(plain)(QUERY)
+    assert heard == ["function", "middleware", "middleware"]
+
+
+def test_the_decorator_takes_a_hook() -> None:
+    heard = Heard()
+
+    @qtm.middleware(on_retrieval=heard.append)
+    async def find(query: str, top_k: int = 3) -> Any:
+        return search(query, top_k)
+
+    asyncio.run(find(QUERY))
+    assert len(heard) == 1
+
+
+def test_a_function_with_nothing_to_improve_is_told_of_too() -> None:
+    heard = Heard()
+    off = {"preprocess": False, "keywordEvidence": False}
+    rows = plain(QUERY)
+    assert qtm.QueryMiddleware(off, on_retrieval=heard.append).wrap(lambda query, top_k=3: rows)(QUERY) is rows
+    assert len(heard[0].matches) == 3
+
+
+@pytest.mark.parametrize("query", ["", " ", "x" * 9_000, None, 3, [0.1, 0.2]])
+def test_degraded_retrievals_are_told_of(query: Any) -> None:
+    heard = Heard()
+    qtm.QueryMiddleware(on_retrieval=heard.append).wrap(lambda query, top_k=3: [])(query)
+    assert [(it.original_query, it.status) for it in heard] == [(query, "degraded")]
+
+
+def test_a_model_that_is_down_is_told_of() -> None:
+    heard = Heard()
+    qm = qtm.QueryMiddleware(
+        {"transformationType": "rewrite"}, client=ScriptedModel(ModelError("unavailable")), on_retrieval=heard.append
+    )
+    qm.wrap(plain)(QUERY)
+    assert heard[0].degradations == (Degradation("transform.rewrite", "unavailable", "unavailable"),)
+
+
+def test_what_the_function_itself_raises_is_no_retrieval() -> None:
+    heard = Heard()
+
+    def down(query: str, top_k: int = 3) -> Any:
+        raise OSError("no route")
+
+    with pytest.raises(OSError, match="no route"):
+        qtm.middleware(on_retrieval=heard.append)(down)(QUERY)
+    assert heard == []
+
+
+# --- a hook that fails --------------------------------------------------------------------------------------------
+
+
+@given(st.text(min_size=1).filter(lambda it: not it.isspace()), st.sampled_from(["sync", "async"]))
+def test_a_failing_hook_changes_no_result_and_brings_no_text_out(query: str, way: str) -> None:
+    def failing(retrieval: qtm.Retrieval) -> None:
+        raise ValueError(retrieval.original_query)
+
+    heard, records = Heard(), list[logging.LogRecord]()
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("qtmiddleware")
+    logger.addHandler(handler)
+    try:
+        wrapped = qtm.QueryMiddleware(on_retrieval=heard.append).wrap(plain, on_retrieval=failing)
+        unhooked = qtm.middleware(plain)
+        retrieval = wrapped.retrieve(query) if way == "sync" else asyncio.run(wrapped.aretrieve(query))
+    finally:
+        logger.removeHandler(handler)
+    assert retrieval.response == unhooked.retrieve(query).response
+    assert retrieval.degradations == (Degradation("hook", "failed", "ValueError"),)
+    # The next hook is told what became of the first one.
+    assert heard == [retrieval]
+    (record,) = records
+    assert record.getMessage() == f"retrieval {retrieval.trace.query_id} degraded: hook failed"
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_hook_that_always_fails_is_one_record(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def failing(retrieval: qtm.Retrieval) -> None:
+        raise KeyError(retrieval.original_query)
+
+    wrapped = qtm.middleware(on_retrieval=failing)(plain)
+    with caplog.at_level(logging.INFO, "qtmiddleware"):
+        for _ in range(20):
+            wrapped(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
+    assert len(caplog.records) == 1
+
+
+def test_why_a_hook_failed_is_said_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    def failing(_: qtm.Retrieval) -> None:
+        raise KeyError("the reason")
+
+    with caplog.at_level(logging.DEBUG, "qtmiddleware"):
+        qtm.middleware(on_retrieval=failing)(plain)(QUERY)
+    (record,) = [it for it in caplog.records if it.exc_info]
+    assert (record.levelname, str(record.exc_info and record.exc_info[1])) == ("DEBUG", "'the reason'")
+
+
+def test_what_is_no_hook_is_refused() -> None:
+    for make in (
+        lambda: qtm.QueryMiddleware(on_retrieval=[]),  # type: ignore[arg-type]
+        lambda: qtm.middleware(on_retrieval=3)(plain),  # type: ignore[call-overload]
+    ):
+        with pytest.raises(qtm.ConfigError, match="on_retrieval must be a function"):
+            make()
+
+
+# --- time ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "HOOK_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_an_async_hook_that_hangs_is_given_up_and_cancelled(way: str) -> None:
+    ended = threading.Event()
+
+    async def hanging(_: qtm.Retrieval) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    wrapped = qtm.middleware(on_retrieval=hanging)(plain)
+    retrieval = wrapped.retrieve(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
+    assert (retrieval.degradations, len(retrieval.matches)) == ((Degradation("hook", "timeout"),), 3)
+    assert ended.wait(5)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_hook_that_does_not_let_itself_be_cancelled_does_not_keep_the_caller() -> None:
+    async def stubborn(_: qtm.Retrieval) -> None:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    async def ask() -> tuple[qtm.Retrieval, float]:
+        began = time.monotonic()
+        retrieval = await qtm.middleware(on_retrieval=stubborn)(plain).aretrieve(QUERY)
+        return retrieval, time.monotonic() - began
+
+    retrieval, seconds = asyncio.run(ask())
+    assert [it.reason for it in retrieval.degradations] == ["timeout"]
+    assert seconds < 0.45
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_plain_hook_that_blocks_leaves_the_loop_free_and_holds_a_thread_of_the_middleware() -> None:
+    release = threading.Event()
+    qm = qtm.QueryMiddleware({"limits": {"maxThreads": 1}}, on_retrieval=lambda _: release.wait(30) and None)
+    wrapped = qm.wrap(aplain)
+
+    async def ask() -> tuple[int, qtm.Retrieval, qtm.Retrieval]:
+        turns = 0
+
+        async def turn() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.001)
+
+        beside = asyncio.create_task(turn())
+        first, second = await wrapped.aretrieve(QUERY), await wrapped.aretrieve(QUERY)
+        beside.cancel()
+        return turns, first, second
+
+    try:
+        turns, first, second = asyncio.run(ask())
+    finally:
+        release.set()
+    assert turns > 5
+    assert [it.reason for it in (*first.degradations, *second.degradations)] == ["timeout", "overloaded"]
+
+
+def test_a_plain_hook_of_a_plain_call_runs_in_the_callers_thread() -> None:
+    threads: list[int] = []
+    wrapped = qtm.middleware(on_retrieval=lambda _: threads.append(threading.get_ident()))(plain)
+    wrapped(QUERY)
+    assert threads == [threading.get_ident()]
+
+
+def test_an_async_hook_of_an_awaiting_caller_runs_in_the_callers_loop() -> None:
+    loops: list[Any] = []
+
+    async def hook(_: qtm.Retrieval) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    async def ask() -> bool:
+        await qtm.middleware(on_retrieval=hook)(plain).aretrieve(QUERY)
+        return loops == [asyncio.get_running_loop()]
+
+    assert asyncio.run(ask())
+
+
+# --- interrupted, nested, elsewhere ---------------------------------------------------------------------------------
+
+
+def test_a_retrieval_can_be_cancelled_while_its_hook_runs() -> None:
+    counted = Counted()
+
+    async def hook(_: qtm.Retrieval) -> None:
+        with counted:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    qm = qtm.QueryMiddleware(settings("combined"), client=Model(counted), on_retrieval=hook)
+    wrapped = qm.wrap(searching(counted))
+    assert cancelled_at_every_step(lambda: wrapped.aretrieve(QUERY), counted) > 10
+    assert cancelled_at_every_step(lambda: wrapped.aanswer(QUERY), counted) > 10
+
+
+def test_a_hook_that_cancels_itself_costs_no_result() -> None:
+    async def hook(_: qtm.Retrieval) -> None:
+        raise asyncio.CancelledError
+
+    wrapped = qtm.middleware(on_retrieval=hook)(plain)
+    for retrieval in (wrapped.retrieve(QUERY), asyncio.run(wrapped.aretrieve(QUERY))):
+        assert (retrieval.degradations[0].stage, len(retrieval.matches)) == ("hook", 3)
+
+
+def test_an_interrupt_in_a_hook_still_interrupts() -> None:
+    def interrupted(_: qtm.Retrieval) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        qtm.middleware(on_retrieval=interrupted)(plain)(QUERY)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_what_a_hook_itself_retrieves_is_told_to_nobody(way: str) -> None:
+    heard = Heard()
+
+    def asking(retrieval: qtm.Retrieval) -> None:
+        heard.append(retrieval)
+        wrapped(QUERY)
+
+    wrapped = qtm.middleware(on_retrieval=asking)(plain)
+    for count in (1, 2):
+        wrapped(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
+        assert len(heard) == count
+
+
+def test_many_threads_are_told_each_of_its_own() -> None:
+    heard = Heard()
+    wrapped = qtm.middleware(on_retrieval=heard.awaited)(plain)
+    queries = [f"{QUERY} {number}" for number in range(64)]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(wrapped, queries))
+    assert sorted(it.original_query for it in heard) == sorted(queries)
+
+
+def test_hooks_stay_over_a_reload() -> None:
+    heard = Heard()
+    qm = qtm.QueryMiddleware(on_retrieval=heard.append)
+    wrapped = qm.wrap(plain, on_retrieval=heard.append)
+    qm.reload({"topK": 3})
+    wrapped(QUERY)
+    assert len(heard) == 2
+
+
+def print_it(_: qtm.Retrieval) -> None:
+    os.environ["HOOKED"] = "yes"
+
+
+def test_a_hook_that_can_be_imported_is_pickled_along_and_an_object_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOKED", "no")
+    again = pickle.loads(pickle.dumps(qtm.QueryMiddleware(on_retrieval=print_it).wrap(plain, on_retrieval=print_it)))
+    again(QUERY)
+    assert os.environ["HOOKED"] == "yes"
+    for given_hook in (Heard().append, partial(print)):
+        with pytest.raises(pickle.PicklingError, match="on_retrieval="):
+            pickle.dumps(qtm.QueryMiddleware(on_retrieval=given_hook))
+        with pytest.raises(pickle.PicklingError, match="on_retrieval="):
+            pickle.dumps(qtm.QueryMiddleware().wrap(plain, on_retrieval=given_hook))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_an_async_hook_is_told_in_a_forked_process_too() -> None:
+    heard = Heard()
+    wrapped = qtm.middleware(on_retrieval=heard.awaited)(plain)
+    wrapped(QUERY)
+    child = os.fork()
+    if not child:
+        wrapped(QUERY)
+        os._exit(len(heard))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
