@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -21,6 +22,7 @@ OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
 """What Kubernetes sets in every pod beside a service that is called ``qtm``."""
 
 _LONGEST_SHOWN: Final = 60
+_SHORTEST_SECRET: Final = 6
 _SECRET_WORDS: Final = frozenset(
     ("secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer")
 )
@@ -47,6 +49,11 @@ _MAYBE_SECRET: Final = rf"""{_KEY}
     |[?&#][^\s=?&#]*=                                      # the query of an address
     |\b(?=\w*\d)(?=\w*[a-z])\w{{32,}}                       # a long run of letters and digits
     |\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b"""
+# What stands out of a longer text: a key whole, what follows a scheme of authorization, credentials in an address.
+_SECRET_PARTS: Final = rf"""{_KEY}[\w.-]*
+    |\b(?:{_MODELS}|{_HOSTS}|hf)[-_][\w-]{{8,}}
+    |(?<=\bBearer\s)\S+
+    |(?<=//)[^/\s@]*@"""
 _HIDDEN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "keys come from the environment alone (OPENAI_API_KEY, PINECONE_API_KEY)"
 
@@ -137,6 +144,14 @@ def is_secret_name(name: str) -> bool:
 
 def _is_secret(text: str) -> bool:
     return re.search(_MAYBE_SECRET, text, re.IGNORECASE | re.VERBOSE) is not None
+
+
+def hide_secrets(text: str) -> str:
+    """*text* without what looks like a key in it, and without the values of variables that are named like one."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_SECRET and value in text and is_secret_name(name):
+            text = text.replace(value, "(not shown)")
+    return re.sub(_SECRET_PARTS, "(not shown)", text, flags=re.IGNORECASE | re.VERBOSE)
 
 
 def _as_key(key: Any) -> str:

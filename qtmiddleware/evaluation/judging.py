@@ -247,7 +247,8 @@ def _give_up(error: ModelError, verdicts: list[Verdict], judged: Sequence[Questi
         raise error
     left = judged[len(verdicts) :]
     verdicts += [Verdict(question.id, "failed", reason="cancelled") for question in left]
-    logger.warning("judging was given up with %d questions left (%s: %s)", len(left), error.reason, error)
+    about: dict[str, Any] = {"event": "judging_given_up", "reason": error.reason, "left": len(left)}
+    logger.warning("judging was given up with %d questions left (%s: %s)", len(left), error.reason, error, **about)
 
 
 @dataclass(frozen=True, slots=True)

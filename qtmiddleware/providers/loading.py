@@ -50,7 +50,7 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
                 said = f"{planted} is a folder here and a name on the model hub; write ./{planted} to have the folder"
                 raise failed(said)
         reached = here.exists() or _hub_answers(model)
-        _log.info("loading %s", model)
+        _log.info("loading %s", model, event="model_loading", model=model)
         try:
             if options["trust_remote_code"]:
                 _restore_moved_function()

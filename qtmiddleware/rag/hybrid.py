@@ -163,8 +163,10 @@ class Hybrid:
         except Exception as error:
             bulkhead.give_up(not words.done())
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
-            why = error if isinstance(error, StoreError) and error.__cause__ is None else type(error).__name__
-            logger.log(level, "the word search failed (%s); vectors alone were searched", why)
+            kind = type(error).__name__
+            why = error if isinstance(error, StoreError) and error.__cause__ is None else kind
+            about: dict[str, Any] = {"event": "word_search_failed", "error": kind}
+            logger.log(level, "the word search failed (%s); vectors alone were searched", why, **about)
             return None
 
 

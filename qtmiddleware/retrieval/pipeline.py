@@ -41,7 +41,7 @@ from qtmiddleware.retrieval.responses import (
 from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import build_variants, search_variants
 from qtmiddleware.retrieval.transform_stage import TransformStage
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Tell, Together, observe_flow
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Retrieval, Trace, Transformation, Variant
 
@@ -71,15 +71,13 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
             outcome = Outcome(late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
             degradation = Degradation("hook", outcome.reason, outcome.detail)
             retrieval = retrieval.with_degradation(degradation)
-            _log_degradations(request, retrieval.trace, [degradation])
+            request.memory.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
             # What it says may quote the question.
-            logger.debug("on_retrieval failed", exc_info=error)
+            if logger.isEnabledFor(logging.DEBUG):
+                query_id, kind = retrieval.trace.query_id, type(error).__name__
+                why = format_error(error)
+                logger.debug("on_retrieval failed: %s", why, event="hook_failed", query_id=query_id, error=kind)
     return retrieval
-
-
-def _log_degradations(request: Request, trace: Trace, degradations: Sequence[Degradation]) -> None:
-    kinds = [f"{it.stage} {it.reason}" for it in degradations]
-    request.memory.sampler.log(logger, "retrieval degraded", kinds, said=f"retrieval {trace.query_id} degraded")
 
 
 class _Pipeline:
@@ -308,7 +306,7 @@ class _Pipeline:
 
     def _build_retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()
-        _log_degradations(self.request, self.trace, self.degradations)
+        self.memory.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
             original_query=self.request.original,
             response=response,
@@ -346,7 +344,8 @@ class _Pipeline:
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 
     def _note_internal_error(self, error: Exception) -> None:
+        about: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         kind = f"{type(error).__name__} inside the middleware"
-        self.memory.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR)
-        logger.debug("the middleware failed", exc_info=error)
+        self.memory.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR, **about)
+        logger.debug("the middleware failed", exc_info=error, event="nothing_was_improved", **about)
         self.degradations.append(Degradation("middleware", "failed", type(error).__name__))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,9 +15,9 @@ from qtmiddleware.retrieval.gate import Gate
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead
-from qtmiddleware.runtime.logs import LogSampler
+from qtmiddleware.runtime.logs import LogSampler, SafeLogger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
-from qtmiddleware.types import Degradation, Message, Query, Transformation, Variant
+from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation, Variant
 
 # Whose words are those of passages that answer the question.
 _EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
@@ -40,6 +40,23 @@ class Memory:
         # For what reason the results cannot be improved, with how to mend that; and whether it was warned of.
         self.problem = ""
         self.warned = False
+
+    def log_degradations(self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]) -> None:
+        """Log that the one *of* which *trace* tells, a retrieval or an answer, is degraded, where that is due."""
+        about: dict[str, Any] = {}
+        if degradations:
+            first = degradations[0]
+            about = {
+                "query_id": trace.query_id,
+                "stage": first.stage,
+                "reason": first.reason,
+                "seconds": round(trace.total_ms / 1e3, 6),
+                "searches": trace.searches,
+                "llm_calls": trace.llm_calls,
+            }
+        kinds = [f"{it.stage} {it.reason}" for it in degradations]
+        said = f"{of} {trace.query_id} degraded"
+        self.sampler.log(logger, f"{of} degraded", kinds, said=said, stacklevel=2, **about)
 
 
 @dataclass(frozen=True, slots=True)

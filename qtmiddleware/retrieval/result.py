@@ -79,7 +79,8 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
         text_field = request.settings.keyword_evidence.text_field
         return tuple(_build_match(passage, (variant.kind,), text_field, {}) for passage in passages)
     except Exception as error:
-        logger.debug("nothing could be read of the response: %s", type(error).__name__)
+        kind = type(error).__name__
+        logger.debug("nothing could be read of the response: %s", kind, event="response_unreadable", error=kind)
         return ()
 
 

@@ -202,12 +202,24 @@ class Breaker:
     def _log(self, state: BreakerState) -> None:
         if state is BreakerState.CLOSED:
             if (number := self._outage.record_success()) is not None:
-                logger.warning("the circuit breaker of %s closed again; it had opened %s", self._name, times(number))
+                logger.warning(
+                    "the circuit breaker of %s closed again; it had opened %s",
+                    self._name,
+                    times(number),
+                    event="breaker_closed",
+                    model=self._name,
+                    count=number,
+                )
         elif (number := self._outage.record_failure()) is not None:
             more = f" (it opened {times(number - 1)} before)" if number > 1 else ""
+            seconds = round(self.rest, 3)
             logger.warning(
                 "the circuit breaker of %s opened: it is left alone for %g s, then tried again%s",
                 self._name,
-                round(self.rest, 3),
+                seconds,
                 more,
+                event="breaker_opened",
+                model=self._name,
+                seconds=seconds,
+                count=number,
             )

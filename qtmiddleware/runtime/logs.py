@@ -15,13 +15,26 @@ SAMPLE_SECONDS: Final = 60.0
 """How long after a record the next one of its kind is left out and counted."""
 # Reasons are few, but a model of the user's own may give any.
 _MOST_KINDS: Final = 64
+# How much of somebody else's error is written: frames of its stack, and characters at either end.
+_MOST_FRAMES: Final = 50
+_MOST_SHOWN: Final = 8_000
+
+
+_OF_LOGGING: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that drops what its handlers and filters raise, as a record is worth no answer."""
+    """A logger that drops what its handlers and filters raise, as a record is worth no answer.
+
+    What a record tells is said for programs too: all arguments by name that `logging` does not know are the record's
+    attribute ``qtm``, one dictionary, in which no name can be that of an attribute of `logging`. Its ``event`` says
+    what happened; plain values alone, and no text of a query, passage or reply.
+    """
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Returns both as they are."""
+        """Returns *msg* and, of *kwargs*, those of `logging`, with all others as the extra ``qtm``."""
+        own = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_LOGGING}
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), "qtm": own}
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
@@ -34,6 +47,27 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
 def get_logger(name: str) -> SafeLogger:
     """The logger of this *name*, which begins with ``qtmiddleware``."""
     return SafeLogger(logging.getLogger(name))
+
+
+def quote(text: str) -> str:
+    """*text* in double quotes and on one line, as it is but for what cannot be printed."""
+    shown = (it if it.isprintable() else it.encode("unicode_escape").decode("ascii") for it in text)
+    return f'"{"".join(shown)}"'
+
+
+def format_error(error: BaseException) -> str:
+    """*error* of somebody else's with its stack, for a record at DEBUG, as it may quote texts; without keys in it."""
+    from traceback import format_exception
+
+    from qtmiddleware.config.errors import hide_secrets
+
+    try:
+        text = "".join(format_exception(error, limit=-_MOST_FRAMES)).rstrip()
+    except Exception:
+        return type(error).__name__
+    if len(text) > 2 * _MOST_SHOWN:
+        text = f"{text[:_MOST_SHOWN]} ... {text[-_MOST_SHOWN:]}"
+    return hide_secrets(text)
 
 
 def times(count: int) -> str:
@@ -61,21 +95,34 @@ class LogSampler:
         self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
 
     def log(
-        self, logger: SafeLogger, what: str, kinds: Iterable[str], *, said: str = "", level: int = logging.WARNING
+        self,
+        logger: SafeLogger,
+        what: str,
+        kinds: Iterable[str],
+        *,
+        said: str = "",
+        level: int = logging.WARNING,
+        stacklevel: int = 1,
+        **about: Any,
     ) -> None:
         """Log that *what* happened, in the words *said* if given, with those of *kinds* that a record is due for.
 
-        The record's attribute ``degradation`` is *what*, by which handlers can tell such records from others.
+        The record's attribute ``degradation`` is *what*, by which handlers can tell such records from others. Its
+        ``qtm`` holds *about*, *what* as the event, and ``counts``: how often each kind happened since its last record,
+        this time included, so that the counts of all records add up to how often it did.
         """
         kinds = tuple(dict.fromkeys(kinds))
         if not kinds and not self._kinds:
             return
         with self._lock:
             now = self._clock()
-            due = [text for kind in kinds if (text := self._take(what, kind, now))]
+            due = [it for kind in kinds if (it := self._take(what, kind, now))]
             over = self._end(now - self._seconds)
         if due:
-            logger.log(level, "%s: %s", said or what, "; ".join(due), stacklevel=2, extra={"degradation": what})
+            about |= {"event": what.replace(" ", "_"), "counts": {kind: count for kind, count, _ in due}}
+            texts = "; ".join(text for _, _, text in due)
+            extra = {"degradation": what}
+            logger.log(level, "%s: %s", said or what, texts, stacklevel=stacklevel + 1, extra=extra, **about)
         self._write_counts(logger, over)
 
     def flush(self, logger: SafeLogger) -> None:
@@ -84,28 +131,29 @@ class LogSampler:
             over = self._end(self._clock())
         self._write_counts(logger, over)
 
-    def _write_counts(self, logger: SafeLogger, over: Iterable[tuple[str, str]]) -> None:
-        for what, line in over:
-            logger.warning("%s", line, extra={"degradation": what})
+    def _write_counts(self, logger: SafeLogger, over: Iterable[tuple[str, str, int, str]]) -> None:
+        for what, kind, count, line in over:
+            event = what.replace(" ", "_")
+            logger.warning("%s", line, extra={"degradation": what}, event=event, counts={kind: count})
 
-    def _take(self, what: str, kind: str, now: float) -> str:
-        """Returns *kind* with the number of records left out; ``""`` where this one is left out, too."""
+    def _take(self, what: str, kind: str, now: float) -> tuple[str, int, str] | None:
+        """Returns *kind*, its count with the records left out, and both in words; ``None`` to leave this out, too."""
         if (what, kind) not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = "other reasons"
         known = self._kinds.get((what, kind))
         since, count = known or (now, 0)
         if known is not None and now - since < self._seconds:
             self._kinds[what, kind] = since, count + 1
-            return ""
+            return None
         self._kinds[what, kind] = now, 0
-        return f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind
+        return kind, count + 1, f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind
 
-    def _end(self, until: float) -> list[tuple[str, str]]:
+    def _end(self, until: float) -> list[tuple[str, str, int, str]]:
         """Forget the kinds whose last record was written at *until* or before; returns what to say of each of them."""
         now, ended = self._clock(), [it for it, (since, _) in self._kinds.items() if since <= until]
         counts = [(what, kind, *self._kinds.pop((what, kind))) for what, kind in ended]
         return [
-            (what, f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s: {kind}")
+            (what, kind, count, f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s: {kind}")
             for what, kind, since, count in counts
             if count
         ]

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Observer, Reply, RetrievalHook
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.threads import Bulkhead, in_thread
 from qtmiddleware.types import Answer, Operation, Retrieval
 
@@ -47,8 +47,9 @@ class _Guarded:
             if not self._has_failed:
                 self._has_failed = True
                 name = type(self._observer).__name__
-                logger.warning("the observer %s failed: %s", name, type(error).__name__)
-                logger.debug("the observer %s failed", name, exc_info=error)
+                about: dict[str, Any] = {"event": "observer_failed", "observer": name, "error": type(error).__name__}
+                logger.warning("the observer %s failed: %s", name, type(error).__name__, **about)
+                logger.debug("the observer %s failed: %s", name, format_error(error), **about)
 
 
 class Observation:

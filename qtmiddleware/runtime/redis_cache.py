@@ -83,7 +83,12 @@ class RedisCache:
             return None
         transformation = decode(value) if isinstance(value, bytes) else None
         if transformation is None or transformation.is_empty or not accepts(transformation):
-            logger.warning("%s of the shared cache at %s cannot be read and will be overwritten", name, self.where)
+            logger.warning(
+                "%s of the shared cache at %s cannot be read and will be overwritten",
+                name,
+                self.where,
+                event="cache_value_unreadable",
+            )
             return None
         return transformation
 
@@ -98,7 +103,10 @@ class RedisCache:
         try:
             self._client.connection_pool.disconnect()
         except Exception as error:
-            logger.debug("the connections to %s were not closed: %s", self.where, type(error).__name__)
+            kind = type(error).__name__
+            logger.debug(
+                "the connections to %s were not closed: %s", self.where, kind, event="close_failed", error=kind
+            )
 
     def _call(self, command: Callable[[], Any]) -> Any:
         """The reply to *command*; ``None`` where there is none in time, or Redis is left alone."""
@@ -122,7 +130,7 @@ class RedisCache:
             attempt.succeed()
             self.was_reached = True
             if self._outage.record_success():
-                logger.info("the shared cache at %s is used again", self.where)
+                logger.info("the shared cache at %s is used again", self.where, event="cache_used_again")
             return reply
         finally:
             self._places.release()
@@ -130,8 +138,15 @@ class RedisCache:
     def _log_failure(self, error: Exception) -> None:
         # By its type alone: its message may hold what was sent or received.
         if (rest := self.rest) and self._outage.record_failure():
+            kind = type(error).__name__
             logger.warning(
-                "the shared cache at %s is left alone for %g s: %s", self.where, round(rest, 1), type(error).__name__
+                "the shared cache at %s is left alone for %g s: %s",
+                self.where,
+                round(rest, 1),
+                kind,
+                event="cache_left_alone",
+                seconds=round(rest, 1),
+                error=kind,
             )
 
 

@@ -159,6 +159,9 @@ class Bulkhead:
                 "calls beside the original search are refused until some of them return",
                 in_use,
                 self.limit,
+                event="threads_taken",
+                in_use=in_use,
+                limit=self.limit,
             )
         return ModelError("overloaded", f"all threads are taken; limits.maxThreads allows {self.limit}")
 
@@ -169,7 +172,12 @@ class Bulkhead:
             if ends:
                 self._is_full = False
         if ends:
-            logger.warning("threads of the middleware are free again; %d calls were refused so far", self.refused)
+            logger.warning(
+                "threads of the middleware are free again; %d calls were refused so far",
+                self.refused,
+                event="threads_free",
+                refused=self.refused,
+            )
 
 
 _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=None)

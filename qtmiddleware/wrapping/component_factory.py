@@ -291,7 +291,7 @@ class ComponentFactory:
             try:
                 reranker.load()
             except (MissingExtra, ModelError) as error:
-                logger.warning("nothing will be reranked: %s", error)
+                logger.warning("nothing will be reranked: %s", error, event="reranker_missing")
 
     def asks_slow_model(self) -> bool:
         """Whether the own settings may ask a model that takes something to load, which it has a ``warm_up`` for."""

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -272,7 +272,8 @@ class Invocation:
         memory = self.runtime.memory
         if memory.problem and not memory.warned:
             memory.warned = True
-            _warn_of_setup(f"{self.signature.function_name}(): {memory.problem} (more: .check(question))")
+            message = f"{self.signature.function_name}(): {memory.problem} (more: .check(question))"
+            _warn_of_setup(message, retrieval.trace.query_id)
         log = self.runtime.log
         if log is not None:
             degradation = log.append(retrieval)
@@ -287,9 +288,9 @@ class Invocation:
         return retrieval
 
 
-def _warn_of_setup(message: str) -> None:
-    """Log *message* and warn of it at the line that called the wrapped function; raises nothing."""
-    logger.warning("%s", message)
+def _warn_of_setup(message: str, query_id: str) -> None:
+    """Log *message*, which came up with the query *query_id*, and warn of it at the line that called the wrapped function; raises nothing."""
+    logger.warning("%s", message, event="setup_problem", query_id=query_id)
     frame: FrameType | None = sys._getframe()
     level = 0
     # A task is run by asyncio, which somebody called.

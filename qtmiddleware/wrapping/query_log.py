@@ -156,10 +156,14 @@ class QueryLog:
             count = self._outage.record_failure()
             if count is not None:
                 more = f" (it failed {times(count - 1)} before)" if count > 1 else ""
-                logger.warning("the query log could not be written: %s%s", why, more)
+                about: dict[str, Any] = {"event": "query_log_failed", "reason": why, "count": count}
+                logger.warning("the query log could not be written: %s%s", why, more, **about)
             return Degradation("log", "failed", why)
         if (count := self._outage.record_success()) is not None:
-            logger.warning("the query log is written again; it failed %s", times(count))
+            said = times(count)
+            logger.warning(
+                "the query log is written again; it failed %s", said, event="query_log_restored", count=count
+            )
         return None
 
     def write(self, retrieval: Retrieval) -> None:

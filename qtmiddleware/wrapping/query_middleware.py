@@ -222,7 +222,8 @@ class QueryMiddleware:
             factory.close()
         before = {name: value for name, value, _ in former.config.rows()}
         changed = [name for name, value, _ in loaded.rows() if value != before[name]]
-        logger.info("the configuration was reloaded; changed: %s", ", ".join(changed) or "no setting")
+        what = ", ".join(changed) or "no setting"
+        logger.info("the configuration was reloaded; changed: %s", what, event="config_reloaded", changed=changed)
 
     def health(self) -> Health:
         """How this middleware is, as far as it knows without asking anybody; instant, and raises nothing."""

@@ -106,6 +106,8 @@ class _Listening(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self._as_printed.format(record) + repr(record.args) + repr(getattr(record, "meta", ""))
+        # What it says for programs holds no text at any level.
+        self._emitted.say("qtm of a record", repr(getattr(record, "qtm", "")))
         kept = self._emitted.open if record.levelno > logging.DEBUG else self._emitted.guarded
         kept.append((f"{record.levelname} of {record.name}", text))
 

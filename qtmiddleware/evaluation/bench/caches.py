@@ -266,12 +266,12 @@ class CachedModel:
             with self._file.connection() as connection:
                 row = connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
         except StoreError as error:
-            _log.warning("a reply could not be looked up: %s", error)
+            _log.warning("a reply could not be looked up: %s", error, event="reply_cache_failed")
             return None
         try:
             return _read_reply(row[0]) if row else None
         except (TypeError, ValueError, RecursionError):
-            _log.warning("a reply in the cache is damaged and is asked for again")
+            _log.warning("a reply in the cache is damaged and is asked for again", event="reply_cache_damaged")
             return None
 
     def _keep(self, key: bytes, reply: Reply, seconds: float) -> None:
@@ -283,7 +283,7 @@ class CachedModel:
             with self._file.connection() as connection:
                 connection.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept))))
         except StoreError as error:
-            _log.warning("a reply could not be kept: %s", error)
+            _log.warning("a reply could not be kept: %s", error, event="reply_cache_failed")
 
 
 def _read_reply(kept: Any) -> Reply:

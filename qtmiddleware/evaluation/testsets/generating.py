@@ -200,4 +200,6 @@ class _Written:
                 len(self.questions),
                 self.error.reason,
                 self.error,
+                event="model_given_up",
+                reason=self.error.reason,
             )

@@ -58,7 +58,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
                 try:
                     reader.take(document)
                 except UnreadableDocument as error:
-                    logger.warning("%s", error)
+                    logger.warning("%s", error, event="document_unreadable")
                     unread.append(error)
         rows = ledger.rows(_PASSAGES)
     if not rows:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+from collections.abc import Sequence
 from pathlib import Path
-from traceback import StackSummary, extract_tb
+from traceback import FrameSummary, StackSummary, extract_tb
 from types import TracebackType
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.logs import format_error, get_logger
 
 _DEFECTS: Final = (
     ArithmeticError,
@@ -46,16 +49,25 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
 
     It is one where Python itself raised it (`TypeError`, `KeyError`, ...) and not for a connection. The first of each
     type of each function is logged at ERROR with its stack, without local variables and without its message, which may
-    quote the question; that is logged at DEBUG.
+    quote the question. Every error, a defect or not, is logged at DEBUG with its message.
     """
+    kind, this_call = type(error).__name__, object()
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s failed\n%s", label, format_error(error), event="model_failed", model=label, error=kind)
     if not _is_defect(error):
         return None
-    kind, this_call = type(error).__name__, object()
+    frames = [it for it in extract_tb(error.__traceback__, limit=_MOST_FRAMES) if not it.filename.startswith(_OURS)]
+    what = "a bug in the function"
+    if not frames and isinstance(error, TypeError):
+        taken = "one argument, the messages" if callable(fn) else "a prompt and a deadline"
+        what = f"it cannot be called with {taken}{_list_parameters(fn)}"
     # Atomic: one question may fail in several threads at once.
     if _reported.setdefault((getattr(fn, "__code__", label), kind), this_call) is this_call:
-        _log.error("%s raised %s: a bug in the function, logged once\n%s", label, kind, _format_stack(error, fn))
-        _log.debug("%s failed", label, exc_info=error)
-    return ModelError("failed", f"{label} raised {kind}: a bug in the function; the traceback is in the log")
+        stack = _format_stack(frames, kind, fn)
+        _log.error(
+            "%s raised %s: %s; logged once\n%s", label, kind, what, stack, event="model_bug", model=label, error=kind
+        )
+    return ModelError("failed", f"{label} raised {kind}: {what}; the traceback is in the log")
 
 
 def _is_defect(error: BaseException) -> bool:
@@ -73,13 +85,19 @@ def _library_of(traceback: TracebackType | None) -> str:
     return str(name or "").partition(".")[0]
 
 
-def _format_stack(error: BaseException, fn: Any) -> str:
-    frames = extract_tb(error.__traceback__, limit=_MOST_FRAMES)
-    shown = StackSummary.from_list([it for it in frames if not it.filename.startswith(_OURS)]).format()
+def _list_parameters(fn: Any) -> str:
+    """The names of what *fn* takes, where it says so; not their defaults, which may hold a key."""
+    try:
+        names = inspect.signature(fn).parameters
+    except (ValueError, TypeError):
+        return ""
+    return f" (it takes: {', '.join(names)})" if names else " (it takes nothing)"
+
+
+def _format_stack(frames: Sequence[FrameSummary], kind: str, fn: Any) -> str:
+    shown = StackSummary.from_list(frames).format()
     code = getattr(fn, "__code__", None)
     if not shown and code is not None:
         # It could not be called with what it is given.
         shown = [f'  File "{code.co_filename}", line {code.co_firstlineno}, called with one argument, the messages\n']
-    return (
-        f"Traceback (most recent call last):\n{''.join(shown)}{type(error).__name__} (its message is logged at DEBUG)"
-    )
+    return f"Traceback (most recent call last):\n{''.join(shown)}{kind} (its message is logged at DEBUG)"

@@ -268,7 +268,12 @@ class RecordingModel:
         values = {wanted.name: fit_shape(said.get(wanted.name), wanted) for wanted in prompt.fields}
         answer = {name: value for name, value in values.items() if value}
         if not answer:
-            _log.warning("a reply of mode %s was not recorded: it holds none of the fields asked for", prompt.mode)
+            _log.warning(
+                "a reply of mode %s was not recorded: it holds none of the fields asked for",
+                prompt.mode,
+                event="reply_not_recorded",
+                mode=prompt.mode,
+            )
             return reply
         history = [{"role": message.role, "content": message.content} for message in prompt.history]
         key = _identity(prompt)
@@ -277,10 +282,10 @@ class RecordingModel:
             with self._lock.free:
                 self._append(key, prompt.mode, record)
         except ConfigError as error:
-            _log.warning("a reply could not be recorded: %s", error)
+            _log.warning("a reply could not be recorded: %s", error, event="reply_not_recorded")
         except OSError as error:
             why = error.strerror or type(error).__name__
-            _log.warning("a reply could not be recorded in %s: %s", self._path, why)
+            _log.warning("a reply could not be recorded in %s: %s", self._path, why, event="reply_not_recorded")
         return reply
 
     def _append(self, key: str, mode: str, record: Mapping[str, Any]) -> None:

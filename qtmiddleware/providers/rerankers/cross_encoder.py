@@ -130,7 +130,8 @@ def _warn_of_licence(model: str) -> None:
     """Warn of the licence of *model*, once a process, where it is one to be warned of."""
     if model in LICENCES and model not in _warned:
         _warned.add(model)
-        _log.warning("the reranker %s is licensed under %s", model, LICENCES[model])
+        about: dict[str, Any] = {"event": "reranker_licence", "model": model}
+        _log.warning("the reranker %s is licensed under %s", model, LICENCES[model], **about)
 
 
 def _name_of(model: Any) -> str:

@@ -279,9 +279,7 @@ class AnswerFlow:
         cited = f"{len({it.number for it in citations})} of {len(matches)} passages cited"
         self._retrieved.trace.note("answer", cited if found else "not in the passages")
         retrieval = self._finish()
-        kinds = [f"{it.stage} {it.reason}" for it in self._degradations]
-        said = f"answer {retrieval.trace.query_id} degraded"
-        self._request.memory.sampler.log(logger, "answer degraded", kinds, said=said)
+        self._request.memory.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
         return Answer(
             text=text,

@@ -54,7 +54,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
             raise
         except _TooSlow as error:
             slow += 1
-            _log.warning("page %d of %s takes too long to read and was left out", number, path)
+            _log.warning("page %d of %s takes too long to read and was left out", number, path, event="page_left_out")
             if slow == SLOW_PAGES:
                 raise UnreadableDocument(path, "damaged", f"page {number} takes too long to read") from error
         # What a broken file makes pypdf stumble over is an error of any kind.
@@ -62,7 +62,8 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
             if _lacks_aes(error):
                 raise _build_error(path, error) from error
             broken += 1
-            _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__)
+            about: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
+            _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__, **about)
         if text.strip():
             found += 1
             yield Piece(text, number)

@@ -251,7 +251,8 @@ def _read(paths: Sequence[Path], reader: Reader, report: Callable[..., None]) ->
 def _log(event: str, **meta: float) -> None:
     """One line with its counts in the message and, for those who write JSON, as ``event`` and ``meta``."""
     counts = ", ".join(f"{name} {value}" for name, value in meta.items())
-    logger.info("%s: %s", event, counts, extra={"event": event, "meta": meta})
+    about: dict[str, Any] = {"event": event, **meta}
+    logger.info("%s: %s", event, counts, extra={"event": event, "meta": meta}, **about)
 
 
 __all__ = ["IngestReport", "Progress", "Skipped", "Stage", "ingest"]

@@ -92,6 +92,9 @@ class ContextWriter:
                     MOST_FAILURES,
                     error.reason,
                     error,
+                    event="contexts_given_up",
+                    reason=error.reason,
+                    count=MOST_FAILURES,
                 )
 
 

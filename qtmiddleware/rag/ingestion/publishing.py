@@ -88,6 +88,8 @@ class Publication:
                     "new one",
                     strange,
                     ledger.path,
+                    event="index_unknown_passages",
+                    count=strange,
                 )
             return True
         held, stored = self._store.count(), int(ledger.value(_STORED_CHUNKS))

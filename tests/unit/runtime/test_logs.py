@@ -121,7 +121,7 @@ def test_records_name_the_line_that_wrote_them(clock: Clock, caplog: pytest.LogC
     get_logger("qtmiddleware").warning("from here")
     LogSampler().log(get_logger("qtmiddleware"), "from here", ["too"])
     assert [(it.filename, it.funcName) for it in caplog.records] == [
-        ("pipeline.py", "_log_degradations"),
+        ("pipeline.py", "_build_retrieval"),
         *[("test_logs.py", "test_records_name_the_line_that_wrote_them")] * 2,
     ]
 

@@ -122,7 +122,7 @@ def download(folder: Path) -> None:
         raise EmbeddingError("HF_ENDPOINT holds a name and password or a query; name the address alone")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
         raise EmbeddingError("HF_HUB_OFFLINE forbids the download")
-    _log.info("downloading %s (91 MB, once) from %s into %s", MODEL, base, folder)
+    _log.info("downloading %s (91 MB, once) from %s into %s", MODEL, base, folder, event="model_download")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, expected in SHA256.items():

@@ -185,7 +185,8 @@ class LanceDBStore(LocalStore):
                 self._writes = 0
                 table.optimize(cleanup_older_than=_KEPT)
         except (OSError, RuntimeError, ValueError) as error:
-            _log.debug("the files of the store were not brought together: %s", type(error).__name__)
+            kind = type(error).__name__
+            _log.debug("the files of the store were not brought together: %s", kind, event="compact_failed", error=kind)
 
     @contextmanager
     def _use_table(self, doing: str) -> Iterator[Any]:

@@ -83,7 +83,11 @@ class ModelRecord:
         if found is not None:
             self._check_model(found.metadata or {})
         elif self._foreign:
-            _log.info("%s is not recorded as made by this package; only its dimension was checked", self._where)
+            _log.info(
+                "%s is not recorded as made by this package; only its dimension was checked",
+                self._where,
+                event="index_unrecorded",
+            )
         self._has_looked = True
 
     def claim(self) -> None:

@@ -78,8 +78,9 @@ NOTHING: Any = None
 BUGS = [
     (looks_up_the_text, "KeyError", "return {}[messages[1]"),
     (looks_up_a_field, "KeyError", '{"choices": []}["answer_text"]'),
-    (lambda: "x", "TypeError", "called with one argument, the messages"),
-    (takes_nothing, "TypeError", "called with one argument, the messages"),
+    (lambda: "x", "TypeError", "it cannot be called with one argument, the messages (it takes nothing)"),
+    (takes_nothing, "TypeError", "it cannot be called with one argument, the messages (it takes nothing)"),
+    (lambda one, two: "x", "TypeError", "it cannot be called with one argument, the messages (it takes: one, two)"),
     (misspelt, "NameError", "return mesages[0]"),
     (lambda messages: NOTHING[0], "TypeError", "NOTHING[0]"),
     (lambda messages: messages.text, "AttributeError", "messages.text"),
@@ -94,7 +95,8 @@ def test_a_bug_in_a_model_function_is_named_and_logged_once_and_opens_no_breaker
     with qtm.QueryMiddleware(SETTINGS, client=fn) as middleware:
         found = ask_both_ways(middleware)
     (logged,) = errors()
-    detail = f"{fn.__qualname__} raised {kind}: a bug in the function; the traceback is in the log"
+    what = shown if "cannot be called" in shown else "a bug in the function"
+    detail = f"{fn.__qualname__} raised {kind}: {what}; the traceback is in the log"
     assert [it.degradations for it in found] == [(qtm.Degradation("transform.rewrite", "failed", detail),)] * 3
     assert [it.response for it in found] == [search(QUERY)] * 3
     assert "Traceback (most recent call last):" in logged
@@ -191,3 +193,39 @@ def test_what_the_error_says_is_logged_at_debug_alone(query: str) -> None:
     (record,) = (it for it in handler.records if it.levelno > logging.DEBUG)
     assert record.getMessage().rpartition("\n")[2] == "KeyError (its message is logged at DEBUG)"
     assert record.exc_info is None
+
+
+KEY = "sk-proj-markkey0123456789abcdef"
+
+
+@pytest.mark.parametrize("way", ["function", "async function", "model"])
+def test_whatever_a_model_function_raises_is_explained_at_debug_every_time_and_without_a_key(
+    way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class APIError(Exception):
+        status_code = 500
+
+    monkeypatch.setenv("ANY_API_KEY", "no shape of a key")
+
+    def fails(*_: Any) -> str:
+        raise APIError(f"upstream said no to {QUERY} with {KEY} and no shape of a key at https://me:{KEY}@host")
+
+    async def afails(messages: Any) -> str:
+        return fails()
+
+    class Own:
+        name = "own"
+        complete = acomplete = fails
+
+    client = {"function": fails, "async function": afails, "model": Own()}[way]
+    settings = {**SETTINGS, "breaker": {"enabled": False}}
+    with caplog.at_level(logging.DEBUG, "qtmiddleware"), qtm.QueryMiddleware(settings, client=client) as middleware:
+        (first, *_) = ask_both_ways(middleware)
+    told = [it for it in caplog.records if getattr(it, "qtm", {}).get("event") == "model_failed"]
+    assert "APIError" in first.degradations[0].detail
+    assert [it.levelname for it in told] == ["DEBUG"] * 3
+    for record in told:
+        assert "Traceback (most recent call last):" in record.getMessage()
+        assert f"upstream said no to {QUERY} with (not shown) and (not shown) at https://" in record.getMessage()
+    assert "markkey" not in caplog.text
+    assert not [it for it in caplog.records if it.levelno > logging.DEBUG and "upstream" in it.getMessage()]
