@@ -245,13 +245,15 @@ class Ranking:
     """What one variant found, best first, as three lists of one length.
 
     *keys* say which passage, *scores* hold the backend's own numbers (``None`` where it gave none) and *items* the
-    very objects it returned. Columns, because most of what is found is weighed and never shown.
+    very objects it returned. Columns, because most of what is found is weighed and never shown. *initial* holds, by
+    their names ``vector`` and ``bm25``, the lists it was merged from where a `Hybrid` made it.
     """
 
     variant: Variant
     keys: Sequence[Key] = field(repr=False)
     scores: Sequence[float | None]
     items: Sequence[Any] = field(repr=False)
+    initial: Mapping[str, Ranking] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +270,14 @@ class Retrieval:
     """The outcome of one retrieval.
 
     *original_query* is the query as it was passed, byte for byte; where that was no text, the very object, and ``""``
-    where there was none. *response* has the wrapped function's own shape; *matches* is the same result, read.
+    where there was none. *keywords* is what the rules made of it, as `qtmiddleware.preprocess` gives it, and ``""``
+    where they did not run: with ``preprocess`` off, and for a query that cannot be worked with. *response* has the
+    wrapped function's own shape; *matches* is the same result, read.
+
     *rankings* and *fused* are what it was made of: each variant's own list, and their keys after fusion, before any
-    evidence; *reranked* holds the candidates a reranker judged, in its order. *offsets* holds, with the ``concat``
-    fusion, where each list begins in *matches*, in the order of *rankings*.
+    evidence, with *fused_scores*, higher is better. *reranked* holds the candidates a reranker judged, in its order,
+    and *rerank_scores* what it gave each, ``None`` where that has no text. *offsets* holds, with the ``concat`` fusion,
+    where each list begins in *matches*, in the order of *rankings*.
     """
 
     original_query: str = field(repr=False)
@@ -286,6 +292,9 @@ class Retrieval:
     rankings: tuple[Ranking, ...] = field(default=(), repr=False)
     fused: tuple[Key, ...] = field(default=(), repr=False)
     reranked: tuple[Key, ...] = field(default=(), repr=False)
+    keywords: str = field(default="", repr=False)
+    fused_scores: tuple[float, ...] = field(default=(), repr=False)
+    rerank_scores: tuple[float | None, ...] = field(default=(), repr=False)
 
     def with_degradation(self, degradation: Degradation) -> Retrieval:
         """This retrieval, degraded by one thing more."""

@@ -61,6 +61,7 @@ class Outcome:
                 {"number": number, **_describe(match), "found_by": list(match.found_by), "text": match.text}
                 for number, match in enumerate(self.passages, start=1)
             ],
+            "keywords": "" if retrieval is None else retrieval.keywords,
             "variants": [
                 {"kind": it.kind, "weight": round(it.weight, 4), "text": it.text}
                 for it in (() if retrieval is None else retrieval.variants)

@@ -25,6 +25,7 @@ from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted
 from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
+from qtmiddleware.retrieval.searching import note_initial_list
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
 from qtmiddleware.runtime.logs import get_logger
@@ -142,13 +143,20 @@ class Hybrid:
             return _read_results(keywords, bm25_weight, self._keyword_search(keywords, width, **condition))
 
         if not bm25_weight:
-            return _merge(search_vectors(), None, self._options, top_k)
+            return self._merge(search_vectors(), None, top_k)
         if not vector_weight:
-            return _merge(None, search_words(), self._options, top_k)
+            return self._merge(None, search_words(), top_k)
         bulkhead = current_bulkhead() or self._bulkhead
         words = _start(search_words, bulkhead)
         vectors = search_vectors()
-        return _merge(vectors, self._wait_for(words, bulkhead), self._options, top_k)
+        return self._merge(vectors, self._wait_for(words, bulkhead), top_k)
+
+    def _merge(self, vectors: _Results | None, words: _Results | None, top_k: int) -> list[Record]:
+        """Returns the best *top_k* records of both searches, whose lists are noted for who asked."""
+        for name, results in (("vector", vectors), ("bm25", words)):
+            if results is not None:
+                note_initial_list(name, results.ranking)
+        return _merge(vectors, words, self._options, top_k)
 
     def _keywords(self, query: str) -> str:
         rules = self._preprocess

@@ -95,6 +95,8 @@ class _Pipeline:
         self._search_error: BaseException | None = None
         self._searches_beside_model = False
         self._original_outcome: Outcome | None = None
+        self._keywords = ""
+        self._first = Search(request.original)
 
     def retrieve(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
@@ -130,7 +132,7 @@ class _Pipeline:
             transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
         response = yield from self._search_original()
         try:
-            first = read_response(self.original, response, self.request.shape)
+            first = read_response(self.original, response, self.request.shape, initial=self._first.initial)
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
         if stage is not None and waits_for_first and self._escalate(first):
@@ -154,7 +156,9 @@ class _Pipeline:
             offsets=fusion.offsets,
             rankings=fusion.rankings,
             fused=tuple(fusion.fused.keys),
+            fused_scores=tuple(fusion.fused.scores),
             reranked=tuple(candidates.keys[: len(rerank_scores)]),
+            rerank_scores=tuple(rerank_scores),
         )
 
     # --- before the first search --------------------------------------------------------------------------------------
@@ -163,6 +167,7 @@ class _Pipeline:
         """The stage that asks the model, or what is remembered of an equal question, or neither."""
         request, trace = self.request, self.trace
         self.query = prepare_query(request.original, self.settings)
+        self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = replace(self.original, text=self.query.text)
         trace.stage("preprocess", trace.clock())
         reason = find_skip_reason(
@@ -195,7 +200,7 @@ class _Pipeline:
         if self._original_outcome is not None:
             return self._original_outcome.value
         began, width = self.trace.clock(), self.request.width
-        response = yield from self._search(Search(self.query.text, width, may_narrow=True, weight=self.original.weight))
+        response = yield from self._search(self._build_first_search(width))
         self._note_original(began, self.trace.clock() - began, width)
         return response
 
@@ -206,14 +211,17 @@ class _Pipeline:
             outcomes: list[Outcome] = yield Together(steps, deadline, limit)
             return outcomes
         began, width = self.trace.clock(), self.request.width
-        search = Search(self.query.text, width, may_narrow=True, weight=self.original.weight)
-        outcome, *outcomes = yield Together([search, *steps], deadline, limit, essential=1)
+        outcome, *outcomes = yield Together([self._build_first_search(width), *steps], deadline, limit, essential=1)
         if outcome.error is not None:
             self._search_error = outcome.error
             raise outcome.error
         self._original_outcome = outcome
         self._note_original(began, outcome.seconds, width)
         return outcomes
+
+    def _build_first_search(self, width: int | None) -> Search:
+        self._first = Search(self.query.text, width, may_narrow=True, weight=self.original.weight)
+        return self._first
 
     def _search(self, step: Search) -> Flow[Any]:
         """The response to *step*; what the function raises is known as its own from here on."""
@@ -226,6 +234,8 @@ class _Pipeline:
     def _note_original(self, began: float, seconds: float, width: int | None) -> None:
         self.trace.searches += 1
         self.trace.original_ms = seconds * 1e3
+        if self._first.embed_seconds:
+            self.trace.stage("embed", self._first.embed_seconds, detail="original", began=began)
         self.trace.stage("search.original", seconds, began=began)
         if width is not None and self.memory.refuses_widening:
             self.trace.searches += 1
@@ -309,6 +319,7 @@ class _Pipeline:
         self.memory.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
             original_query=self.request.original,
+            keywords=self._keywords,
             response=response,
             status="degraded" if self.degradations else "full",
             degradations=tuple(self.degradations),
@@ -324,7 +335,8 @@ class _Pipeline:
         query, began = self.request.original, self.trace.clock()
         # A text is still embedded for a function that takes vectors; whatever else was passed is its own affair.
         is_text = isinstance(query, str) and problem.reason != "missing"
-        response = yield Search(query if is_text else None, None)
+        self._first = Search(query if is_text else None, None)
+        response = yield self._first
         self._note_original(began, self.trace.clock() - began, None)
         return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
 

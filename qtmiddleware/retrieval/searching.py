@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
 from qtmiddleware.config.settings import FusionSettings
@@ -12,7 +14,7 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
-from qtmiddleware.types import Deadline, Degradation, Trace, Transformation, Variant
+from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
 
 
 def build_variants(
@@ -74,6 +76,7 @@ def search_variants(
         if not embedded.ok:
             degradations.append(_note_failure("embed", embedded, trace))
             return []
+        trace.stage("embed", embedded.seconds, detail="variants")
         vectors = embedded.value
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
             degradations.append(Degradation("embed", "failed", "wrong number of vectors"))
@@ -88,10 +91,10 @@ def search_variants(
     trace.searches += len(steps)
     trace.stage("search.variants", trace.clock() - began)
     results: list[SearchResult] = []
-    for variant, outcome in zip(variants, outcomes, strict=True):
+    for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
         if outcome.ok:
             try:
-                results.append(read_response(variant, outcome.value, request.shape))
+                results.append(read_response(variant, outcome.value, request.shape, initial=step.initial))
                 continue
             except ResponseShapeError as error:
                 outcome.error = error
@@ -102,3 +105,34 @@ def search_variants(
 def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
     trace.stage(stage, outcome.seconds, "degraded", outcome.reason)
     return Degradation(stage, outcome.reason, outcome.detail)
+
+
+_initial: Final[ContextVar[dict[str, Ranking] | None]] = ContextVar("initial", default=None)
+
+
+@contextmanager
+def collect_initial_lists(lists: dict[str, Ranking]) -> Iterator[None]:
+    """Put what is noted within by `note_initial_list` into *lists*, in place of what is there."""
+    lists.clear()
+    token = _initial.set(lists)
+    try:
+        yield
+    finally:
+        # A coroutine that is thrown away may be closed in another context than it ran in.
+        with suppress(ValueError):
+            _initial.reset(token)
+
+
+def note_initial_list(name: str, ranking: Ranking) -> None:
+    """Note *ranking* as one of those the response to the search under way is merged from; several are one list."""
+    lists = _initial.get()
+    if lists is None:
+        return
+    if (before := lists.get(name)) is not None:
+        ranking = replace(
+            ranking,
+            keys=[*before.keys, *ranking.keys],
+            scores=[*before.scores, *ranking.scores],
+            items=[*before.items, *ranking.items],
+        )
+    lists[name] = ranking

@@ -16,7 +16,7 @@ from qtmiddleware.protocols import LanguageModel, Prompt, RetrievalHook
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.runtime.single_flight import Flight
 from qtmiddleware.runtime.threads import Bulkhead
-from qtmiddleware.types import NEVER, Deadline, Retrieval, VariantKind
+from qtmiddleware.types import NEVER, Deadline, Ranking, Retrieval, VariantKind
 
 
 @dataclass(eq=False, repr=False, slots=True, kw_only=True)
@@ -34,6 +34,8 @@ class Search(_Leaf):
     *top_k* is how many passages to ask for, ``None`` for what the caller's own call says; *may_narrow* lets a function
     that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
     *kind* is what the text is to the question, and *weight* that in the fusion; both are for observers.
+
+    Who performs it writes down how long the text took to embed, and the *initial* lists the response was merged from.
     """
 
     text: str | None
@@ -42,6 +44,8 @@ class Search(_Leaf):
     may_narrow: bool = field(default=False, kw_only=True)
     kind: VariantKind = field(default="original", kw_only=True)
     weight: float = field(default=1.0, kw_only=True)
+    embed_seconds: float = field(default=0.0, kw_only=True)
+    initial: dict[str, Ranking] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(eq=False, repr=False, slots=True)

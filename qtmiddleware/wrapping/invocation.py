@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,10 @@ from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.request import Memory
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
+from qtmiddleware.retrieval.searching import collect_initial_lists
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead, in_thread
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.logs import get_logger, quote
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search
 from qtmiddleware.types import Retrieval
@@ -198,14 +200,14 @@ class Invocation:
         if self.runtime.embedder is not None and step.text is not None:
             query = step.vector
             if query is None:
-                with _observe_embedding(step) as observation:
+                with _time_embedding(step) as observation:
                     query = observation.keep(self.embed((step.text,)))[0]
         try:
-            return self._call(query, step.top_k)
+            return self._call(step, query, step.top_k)
         except Exception as error:
             if not _may_narrow(step, error):
                 raise
-        response = self._call(query, None)
+        response = self._call(step, query, None)
         self.runtime.memory.refuses_widening = True
         return response
 
@@ -215,26 +217,26 @@ class Invocation:
         if self.runtime.embedder is not None and step.text is not None:
             query = step.vector
             if query is None:
-                with _observe_embedding(step) as observation:
+                with _time_embedding(step) as observation:
                     query = observation.keep(await self.aembed((step.text,)))[0]
         try:
-            return await self._acall(query, step.top_k)
+            return await self._acall(step, query, step.top_k)
         except Exception as error:
             if not _may_narrow(step, error):
                 raise
-        response = await self._acall(query, None)
+        response = await self._acall(step, query, None)
         self.runtime.memory.refuses_widening = True
         return response
 
-    def _call(self, query: Any, top_k: int | None) -> Any:
-        with _Call() as call:
+    def _call(self, step: Search, query: Any, top_k: int | None) -> Any:
+        with _Call() as call, collect_initial_lists(step.initial):
             call.fn = self.fn
             return wait_for_response(self._call_plainly(query, top_k))
 
-    async def _acall(self, query: Any, top_k: int | None) -> Any:
+    async def _acall(self, step: Search, query: Any, top_k: int | None) -> Any:
         if not self.is_async:
-            return await in_thread(lambda: self._call(query, top_k))
-        with _Call() as call:
+            return await in_thread(lambda: self._call(step, query, top_k))
+        with _Call() as call, collect_initial_lists(step.initial):
             call.fn = self.fn
             return await as_awaitable(self._call_plainly(query, top_k))
 
@@ -280,16 +282,43 @@ class Invocation:
             if degradation is not None:
                 retrieval = retrieval.with_degradation(degradation)
         if logger.isEnabledFor(logging.DEBUG):
-            write = TextWriter(self.runtime.redact).write
-            texts = [(it.kind, write(it.text)) for it in retrieval.variants]
-            query: Any = retrieval.original_query
-            asked = write(query) if isinstance(query, str) else type(query).__name__
-            logger.debug("query %s %r searched %s", retrieval.trace.query_id, asked, texts)
+            self._log_texts(retrieval)
         return retrieval
+
+    def _log_texts(self, retrieval: Retrieval) -> None:
+        """Write what the rules made of the query, and what was searched for it, as far as that may be written."""
+        writer, trace = TextWriter(self.runtime.redact), retrieval.trace
+        query: Any = retrieval.original_query
+        if retrieval.keywords:
+            made = quote(writer.write(query)), quote(writer.write_keywords(retrieval.keywords, query))
+            logger.debug("Query preprocessing: %s -> %s", *made, event="preprocessing", query_id=trace.query_id)
+        texts = [(it.kind, writer.write(it.text)) for it in retrieval.variants]
+        asked = writer.write(query) if isinstance(query, str) else type(query).__name__
+        logger.debug(
+            "query %s %r searched %s",
+            trace.query_id,
+            asked,
+            texts,
+            event="query",
+            query_id=trace.query_id,
+            status=retrieval.status,
+            degradations=[f"{it.stage} {it.reason}" for it in retrieval.degradations],
+            passages=len(retrieval.matches),
+            seconds=round(trace.total_ms / 1e3, 6),
+            searches=trace.searches,
+            llm_calls=trace.llm_calls,
+            input_tokens=trace.input_tokens,
+            output_tokens=trace.output_tokens,
+            cost_usd=trace.cost_usd,
+            cache_hits=trace.cache_hits,
+        )
 
 
 def _warn_of_setup(message: str, query_id: str) -> None:
-    """Log *message*, which came up with the query *query_id*, and warn of it at the line that called the wrapped function; raises nothing."""
+    """Log *message*, which came up with *query_id*, and warn of it at the line that called the wrapped function.
+
+    Raises nothing.
+    """
     logger.warning("%s", message, event="setup_problem", query_id=query_id)
     frame: FrameType | None = sys._getframe()
     level = 0
@@ -301,8 +330,12 @@ def _warn_of_setup(message: str, query_id: str) -> None:
         warnings.warn(message, SetupWarning, stacklevel=level + 1)
 
 
-def _observe_embedding(step: Search) -> Observation:
-    return step.observation.child("embedding", counts={"texts": 1}, content=(step.text,))
+@contextmanager
+def _time_embedding(step: Search) -> Iterator[Observation]:
+    began = perf_counter()
+    with step.observation.child("embedding", counts={"texts": 1}, content=(step.text,)) as observation:
+        yield observation
+    step.embed_seconds = perf_counter() - began
 
 
 def _may_narrow(step: Search, error: Exception) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
 from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
+from qtmiddleware.retrieval.responses import read_metadata
 from qtmiddleware.runtime.logs import Outage, get_logger, times
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
@@ -31,7 +34,18 @@ def _row(key: Key, score: float | None = None, metadata: Mapping[str, Any] | Non
 
 
 def _rows(ranking: Ranking) -> list[dict[str, Any]]:
-    return [_row(key, score) for key, score in zip(ranking.keys, ranking.scores, strict=True)]
+    found = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
+    return [_row(key, score, read_metadata(item)) for key, score, item in found]
+
+
+def _initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
+    return {f"initial_{name}": _rows(it) for name, it in ranking.initial.items()}
+
+
+def _merged_rows(retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[float | None]) -> list[dict[str, Any]]:
+    items = {key: item for it in reversed(retrieval.rankings) for key, item in zip(it.keys, it.items, strict=True)}
+    rows = zip_longest(keys, scores)
+    return [_row(key, score, read_metadata(items[key]) if key in items else None) for key, score in rows]
 
 
 def _match_rows(matches: Iterable[Match]) -> list[dict[str, Any]]:
@@ -83,29 +97,53 @@ class TextWriter:
             return hash_text(text)
         return redacted
 
+    def write_keywords(self, keywords: str, query: str) -> str:
+        """Returns what may be written of the *keywords* of *query*, ``""`` where there are none; raises nothing.
+
+        They are in small letters, which not every *redact* knows: where it hides something of the query, those keywords
+        alone are written whose words are still in what it left.
+        """
+        if keywords and self._query_text and (left := self.write(query)) != query:
+            words = set(_find_words(left))
+            keywords = " ".join(it for it in keywords.split() if words.issuperset(_find_words(it)))
+        return self.write(keywords) if keywords else ""
+
+
+def _find_words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
 
 def build_record(retrieval: Retrieval, writer: TextWriter | None = None) -> dict[str, Any]:
     """Returns one retrieval as a plain JSON-ready record.
 
-    ``retrieval_steps`` holds the list of every search, the fused list and the final one. Passage texts are never part
-    of it; query texts are as *writer* writes them, by default as they are.
+    ``retrieval_steps`` holds the list of every search, the fused list, the reranked and the final one, each passage
+    with its score and title there. The two lists that a `Hybrid` search merged are ``initial_vector`` and
+    ``initial_bm25``: of the question here, of a variant beside what it found. Passage texts are never part of it; query
+    texts are as *writer* writes them, by default as they are.
     """
-    write = (writer or TextWriter()).write
-    trace = retrieval.trace
+    writer = writer or TextWriter()
+    write, trace = writer.write, retrieval.trace
+    initial = next((_initial_rows(it) for it in retrieval.rankings if it.variant.kind == "original"), {})
     query: Any = retrieval.original_query
     return {
         "query_id": trace.query_id,
         "timestamp": _timestamp(trace.started_at),
         # What is no text may be anything: only its kind is written.
         "queries": [write(query) if isinstance(query, str) else type(query).__name__],
+        "keywords": writer.write_keywords(retrieval.keywords, query),
         "variants": [
             {"kind": variant.kind, "text": write(variant.text), "weight": round(variant.weight, 4)}
             for variant in retrieval.variants
         ],
         "retrieval_steps": {
-            "searches": [{"kind": it.variant.kind, "found": _rows(it)} for it in retrieval.rankings],
-            "fusion": [_row(key) for key in retrieval.fused],
-            "rerank": [_row(key) for key in retrieval.reranked],
+            **initial,
+            "searches": [
+                {"kind": it.variant.kind, "found": _rows(it)}
+                | (_initial_rows(it) if it.variant.kind != "original" else {})
+                for it in retrieval.rankings
+            ],
+            "fusion": _merged_rows(retrieval, retrieval.fused, retrieval.fused_scores),
+            "rerank": _merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
             "final": _match_rows(retrieval.matches),
         },
         "status": retrieval.status,

@@ -105,15 +105,20 @@ class SearchResult:
     response: Any = field(repr=False)
 
 
-def read_response(variant: Variant, response: Any, custom: Shape | None = None) -> SearchResult:
-    """Read *response*, by the *custom* shape if there is one; raises `ResponseShapeError` for an unknown shape."""
+def read_response(
+    variant: Variant, response: Any, custom: Shape | None = None, *, initial: Mapping[str, Ranking] | None = None
+) -> SearchResult:
+    """Read *response*, by the *custom* shape if there is one; raises `ResponseShapeError` for an unknown shape.
+
+    *initial* are the lists that the search merged, where that is known.
+    """
     shape = custom or find_shape(response)
     items = shape.items(response)
     if not is_list(items):
         raise shape_error(items, "read= must return a list of items and gave a")
     for item in items:
         check_item(item)
-    ranking = Ranking(variant, build_keys(response, items), list(map(read_score, items)), items)
+    ranking = Ranking(variant, build_keys(response, items), list(map(read_score, items)), items, initial or {})
     return SearchResult(ranking, shape, response)
 
 

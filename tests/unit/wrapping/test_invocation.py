@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 import warnings
 from collections.abc import Sequence
 from threading import Lock
@@ -147,6 +148,28 @@ def test_rules_alone_embed_once(way: Way) -> None:
     embedding = Embedding()
     retrieved(way, embedding, {})
     assert embedding.batches == [[QUERY]]
+
+
+@every_way
+def test_the_time_of_embedding_is_a_stage_of_the_question_and_one_of_its_variants(way: Way) -> None:
+    def embed(texts: list[str]) -> list[list[float]]:
+        time.sleep(0.02)
+        return [vector(text) for text in texts]
+
+    stages = retrieved(way, embed, transforming("decompose"))[0].trace.stages
+    own, variants = [it for it in stages if it.name == "embed"]
+    (search,) = [it for it in stages if it.name == "search.original"]
+    assert [it.detail for it in (own, variants)] == ["original", "variants"]
+    assert min(own.ms, variants.ms) >= 20
+    # The question's is part of its search, as it would be in a function of one's own.
+    assert search.started_ms <= own.started_ms
+    assert own.ms <= search.ms
+
+
+@every_way
+def test_without_embed_there_is_no_such_stage(way: Way) -> None:
+    stages = way.wrap(config=transforming("decompose")).retrieve(QUERY).trace.stages
+    assert "embed" not in [it.name for it in stages]
 
 
 @every_way

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qtmiddleware import Hybrid, QueryMiddleware, preprocess
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval, Trace, Transformation, Variant
 from qtmiddleware.wrapping.query_log import QueryLog, TextWriter, build_record, hash_text
 from tests.support.log_lines import log_lines
@@ -54,6 +58,7 @@ def retrieval(
     )
     return Retrieval(
         original_query=query,
+        keywords="jaco",
         matches=matches,
         response=[{"text": text}],
         variants=variants,
@@ -93,6 +98,7 @@ def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
     assert set(SEED_KEYS) <= set(entry)
     assert entry["query_id"] == made.trace.query_id
     assert entry["queries"] == ["What about Jaco?"]
+    assert entry["keywords"] == "jaco"
     rows = [{"id": "1", "namespace": "ns"}, {"id": "2", "namespace": "ns"}]
     scored = [{**row, "score": score} for row, score in zip(rows, (0.9, 0.5), strict=True)]
     assert entry["retrieval_steps"] == {
@@ -108,6 +114,58 @@ def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
     assert entry["status"] == "degraded"
     assert entry["degradations"] == [["transform.rewrite", "timeout", "no answer"]]
     assert entry["trace"]["query_id"] == entry["query_id"]
+
+
+STEPS: Final = ("initial_vector", "initial_bm25", "fusion", "rerank", "final")
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_every_step_of_a_hybrid_search_stands_there_with_titles_and_scores(way: str, path: Path) -> None:
+    def found(**scores: float) -> Any:
+        return lambda _query, _top_k: [
+            {"id": it, "score": score, "text": f"text {it}", "metadata": {"title": it.upper(), "url": f"https://{it}"}}
+            for it, score in scores.items()
+        ]
+
+    def judge(_: str, texts: Sequence[str]) -> list[float]:
+        return [float(ord(it[-1])) for it in texts]
+
+    config = {"transformationType": "rewrite", "log": {"path": str(path)}, "rerank": {"enabled": True}}
+    qm = QueryMiddleware(config, client=ScriptedModel({"rewrite": "illness of Jaco"}), reranker=judge)
+    wrapped = qm.wrap(Hybrid(found(a=0.9, b=0.8, c=0.1), found(b=3.5, d=1.5)))
+    made = wrapped.retrieve("Is Jaco ill?") if way == "sync" else asyncio.run(wrapped.aretrieve("Is Jaco ill?"))
+    (entry,) = log_lines(path)
+    steps = entry["retrieval_steps"]
+    assert {it for it in steps if it != "searches"} == set(STEPS)
+    for name in STEPS:
+        assert steps[name], name
+        for row in steps[name]:
+            assert (row["title"], row["url"]) == (row["id"].upper(), f"https://{row['id']}")
+            assert isinstance(row["score"], float)
+    assert [(it["id"], it["score"]) for it in steps["initial_vector"]] == [("a", 0.9), ("b", 0.8), ("c", 0.1)]
+    assert [(it["id"], it["score"]) for it in steps["initial_bm25"]] == [("b", 3.5), ("d", 1.5)]
+    assert [it["score"] for it in steps["fusion"]] == [round(it, 6) for it in made.fused_scores]
+    assert [(it["id"], it["score"]) for it in steps["rerank"]] == [(it, float(ord(it))) for it in "dcba"]
+    original, rewrite = steps["searches"]
+    assert sorted(original) == ["found", "kind"]
+    assert {name: rewrite[name] for name in STEPS[:2]} == {name: steps[name] for name in STEPS[:2]}
+    assert not any("text a" in it for it in strings(entry))
+
+
+def test_two_hybrid_searches_of_one_call_are_one_initial_list() -> None:
+    one = Hybrid(lambda _query, _top_k: [{"id": "a", "score": 0.9}], lambda _query, _top_k: [])
+
+    def both(query: str, top_k: int = 4) -> Any:
+        return [*one(query, top_k), *one(query, top_k)]
+
+    (ranking,) = QueryMiddleware().wrap(both).retrieve("Is Jaco ill?").rankings
+    assert [len(it.keys) for it in ranking.initial.values()] == [2, 0]
+
+
+def test_a_hybrid_search_outside_of_a_middleware_is_noted_nowhere() -> None:
+    Hybrid(lambda _query, _top_k: [], lambda _query, _top_k: [])("Is Jaco ill?")
+    (ranking,) = QueryMiddleware().wrap(lambda query, top_k=4: []).retrieve("Is Jaco ill?").rankings
+    assert ranking.initial == {}
 
 
 def test_the_timestamp_is_the_beginning_in_utc() -> None:
@@ -230,6 +288,15 @@ def test_no_text_comes_through_a_redact_that_fails(text: str, redact: Any) -> No
     writer = TextWriter(redact)
     assert writer.write(text) == hash_text(text)
     assert writer.failure.startswith(("raised", "returned"))
+
+
+@given(st.text(), st.text(min_size=1))
+def test_no_keyword_outlives_the_word_it_was_made_of(before: str, secret: str) -> None:
+    query = f"{before} {secret}"
+    writer = TextWriter(lambda text: text.replace(secret, " "))
+    if (left := writer.write(query)) != query:
+        written = writer.write_keywords(preprocess(query), query)
+        assert set(re.findall(r"\w+", written.casefold())) <= set(re.findall(r"\w+", left.casefold()))
 
 
 def test_a_log_is_printed_without_what_it_redacts_with(path: Path) -> None:

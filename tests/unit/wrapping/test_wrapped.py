@@ -11,6 +11,8 @@ from threading import Barrier, Lock
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
@@ -57,6 +59,19 @@ def test_a_retrieval_tells_everything(way: Way) -> None:
     assert {stage.name for stage in retrieval.trace.stages} >= {
         *("preprocess", "search.original", "transform.rewrite", "search.variants", "fuse", "keyword_evidence")
     }
+
+
+@given(st.text())
+def test_the_keywords_are_those_of_preprocess_and_none_where_it_could_not_run(query: str) -> None:
+    keywords = qtm.QueryMiddleware().wrap(lambda query, top_k=3: []).retrieve(query).keywords
+    assert keywords == (qtm.preprocess(query) if query and not query.isspace() else "")
+
+
+@pytest.mark.parametrize(
+    ("config", "query"), [({"preprocess": False}, QUERY), ({}, " "), ({}, [0.1]), ({}, "x" * 9_000)]
+)
+def test_there_are_no_keywords_where_the_rules_did_not_run(config: Any, query: Any) -> None:
+    assert qtm.QueryMiddleware(config).wrap(lambda query, top_k=3: []).retrieve(query).keywords == ""
 
 
 @every_way
