@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import logging
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.runtime.logs import LogSampler, Outage, get_logger
+from qtmiddleware.runtime.logs import LogSampler, Outage, get_logger, quote
 from qtmiddleware.testing import ScriptedModel
 from tests.support.clock import Clock
 
@@ -385,6 +386,143 @@ def test_an_interrupt_in_a_handler_still_interrupts() -> None:
 
     with raising(interrupted), pytest.raises(KeyboardInterrupt):
         get_logger("qtmiddleware").warning("anything")
+
+
+# --- what a record says for programs --------------------------------------------------------------------------------
+
+
+def about(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [it.qtm for it in caplog.records]  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_degraded_retrieval_says_which_it_was_where_it_failed_why_and_what_it_cost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    qm = failing()
+    retrieval = qm.wrap(search).retrieve(QUERY)
+    qm.wrap(search)(QUERY)
+    qm.close()
+    first, rest = about(caplog)
+    assert first == {
+        "event": "retrieval_degraded",
+        "query_id": retrieval.trace.query_id,
+        "stage": "transform.rewrite",
+        "reason": "unavailable",
+        "counts": {"transform.rewrite unavailable": 1},
+        "seconds": round(retrieval.trace.total_ms / 1e3, 6),
+        "searches": 1,
+        "llm_calls": 1,
+    }
+    assert rest == {"event": "retrieval_degraded", "counts": {"transform.rewrite unavailable": 1}}
+
+
+@given(KINDS)
+def test_the_counts_of_all_records_add_up_to_what_happened(calls: list[tuple[float, list[str]]]) -> None:
+    clock, records = Clock(), list[logging.LogRecord]()
+    sampler, package = LogSampler(clock=clock), logging.getLogger("qtmiddleware.counted")
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    package.addHandler(handler)
+    happened: Counter[str] = Counter()
+    for seconds, kinds in calls:
+        clock.now += seconds
+        happened.update(set(kinds))
+        sampler.log(get_logger("qtmiddleware.counted"), "it", kinds)
+    sampler.flush(get_logger("qtmiddleware.counted"))
+    package.removeHandler(handler)
+    counted: Counter[str] = Counter()
+    for record in records:
+        counted.update(record.qtm["counts"])  # type: ignore[attr-defined]
+    assert counted == happened
+
+
+def test_a_breaker_says_for_whom_and_for_how_long(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    breaker = Breaker(1, 30, clock=clock, name="gpt-6-luna")
+    try_once(breaker, works=False)
+    clock.now += 31
+    try_once(breaker, works=True)
+    assert about(caplog) == [
+        {"event": "breaker_opened", "model": "gpt-6-luna", "seconds": 30.0, "count": 1},
+        {"event": "breaker_closed", "model": "gpt-6-luna", "count": 1},
+    ]
+
+
+@pytest.mark.usefixtures("clock")
+def test_an_outage_of_a_hundred_queries_and_its_end_are_six_records(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, is_down = Clock(), True
+
+    def model(_: Any) -> Any:
+        return ModelError("unavailable") if is_down else {"rewrite": "Which illness does Jaco have?"}
+
+    monkeypatch.setattr("qtmiddleware.wrapping.component_factory.Breaker", partial(Breaker, clock=clock))
+    settings = rewriting(breaker={"failures": 5, "seconds": 30}, cache={"enabled": False})
+    qm = qtm.QueryMiddleware(settings, client=ScriptedModel(model))
+    wrapped = qm.wrap(search)
+    for _ in range(100):
+        wrapped(QUERY)
+        clock.now += 1
+    is_down = False
+    clock.now += 31
+    for _ in range(100):
+        wrapped(QUERY)
+    qm.close()
+    assert [it["event"] for it in about(caplog)] == [
+        "retrieval_degraded",  # unavailable
+        "breaker_opened",
+        "retrieval_degraded",  # circuit_open
+        "breaker_closed",
+        "retrieval_degraded",  # how many of both were left out: two records
+        "retrieval_degraded",
+    ]
+
+
+def test_what_the_rules_make_of_a_query_is_a_record_at_debug_alone(caplog: pytest.LogCaptureFixture) -> None:
+    wrapped = qtm.middleware(search)
+    with caplog.at_level(logging.INFO, "qtmiddleware"):
+        wrapped(QUERY)
+    assert caplog.messages == []
+    with caplog.at_level(logging.DEBUG, "qtmiddleware"):
+        wrapped(QUERY)
+    assert caplog.messages[0] == f'Query preprocessing: "{QUERY}" -> "jaco health concerns"'
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "qtmiddleware"):
+        qtm.middleware(config={"preprocess": False})(search)(QUERY)
+    assert not [it for it in caplog.messages if "preprocessing" in it]
+
+
+@given(st.text())
+def test_a_quoted_text_is_one_line_that_any_file_takes(text: str) -> None:
+    quoted = quote(text)
+    assert len(quoted.encode("utf-8").decode().splitlines()) == 1
+    assert quoted[0] == quoted[-1] == '"'
+    if text.isprintable():
+        assert quoted == f'"{text}"'
+
+
+def test_what_a_record_says_takes_the_place_of_nothing_of_logging(caplog: pytest.LogCaptureFixture) -> None:
+    get_logger("qtmiddleware").warning("it", event="x", name="a", args="b", message="c", extra={"mine": 1})
+    (record,) = caplog.records
+    assert (record.name, record.message, record.args) == ("qtmiddleware", "it", ())
+    assert (record.mine, record.qtm) == (1, {"event": "x", "name": "a", "args": "b", "message": "c"})  # type: ignore[attr-defined]
+
+
+def test_every_record_of_the_package_names_its_event() -> None:
+    nameless = [
+        f"{path.relative_to(PACKAGE)}:{call.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and ast.unparse(call.func.value) in ("logger", "_log")
+        and call.func.attr in ("debug", "info", "warning", "error", "log")
+        # Either by name or as part of `**about`.
+        and not any(it.arg in ("event", None) for it in call.keywords)
+    ]
+    assert nameless == []
 
 
 def test_all_records_of_the_package_go_one_way() -> None:
