@@ -62,12 +62,11 @@ def format_error(error: BaseException) -> str:
     from qtmiddleware.config.errors import hide_secrets
 
     try:
-        text = "".join(format_exception(error, limit=-_MOST_FRAMES)).rstrip()
+        # Before it is cut, which may leave half a key.
+        text = hide_secrets("".join(format_exception(error, limit=-_MOST_FRAMES)).rstrip())
     except Exception:
         return type(error).__name__
-    if len(text) > 2 * _MOST_SHOWN:
-        text = f"{text[:_MOST_SHOWN]} ... {text[-_MOST_SHOWN:]}"
-    return hide_secrets(text)
+    return text if len(text) <= 2 * _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ... {text[-_MOST_SHOWN:]}"
 
 
 def times(count: int) -> str:

@@ -241,6 +241,19 @@ def test_a_model_function_that_fails_and_quotes_brings_nothing_out() -> None:
         roads.transformed()
 
 
+async def aquoting(retrieval: qtm.Retrieval) -> None:
+    raise RuntimeError(f"no luck with {retrieval.original_query}, {retrieval.matches[0].text} and {OPENAI_KEY}")
+
+
+@pytest.mark.parametrize("hook", [lambda it: asyncio.run(aquoting(it)), aquoting], ids=["plain", "async"])
+def test_a_hook_that_fails_and_quotes_brings_nothing_out(hook: Any) -> None:
+    with listening() as emitted:
+        roads = Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model, on_retrieval=hook)
+        assert [it.stage for it in roads.retrieved().degradations] == ["hook"]
+        roads.answered()
+        asyncio.run(roads.later())
+
+
 def test_a_log_that_cannot_be_written_brings_nothing_out(tmp_path: Path) -> None:
     with listening() as emitted:
         found = Roads(emitted, {"log": {"path": str(tmp_path)}}, model).retrieved()
