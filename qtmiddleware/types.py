@@ -337,6 +337,8 @@ class Answer:
     *found* is false where the passages do not hold the answer; *text* then says so. *matches* are the passages the
     model was shown; the number n in *text* and *citations* means ``matches[n - 1]``. *retrieval* tells how they were
     found, and its trace counts every model call of the answer too. *sub_answers* are those of the ``synthesis`` mode.
+    *context* is what the model was shown of the passages, each under ``PASSAGE n``, and *transformation_type* how the
+    question was transformed.
     """
 
     text: str = field(repr=False)
@@ -347,6 +349,8 @@ class Answer:
     sub_answers: tuple[SubAnswer, ...] = ()
     status: Literal["full", "degraded"] = "full"
     degradations: tuple[Degradation, ...] = ()
+    context: str = field(default="", repr=False)
+    transformation_type: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Outcome:
             "question": self.question,
             "answer": None if answer is None else answer.text,
             "found": None if answer is None else answer.found,
+            "transformation": None if answer is None else answer.transformation_type,
             "citations": [
                 {"number": it.number, **_describe(it.match), "start": it.start, "end": it.end}
                 for it in (() if answer is None else answer.citations)

@@ -39,7 +39,7 @@ from qtmiddleware.retrieval.responses import (
     read_text,
 )
 from qtmiddleware.retrieval.result import build_result, read_matches
-from qtmiddleware.retrieval.searching import build_variants, search_variants
+from qtmiddleware.retrieval.searching import build_variants, search_variants, select_parts
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Tell, Together, observe_flow
@@ -48,10 +48,15 @@ from qtmiddleware.types import Deadline, Decision, Degradation, Query, Retrieval
 logger: Final = get_logger("qtmiddleware")
 
 
-def retrieve(request: Request) -> Flow[Retrieval]:
-    """Answer *request*; raises what the original's own search raises, and nothing else."""
+def retrieve(request: Request, *, parts: dict[str, Any] | None = None, found: Outcome | None = None) -> Flow[Retrieval]:
+    """Answer *request*; raises what the original's own search raises, and nothing else.
+
+    With *parts* the question is to be answered part by part: of several sub-queries and other variants only the former
+    are searched, and the response to each is put into *parts* under its text. *found* is what came of the original's
+    own search where that was made before.
+    """
     observation = request.observation.child("retrieval", content=request.original)
-    flow = observe_flow(_Pipeline(request).retrieve(), observation, request.model)
+    flow = observe_flow(_Pipeline(request, parts, found).retrieve(), observation, request.model)
     return _tell_hooks(flow, request) if request.hooks else flow
 
 
@@ -83,7 +88,7 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
 class _Pipeline:
     """One retrieval under way; its methods stand in the order they run."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, parts: dict[str, Any] | None = None, found: Outcome | None = None) -> None:
         self.request = request
         self.settings = request.settings
         self.memory = request.memory
@@ -94,7 +99,8 @@ class _Pipeline:
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
         self._search_error: BaseException | None = None
         self._searches_beside_model = False
-        self._original_outcome: Outcome | None = None
+        self._original_outcome = found
+        self._parts = parts
         self._keywords = ""
         self._first = Search(request.original)
 
@@ -196,7 +202,7 @@ class _Pipeline:
     # --- the original's own search, and the model ---------------------------------------------------------------------
 
     def _search_original(self) -> Flow[Any]:
-        """The response of the original's own search, which may have been made while the model was waited for."""
+        """The response of the original's own search, which may have been made before, as while the model was asked."""
         if self._original_outcome is not None:
             return self._original_outcome.value
         began, width = self.trace.clock(), self.request.width
@@ -259,7 +265,8 @@ class _Pipeline:
 
     def _search_variants(self, transformation: Transformation) -> Flow[tuple[Sequence[Variant], list[SearchResult]]]:
         """The variants, and what they found; nothing where too few of their searches succeed."""
-        variants, notes = build_variants(transformation, self.query.text, self.settings.fusion)
+        searched = transformation if self._parts is None else select_parts(transformation)
+        variants, notes = build_variants(searched, self.query.text, self.settings.fusion)
         self.trace.notes.extend(notes)
         results = yield from search_variants(
             variants,
@@ -269,6 +276,8 @@ class _Pipeline:
             trace=self.trace,
             degradations=self.degradations,
         )
+        if self._parts is not None:
+            self._parts |= {it.ranking.variant.text: it.response for it in results}
         if len(results) < min(self.settings.fusion.min_successes, len(variants)):
             detail = f"{len(results)} of {len(variants)} variants"
             self.degradations.append(Degradation("search", "too_few_successes", detail))

@@ -54,6 +54,16 @@ def build_variants(
     return tuple(replace(it, weight=it.weight / kinds.count(it.kind)) for it in variants), tuple(notes)
 
 
+def select_parts(transformation: Transformation) -> Transformation:
+    """Returns of *transformation* what an answer put together from sub-answers reads; all without two sub-queries.
+
+    A follow-up's standalone form stays, as it is what is answered where too few of the parts are.
+    """
+    if len(transformation.sub_queries) < 2:
+        return transformation
+    return Transformation(standalone=transformation.standalone, sub_queries=transformation.sub_queries)
+
+
 def search_variants(
     variants: Sequence[Variant],
     request: Request,

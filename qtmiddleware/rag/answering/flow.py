@@ -1,7 +1,9 @@
 """The flow of one answer, written once.
 
-    retrieve ─┬─ plain: passages ─────────────────────────────────────────┬─ ask ─ read ─ Answer
-              └─ synthesis: (retrieve ─ ask ─ read) × n ─── sub-answers ──┘
+    retrieve ─┬─ plain: passages ──────────────────────────────────┬─ ask ─ read ─ Answer
+              └─ synthesis: (passages ─ ask ─ read) × n sub-queries ┘
+
+A synthesis answers each sub-query from what its own search brought when the question was retrieved for.
 
 The last call of the model is apart from what comes before it, so that it can be streamed: `AnswerFlow.retrieve` and
 `AnswerFlow.draft` are flows, and `AnswerFlow.conclude` makes the answer of what the model says, however it came.
@@ -37,6 +39,7 @@ from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows, observe_flow, observe_steps
 from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer, Trace
 
+_NO_PASSAGES: Final = PromptPassages()
 _DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
 
 logger: Final = get_logger("qtmiddleware")
@@ -44,15 +47,20 @@ logger: Final = get_logger("qtmiddleware")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An answer of which the model's last word is missing: the *prompt* for it and the *matches* it may cite.
+    """An answer of which the model's last word is missing: the *prompt* for it and the *passages* it may cite.
 
-    *parts* are the sub-answers it is made of in a synthesis, counting in *matches*.
+    *parts* are the sub-answers it is made of in a synthesis, counting in *passages*.
     """
 
     stage: str
     prompt: Prompt
-    matches: tuple[Match, ...] = field(repr=False)
+    passages: PromptPassages = field(repr=False)
     parts: tuple[SubAnswer, ...] = ()
+
+    @property
+    def matches(self) -> tuple[Match, ...]:
+        """The matches that may be cited."""
+        return self.passages.matches
 
 
 class AnswerFlow:
@@ -66,6 +74,7 @@ class AnswerFlow:
         self.observation = request.observation.child("answer", content=request.original)
         self._request = replace(request, observation=self.observation)
         self._settings = request.settings
+        self._responses: dict[str, Any] | None = None
         self._finished = finished
         self._degradations: list[Degradation] = []
         self._errors: list[ModelError] = []
@@ -91,10 +100,11 @@ class AnswerFlow:
         """Retrieve for the question, with its sub-queries for a synthesis."""
         request = self._request
         if self._is_synthesis:
+            self._responses = {}
             request = replace(request, settings=_with_sub_queries(self._settings))
         with ExitStack() as stack:
             stack.enter_context(self.observation)
-            self.retrieval = yield from retrieve(request)
+            self.retrieval = yield from retrieve(request, parts=self._responses)
             # The answer has only begun.
             stack.pop_all()
         return self.retrieval
@@ -111,13 +121,14 @@ class AnswerFlow:
             draft = yield from self._synthesize(questions)
             if draft is not None:
                 return draft
-        passages = select_passages(retrieval.matches, self._settings.answer.context_chars)
+        found = _select_own(retrieval) if self._is_synthesis else retrieval.matches
+        passages = select_passages(found, self._settings.answer.context_chars)
         if not passages.matches:
             if retrieval.matches:
                 detail = f"{len(retrieval.matches)} matches without a text; keywordEvidence.textField names its field"
                 self._degradations.append(Degradation("passages", "no_text", detail))
             return self._build_answer(_say_no_answer(self._request.original), found=False)
-        return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages.matches)
+        return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
 
     def start_call(self, draft: Draft) -> Deadline:
         """Note that the call for *draft* is made now. Returns how long it is waited for."""
@@ -139,13 +150,13 @@ class AnswerFlow:
             self._degradations.append(Degradation(draft.stage, error.reason, str(error)))
             # The one that rests on most passages, of those the longest, of those the first.
             best = max(draft.parts, key=lambda it: (len({citation.number for citation in it.citations}), len(it.text)))
-            return self._build_answer(best.text, best.citations, draft.matches)
+            return self._build_answer(best.text, best.citations, draft.passages)
         if reader.invented:
             self._degradations.append(Degradation("citations", "invented", f"{reader.invented} removed"))
         if outcome.value.truncated:
             self._degradations.append(Degradation(draft.stage, "truncated"))
         text = reader.text or _say_no_answer(self._request.original)
-        return self._build_answer(text, reader.citations, draft.matches, found=reader.found)
+        return self._build_answer(text, reader.citations, draft.passages, found=reader.found)
 
     def observe_call(self, draft: Draft) -> Observation:
         """The operation of a call for *draft* that is streamed."""
@@ -173,19 +184,20 @@ class AnswerFlow:
         return self.retrieval
 
     def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
-        self._sub_answers = yield from self._answer_parts(questions)
+        parts = yield from self._answer_parts(questions)
+        self._sub_answers = tuple(answer for answer, _ in parts)
         # That the passages do not hold an answer is no failure, but nothing to make an answer of either.
-        useful = [answer for answer in self._sub_answers if answer.found]
+        useful = [(answer, passages) for answer, passages in parts if answer.found]
         if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
             detail = f"{len(useful)} of {len(questions)} sub-queries answered"
             self._degradations.append(Degradation("sub_answers", "too_few_successes", detail))
             return None
-        matches, joined = _join_sub_answers(useful)
+        passages, joined = _join_sub_answers(useful)
         prompt = self._build_prompt(SYNTHESIS, {"sub_answers": list_sub_answers(joined)})
-        return Draft("synthesis", prompt, matches, joined)
+        return Draft("synthesis", prompt, passages, joined)
 
-    def _answer_parts(self, questions: Sequence[str]) -> Flow[tuple[SubAnswer, ...]]:
-        """Answers each of *questions*, in their order, from passages of its own and by a call of its own."""
+    def _answer_parts(self, questions: Sequence[str]) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
+        """Answers each of *questions*, in their order, by a call of its own from its own passages, which come too."""
         settings, trace = self._settings, self._retrieved.trace
         began = trace.clock()
         limit = settings.limits.max_concurrency
@@ -205,16 +217,24 @@ class AnswerFlow:
         }
         outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
         outcome_of = dict(zip(asks, outcomes, strict=True))
-        answers = tuple(
-            self._build_sub_answer(question, it, outcome_of.get(place))
+        answers = [
+            (self._build_sub_answer(question, it, outcome_of.get(place)), it or _NO_PASSAGES)
             for place, (question, it) in enumerate(zip(questions, passages, strict=True))
-        )
+        ]
         trace.stage("sub_answers", trace.clock() - began, began=began)
         return answers
 
     def _search_part(self, question: str) -> Flow[tuple[Match, ...] | None]:
-        """Returns what is found for *question* by itself; ``None`` where the search fails."""
+        """Returns the passages for *question* by itself; ``None`` where its search failed.
+
+        What was found for it beside the question is weighed and cut as for any query. A sub-query that says the same as
+        the question was not searched yet.
+        """
         trace = self._retrieved.trace
+        responses = self._responses or {}
+        found = Outcome(responses[question]) if question in responses else None
+        if found is None and any(variant.text == question for variant in self._retrieved.variants[1:]):
+            return None
         request = replace(
             self._request,
             original=question,
@@ -225,7 +245,7 @@ class AnswerFlow:
             settings=replace(self._settings, transformation_type="none"),
         )
         try:
-            retrieval = yield from retrieve(request)
+            retrieval = yield from retrieve(request, found=found)
         except Exception as error:
             trace.searches += 1
             self._degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
@@ -272,24 +292,27 @@ class AnswerFlow:
         self,
         text: str,
         citations: tuple[Citation, ...] = (),
-        matches: tuple[Match, ...] = (),
+        passages: PromptPassages = _NO_PASSAGES,
         *,
         found: bool = True,
     ) -> Answer:
-        cited = f"{len({it.number for it in citations})} of {len(matches)} passages cited"
+        cited = f"{len({it.number for it in citations})} of {len(passages.matches)} passages cited"
         self._retrieved.trace.note("answer", cited if found else "not in the passages")
         retrieval = self._finish()
         self._request.memory.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
+        settings = _with_sub_queries(self._settings) if self._is_synthesis else self._settings
         return Answer(
             text=text,
             citations=citations,
-            matches=matches,
+            matches=passages.matches,
             retrieval=retrieval,
             found=found,
             sub_answers=self._sub_answers,
             status="degraded" if degradations else "full",
             degradations=degradations,
+            context=passages.context,
+            transformation_type=settings.transformation_type,
         )
 
 
@@ -317,15 +340,28 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
     return error
 
 
-def _join_sub_answers(answers: Sequence[SubAnswer]) -> tuple[tuple[Match, ...], tuple[SubAnswer, ...]]:
+def _select_own(retrieval: Retrieval) -> tuple[Match, ...]:
+    """What was found for the question itself where every list was kept as it is, one after the other; else all."""
+    if not retrieval.offsets:
+        return retrieval.matches
+    kinds = [ranking.variant.kind for ranking in retrieval.rankings]
+    place = next((kinds.index(kind) for kind in ("standalone", "original") if kind in kinds), 0)
+    ends = (*retrieval.offsets[1:], len(retrieval.matches))
+    return retrieval.matches[retrieval.offsets[place] : ends[place]] or retrieval.matches
+
+
+def _join_sub_answers(
+    answers: Sequence[tuple[SubAnswer, PromptPassages]],
+) -> tuple[PromptPassages, tuple[SubAnswer, ...]]:
     """The passages of all of *answers*, none left out, and the answers with their numbers raised to count in them."""
-    matches = tuple(match for answer in answers for match in answer.matches)
+    matches = tuple(match for _, passages in answers for match in passages.matches)
+    entries = tuple(entry for _, passages in answers for entry in passages.entries)
     joined, before = [], 0
-    for answer in answers:
+    for answer, passages in answers:
         text, citations = shift_citations(answer.text, answer.citations, before, matches)
         joined.append(replace(answer, text=text, citations=citations, matches=matches))
-        before += len(answer.matches)
-    return matches, tuple(joined)
+        before += len(passages.matches)
+    return PromptPassages(matches, entries), tuple(joined)
 
 
 def _say_no_answer(question: str) -> str:

@@ -25,6 +25,11 @@ class PromptPassages:
     matches: tuple[Match, ...] = ()
     entries: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
+    @property
+    def context(self) -> str:
+        """The texts the model is shown, each under its number."""
+        return "\n\n".join(f"PASSAGE {number}:\n{it['text']}" for number, it in enumerate(self.entries, start=1))
+
 
 def select_passages(matches: Sequence[Match], most_chars: int) -> PromptPassages:
     """The first of *matches* that have a text, as many as fit whole into *most_chars*.
