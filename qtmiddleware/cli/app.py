@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qtmiddleware.cli import bench, check, config, demo, ingest, query, transform, tune
+from qtmiddleware.cli import bench, check, compare, config, demo, ingest, query, transform, tune
 
 app = typer.Typer(
     name="qtm",
@@ -23,6 +23,7 @@ app.command("check")(check.check_command)
 app.command("ingest")(ingest.ingest_command)
 app.command("query")(query.query_command)
 app.command("ask")(query.ask_command)
+app.command("compare")(compare.compare_command)
 app.command("preprocess")(transform.preprocess_command)
 app.command("transform")(transform.transform_command)
 app.command("tune")(tune.tune_command)

@@ -95,7 +95,7 @@ def bench_command(
     json_output: AsJson = False,
 ) -> None:
     """Compare raw, preprocessed and transformed retrieval on your own judged questions."""
-    named = None if systems is None else chosen(_split_names(systems))
+    named = None if systems is None else chosen(split_names(systems))
     own = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(own, config or (), model, sets or ())
     given = {name: _read_own_settings(loaded) for name, loaded in own.items()}
@@ -131,8 +131,8 @@ def bench_command(
     _write_report(comparison, opened, report, verdicts)
 
 
-def _split_names(text: str) -> list[str]:
-    """The names in *text*, between commas; one of a system may hold a comma itself (``combined, auto``)."""
+def split_names(text: str) -> list[str]:
+    """The names of systems in *text*, between commas; one may hold a comma itself (``combined, auto``)."""
     known = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [name.strip() for name in re.findall(rf"(?:{known})(?=\s*(?:,|$))|[^,\s][^,]*", text)]
 

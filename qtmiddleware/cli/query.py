@@ -39,7 +39,7 @@ _SHOWN = ("retrieval degraded", "answer degraded", "nothing was improved")
 
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages for a question.")]
 NoAnswer = Annotated[bool, typer.Option("--no-answer", help="Show the passages; ask for no answer.")]
-_Filter = Annotated[
+Filter = Annotated[
     str | None,
     typer.Option("--filter", help="""Condition on metadata as JSON: '{"source": "a.txt", "page": {"$gte": 3}}'."""),
 ]
@@ -52,7 +52,7 @@ def ask_command(
     kind: Kind = None,
     top_k: TopK = None,
     history: History = None,
-    condition: _Filter = None,
+    condition: Filter = None,
     no_answer: NoAnswer = False,
     explained: Annotated[bool, typer.Option("--explain", help="Show how the passages were found.")] = False,
     json_output: AsJson = False,
@@ -64,13 +64,13 @@ def ask_command(
     where a question cannot be asked as it is.
     """
     loaded = load_config(config, sets, kind=kind)
-    wanted = _parse_filter(condition)
+    wanted = parse_filter(condition)
     has_model = has_language_model(loaded.settings)
     if not has_model:
         loaded = loaded.overridden({"transformationType": "none"}, origin="no language model")
     settings = loaded.settings
     results: list[Outcome] = []
-    with _open(loaded, config) as middleware:
+    with open_middleware(loaded, config) as middleware:
         if not has_model:
             note(f"{NO_MODEL} Passages are shown, found by the rules alone.")
         streams = sys.stdout.isatty() and not json_output
@@ -137,7 +137,7 @@ def query_command(
     loaded = load_config(config, sets, kind=kind)
     has_model = has_language_model(loaded.settings)
     fixed = "" if has_model else f"{NO_MODEL} Until then the transformation type is none."
-    with _open(loaded, config) as middleware:
+    with open_middleware(loaded, config) as middleware:
         if not has_model:
             note(f"{NO_MODEL} Passages are shown instead of answers, found by the rules alone.")
         keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
@@ -168,7 +168,7 @@ def query_command(
 
 
 @contextmanager
-def _open(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
+def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
     """The middleware over the index, with its warnings as notes; raises `StoreError` where there is no index."""
     note_files(files_of(loaded), config=config)
     with show_warnings(without=_SHOWN), QueryMiddleware(loaded) as middleware:
@@ -177,7 +177,8 @@ def _open(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
         yield middleware
 
 
-def _parse_filter(text: str | None) -> Mapping[str, Any] | None:
+def parse_filter(text: str | None) -> Mapping[str, Any] | None:
+    """The condition on metadata in *text*; raises `BadParameter` for what is no JSON object."""
     if text is None:
         return None
     try:

@@ -64,7 +64,7 @@ def present(outcome: Outcome) -> None:
     for row in (*rows, *_list_variants(retrieval)):
         say(row)
     if answer is not None and outcome.passages:
-        scores = [f"[{at}] {_format_score(_find_score(match))}" for at, match in enumerate(outcome.passages, start=1)]
+        scores = [f"[{at}] {_format_score(find_score(match))}" for at, match in enumerate(outcome.passages, start=1)]
         say(f"Scores: {', '.join(scores)}")
     say(_sum_up(outcome, retrieval.trace))
 
@@ -206,7 +206,13 @@ def _format_id(key: Key) -> str:
 
 
 def _format_place(match: Match) -> str:
-    """Where a passage stands, on one line: its document's title and source, its page where it has one, its score."""
+    score = find_score(match)
+    own = f", in the store {_format_score(match.score)}" if match.score not in (None, score) else ""
+    return f"{describe_match(match)} (score {_format_score(score)}{own})"
+
+
+def describe_match(match: Match) -> str:
+    """Where a passage stands, on one line: its document's title and source, its page where it has one."""
     held = match.metadata
     source = str(held.get("source") or held.get("url") or match.id or "a passage without a name")
     title = held.get("title")
@@ -214,12 +220,10 @@ def _format_place(match: Match) -> str:
     page, last = held.get("page"), held.get("last_page")
     if page is not None:
         place += f", page {page}" if last is None else f", pages {page}-{last}"
-    score = _find_score(match)
-    own = f", in the store {_format_score(match.score)}" if match.score not in (None, score) else ""
-    return f"{' '.join(place.split())} (score {_format_score(score)}{own})"
+    return " ".join(place.split())
 
 
-def _find_score(match: Match) -> float | None:
+def find_score(match: Match) -> float | None:
     """The score that falls with the order: ours, or the store's where there is none of ours."""
     return match.score if match.fused_score is None else match.fused_score
 

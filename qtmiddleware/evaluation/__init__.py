@@ -3,12 +3,14 @@
 import qtmiddleware as qtm
 found = qtm.evaluation.compare(retrieve, {"q1": "Where is it?"}, {"q1": {"passage-7": 1}})
 found["rules"].difference.gain, found["rules"].hurt_rate
+
+`ask_systems` puts a question to several systems side by side, and needs no judgements.
 """
 
 from __future__ import annotations
 
 from qtmiddleware.evaluation.compare import Progress, compare, measure, require_extras, require_measurable
-from qtmiddleware.evaluation.dataset import Dataset, Question
+from qtmiddleware.evaluation.dataset import Dataset, Question, load_questions
 from qtmiddleware.evaluation.measures import (
     DEEP,
     DEPTH,
@@ -25,6 +27,7 @@ from qtmiddleware.evaluation.measures import (
     evaluate,
     holm,
 )
+from qtmiddleware.evaluation.side_by_side import AskedQuestion, SideBySide, SystemAnswer, ask_systems
 from qtmiddleware.evaluation.systems import (
     BASELINE,
     FREE,
@@ -50,6 +53,7 @@ __all__ = [
     "TOLERANCE",
     "TOP_K",
     "USUAL",
+    "AskedQuestion",
     "Comparison",
     "Dataset",
     "Difference",
@@ -58,14 +62,18 @@ __all__ = [
     "Progress",
     "Question",
     "Run",
+    "SideBySide",
     "System",
+    "SystemAnswer",
     "SystemScore",
+    "ask_systems",
     "asks_a_model",
     "chosen",
     "compare",
     "difference",
     "evaluate",
     "holm",
+    "load_questions",
     "measure",
     "require_extras",
     "require_measurable",

@@ -72,17 +72,17 @@ def compare(
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
     if base.is_async:
         refuse_running_loop("compare")
-    settings = _choose_systems(systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped)
+    settings = choose_systems(systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped)
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner()) if base.is_async else None
         ask = partial(_ask, runner=runner, arguments=dict(arguments or {}))
-        functions = {name: _configure(_configure(base, MEASURED), given) for name, given in settings.items()}
+        functions = {name: configure(configure(base, MEASURED), given) for name, given in settings.items()}
         return measure(
             {name: partial(ask, function, top_k) for name, function in functions.items()},
             data,
             baseline=BASELINE,
             # Functions of their own: what the gate learns from these is not to count for those.
-            deep={name: partial(ask, _configure(it, {}), DEPTH) for name, it in functions.items()} if deep else None,
+            deep={name: partial(ask, configure(it, {}), DEPTH) for name, it in functions.items()} if deep else None,
             seed=seed,
             progress=progress,
         )
@@ -176,7 +176,7 @@ def refuse_running_loop(name: str) -> None:
 # --- a live function ----------------------------------------------------------------------------------------------
 
 
-def _configure(function: Any, settings: Mapping[str, Any]) -> Any:
+def configure(function: Any, settings: Mapping[str, Any]) -> Any:
     """Return the wrapped function or method under these settings; its gate and caches are its own."""
     configured = function.configured(settings)
     return Bound(configured, function.__self__) if isinstance(function, Bound) else configured
@@ -198,7 +198,7 @@ def _ask(
     return run_of(runner.run(function.aretrieve(question.text, history=question.history, **given)))
 
 
-def _choose_systems(
+def choose_systems(
     systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, has_model: bool, is_wrapped: bool
 ) -> dict[str, Mapping[str, Any]]:
     """Return the systems to compare, the baseline first."""

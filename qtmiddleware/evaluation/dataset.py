@@ -41,6 +41,12 @@ class Question:
     history: tuple[Message, ...] = field(default=(), repr=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    @property
+    def reference(self) -> str:
+        """The answer that is known to be right (``answer`` in the metadata), which a judge goes by; empty without."""
+        given = self.metadata.get("answer")
+        return given if isinstance(given, str) and given.strip() else ""
+
     def to_record(self) -> dict[str, Any]:
         """Return the question as a line of ``queries.jsonl`` has it."""
         history = [{"role": turn.role, "content": turn.content} for turn in self.history]
@@ -69,6 +75,13 @@ class Dataset:
         unreadable, there twice, judged but not there or judged in two ways.
         """
         root = Path(folder).expanduser()
+        if root.is_file():
+            raise ConfigError(
+                f"{root} is a file, and a data set is a folder with corpus.jsonl, queries.jsonl and qrels/*.tsv: "
+                "retrieval is measured by judgements of which passage answers which question. Questions with ideal "
+                f"answers need none of that: qtm compare --data {root} lets a model rank the answers from your index",
+                path=str(root),
+            )
         passages = _read_records(root / "corpus.jsonl", _build_passage)
         questions = _read_records(root / "queries.jsonl", _build_question)
         qrels = _read_qrels(root, split, {question.id for question in questions}, {passage.id for passage in passages})
@@ -104,6 +117,65 @@ class Dataset:
         for id_, grades in sorted(self.qrels.items()):
             _update_hash(found, "qrels", id_, grades)
         return found.hexdigest()
+
+
+_TEXT: Final = ("question", "query", "text")
+_REFERENCE: Final = ("ideal_answer", "reference_answer", "reference", "answer", "ground_truth")
+
+
+def load_questions(path: str | Path) -> tuple[Question, ...]:
+    """Load questions, with their ideal answers where they have some, for answers to be judged by.
+
+    *path* is a JSON file with a list of objects (``{"question": ..., "ideal_answer": ...}``), one with such an object a
+    line, or a data set's folder, whose ``queries.jsonl`` is read (``text``, and ``answer`` in the metadata). Without an
+    ``_id`` or ``id`` of its own a question is called by its number. Raises `ConfigError` naming what is wrong where.
+    """
+    root = Path(path).expanduser()
+    file = root / "queries.jsonl" if root.is_dir() else root
+    lines = list(_read_lines(file))
+    listed: list[tuple[str, Any]] = [(f"{file} line {number}", text) for number, text in lines]
+    if lines and lines[0][1].lstrip().startswith("["):
+        with _name_line_in_errors(file, 1):
+            try:
+                whole = json.loads("\n".join(text for _, text in lines))
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"is not JSON ({getattr(error, 'msg', 'unreadable')})") from None
+        listed = [(f"{file} question {number}", record) for number, record in enumerate(whole, 1)]
+    questions: dict[str, Question] = {}
+    for number, (place, given) in enumerate(listed, 1):
+        try:
+            question = _build_asked(given, str(number))
+            if question.id in questions:
+                raise ValueError(f"the id {question.id!r} stands there a second time")
+        except ValueError as error:
+            raise ConfigError(f"{place}: {error}", path=str(file)) from None
+        questions[question.id] = question
+    if not questions:
+        raise ConfigError(f"{file} holds no questions", path=str(file))
+    return tuple(questions.values())
+
+
+def _build_asked(given: Any, number: str) -> Question:
+    """The question of a record, or of the line it stands on."""
+    record = given
+    if isinstance(given, str):
+        try:
+            record = json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"is not JSON ({getattr(error, 'msg', 'unreadable')})") from None
+    if not isinstance(record, dict):
+        raise ValueError("is no JSON object")
+    text = next((record[name] for name in _TEXT if name in record), None)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"has no question; it stands under one of {', '.join(_TEXT)}")
+    metadata = record.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise ValueError(f'"metadata" is no object but {type(metadata).__name__}')
+    reference = next((record[name] for name in _REFERENCE if isinstance(record.get(name), str)), None)
+    if reference is not None:
+        metadata = {**metadata, "answer": reference}
+    id_ = record.get("_id", record.get("id"))
+    return _build_question({"_id": number if id_ is None else str(id_), "text": text, "metadata": metadata})
 
 
 def _update_hash(found: hashlib._Hash, *parts: Any) -> None:

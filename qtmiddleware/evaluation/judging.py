@@ -1,4 +1,4 @@
-"""Two answers to each question, judged by a language model against a reference answer.
+"""Answers judged by a language model against a reference answer: two systems compared, here, or several ranked.
 
 Judges of this kind prefer whichever answer stands first, so each pair is judged in both orders and only what holds in
 both is a win (Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
@@ -6,29 +6,47 @@ both is a win (Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chat
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
-from statistics import fmean
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.evaluation.dataset import Question
 from qtmiddleware.evaluation.measures import SIGNIFICANT
 from qtmiddleware.evaluation.prompts import CRITERIA, JUDGE, NAMES, PromptRunner, build_judge_prompt, parse_object
+from qtmiddleware.evaluation.ranking import (
+    RankedAnswers,
+    RankedSystems,
+    Reason,
+    Standing,
+    average_scores,
+    parse_score,
+    rank,
+    read_line,
+)
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 
-__all__ = ["CRITERIA", "Judged", "Outcome", "Verdict", "judge"]
+__all__ = [
+    "CRITERIA",
+    "Judged",
+    "Outcome",
+    "RankedAnswers",
+    "RankedSystems",
+    "Reason",
+    "Standing",
+    "Verdict",
+    "judge",
+    "rank",
+]
 
 MOST_FAILURES: Final = 16
 """After so many failures in a row, of the systems or of the judge, nothing is asked any more."""
 
 _BETTER: Final = {"a": "A", "b": "B", "neither": "", "tie": "", "none": "", "both": "", "equal": ""}
-_SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 
 AnswerQuestion = Callable[[Question], str]
 
@@ -55,6 +73,7 @@ class Verdict:
     challenger_scores: Mapping[str, float] = field(default_factory=dict)
     baseline_answer: str = field(default="", repr=False)
     challenger_answer: str = field(default="", repr=False)
+    reasons: tuple[Reason, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it but the answers as plain data."""
@@ -65,6 +84,7 @@ class Verdict:
             "reason": self.reason,
             "baselineScores": dict(self.baseline_scores),
             "challengerScores": dict(self.challenger_scores),
+            "reasons": [reason.to_dict() for reason in self.reasons],
         }
 
 
@@ -124,12 +144,12 @@ class Judged:
     @property
     def baseline_scores(self) -> dict[str, float]:
         """The baseline's mean score, 1 to 10, for each of `CRITERIA`; empty where nothing was scored."""
-        return _average([verdict.baseline_scores for verdict in self.verdicts])
+        return average_scores([verdict.baseline_scores for verdict in self.verdicts])
 
     @property
     def challenger_scores(self) -> dict[str, float]:
         """The challenger's mean score, 1 to 10, for each of `CRITERIA`; empty where nothing was scored."""
-        return _average([verdict.challenger_scores for verdict in self.verdicts])
+        return average_scores([verdict.challenger_scores for verdict in self.verdicts])
 
     @cached_property
     def _counts(self) -> Counter[str]:
@@ -211,7 +231,7 @@ def judge(
     _sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
     runner = PromptRunner(model, timeout, concurrency)
     random = Random(seed)
-    judged = [question for question in questions if _get_reference(question)]
+    judged = [question for question in questions if question.reference]
     verdicts: list[Verdict] = []
     failures = 0
     while len(verdicts) < len(judged):
@@ -219,7 +239,7 @@ def judge(
         pairs = [_answer(question, baseline, challenger, random) for question in batch]
         _ask_judge(pairs, runner)
         for pair in pairs:
-            verdicts.append(pair.build_verdict())
+            verdicts.append(pair.build_verdict((challenger_name, baseline_name)))
             failures = failures + 1 if pair.error else 0
             if pair.error and (failures >= MOST_FAILURES or pair.error.reason == "unauthorized"):
                 _give_up(pair.error, verdicts, judged)
@@ -236,11 +256,6 @@ def judge(
     )
 
 
-def _get_reference(question: Question) -> str:
-    given = question.metadata.get("answer")
-    return given if isinstance(given, str) and given.strip() else ""
-
-
 def _give_up(error: ModelError, verdicts: list[Verdict], judged: Sequence[Question]) -> None:
     """Raise *error* where the judge has compared nothing yet; else count all questions that are left as failed."""
     if not any(verdict.challenger_scores for verdict in verdicts):
@@ -253,10 +268,11 @@ def _give_up(error: ModelError, verdicts: list[Verdict], judged: Sequence[Questi
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What the judge says once: which answer is *better*, ``A``, ``B`` or neither (empty), and the scores of each."""
+    """What the judge says once: which answer is *better*, ``A``, ``B`` or neither (empty), why, and the scores."""
 
     better: str
     scores: Mapping[str, Mapping[str, float]]
+    reason: str = field(default="", repr=False)
 
 
 def parse_opinion(reply: Reply) -> Opinion:
@@ -264,17 +280,10 @@ def parse_opinion(reply: Reply) -> Opinion:
     given = parse_object(reply, [field.name for field in JUDGE.fields if field.name != "reason"])
     said = given.get("better")
     better = said.strip(" .\"'").casefold().removeprefix("answer ") if isinstance(said, str) else "?"
-    scores = {name: {it: _parse_score(given.get(f"{name.lower()}_{it}")) for it in CRITERIA} for name in NAMES}
+    scores = {name: {it: parse_score(given.get(f"{name.lower()}_{it}")) for it in CRITERIA} for name in NAMES}
     if better not in _BETTER or not all(score for by_name in scores.values() for score in by_name.values()):
         raise ModelError("unparsable", "the judge's reply is not a verdict with all scores from 1 to 10")
-    return Opinion(_BETTER[better], scores)
-
-
-def _parse_score(given: object) -> float:
-    """Return a score from 1 to 10; 0 for anything else."""
-    match = _SCORE.fullmatch(given.strip()) if isinstance(given, str) else None
-    score = float(match.group(1)) if match else 0.0
-    return score if 1 <= score <= 10 else 0.0
+    return Opinion(_BETTER[better], scores, read_line(given.get("reason")))
 
 
 @dataclass(slots=True)
@@ -291,11 +300,14 @@ class _Pair:
     def build_prompts(self) -> list[Prompt]:
         """Return both orders."""
         orders = {"A": (self.challenger, self.baseline), "B": (self.baseline, self.challenger)}
-        reference = _get_reference(self.question)
+        reference = self.question.reference
         return [build_judge_prompt(self.question, reference, *orders[name]) for name in self.names]
 
-    def build_verdict(self) -> Verdict:
-        """Return what both orders say; a tie where the judge was not asked as the answers are equal."""
+    def build_verdict(self, systems: Sequence[str]) -> Verdict:
+        """Return what both orders say; a tie where the judge was not asked as the answers are equal.
+
+        *systems* are the names of the challenger and the baseline.
+        """
         verdict = Verdict(
             self.question.id, "tie", baseline_answer=self.baseline, challenger_answer=self.challenger, reason="equal"
         )
@@ -311,8 +323,13 @@ class _Pair:
             is_flip=first != second,
             reason="",
             # Where the challenger is A in one order, the baseline is A in the other.
-            baseline_scores=_average([it[name] for it, name in zip(scores, self.names[::-1], strict=True)]),
-            challenger_scores=_average([it[name] for it, name in zip(scores, self.names, strict=True)]),
+            baseline_scores=average_scores([it[name] for it, name in zip(scores, self.names[::-1], strict=True)]),
+            challenger_scores=average_scores([it[name] for it, name in zip(scores, self.names, strict=True)]),
+            reasons=tuple(
+                Reason(said.reason, tuple(systems if name == "A" else systems[::-1]))
+                for said, name in zip(self.opinions, self.names, strict=True)
+                if said.reason
+            ),
         )
 
 
@@ -363,8 +380,3 @@ def _sign_test(wins: int, losses: int) -> float:
     except ImportError as error:
         raise MissingExtra("scipy", "eval") from error
     return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
-
-
-def _average(scores: list[Mapping[str, float]]) -> dict[str, float]:
-    given = [one for one in scores if one]
-    return {name: fmean(one[name] for one in given) for name in CRITERIA} if given else {}

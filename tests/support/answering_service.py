@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pytest_httpserver import HTTPServer
 
+from qtmiddleware.evaluation.judging import CRITERIA
 from tests.support.model_server import ModelServer, Said, failure
 
 TRANSFORMED: Final = {
@@ -23,7 +24,8 @@ TRANSFORMED: Final = {
 class AnsweringService(ModelServer):
     """Answers with the words of the first passage and ``[1]``, or with *text*, and transforms into *transformation*.
 
-    While it *pauses* an answer waits after its first words. The questions in *refused* fail.
+    Asked to rank answers it prefers the longer one. While it *pauses* an answer waits after its first words. The
+    questions in *refused* fail.
     """
 
     def __init__(self, server: HTTPServer) -> None:
@@ -50,6 +52,8 @@ class AnsweringService(ModelServer):
 
     def _say(self, body: dict[str, Any]) -> Said:
         asked = _asked(body)
+        if "reference" in asked:
+            return rank_by_length(asked)
         if "question" in asked:
             return failure(503) if asked["question"] in self.refused else self._answer(asked)
         if not asked.get("history"):
@@ -63,6 +67,21 @@ class AnsweringService(ModelServer):
             yield word if at == 0 else f" {word}"
             if at == 1 and self.pauses:
                 self.wait()
+
+
+def rank_by_length(asked: dict[str, Any]) -> dict[str, str]:
+    """What a judge replies who prefers the longer answer; equals are as long."""
+    lengths = {name: len(text) for name, text in asked.items() if len(name) == 1}
+    ordered = sorted(lengths, key=lambda name: -lengths[name])
+    ranking = "".join(
+        name if not at else f" {'=' if lengths[name] == lengths[ordered[at - 1]] else '>'} {name}"
+        for at, name in enumerate(ordered)
+    )
+    said = {"ranking": ranking, "reason": f"{ordered[0]} says most."}
+    for name, length in lengths.items():
+        said |= {f"{name.lower()}_{it}": str(min(10, 1 + length // 10)) for it in CRITERIA}
+        said |= {f"{name.lower()}_strengths": "brief" if length < 30 else "full", f"{name.lower()}_weaknesses": ""}
+    return said
 
 
 def _asked(body: dict[str, Any]) -> dict[str, Any]:

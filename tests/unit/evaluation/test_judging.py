@@ -350,7 +350,7 @@ def test_the_summary_says_who_won_and_what_to_think_of_it() -> None:
     assert judged(by_length, questions=[]).summary().startswith("judge-1 judged none of the 0 questions")
 
 
-def test_the_result_as_data_is_json_and_holds_no_answers() -> None:
+def test_the_result_as_data_is_json_with_the_judges_reasons_and_holds_no_answers() -> None:
     result = judged(by_length)
     data = json.loads(json.dumps(result.to_dict()))
     assert (data["wins"], data["losses"], data["ties"], data["flips"], data["failed"]) == counts(result)
@@ -361,7 +361,10 @@ def test_the_result_as_data_is_json_and_holds_no_answers() -> None:
         "reason": "",
         "baselineScores": dict.fromkeys(CRITERIA, 4.0),
         "challengerScores": dict.fromkeys(CRITERIA, 9.0),
+        "reasons": [reason.to_dict() for reason in result.verdicts[0].reasons],
     }
+    assert sorted(reason.order for reason in result.verdicts[0].reasons) == [("combined", "raw"), ("raw", "combined")]
+    assert data["verdicts"][0]["reasons"][0]["text"] == "For one reason or another."
     assert "It is" not in json.dumps(data) + repr(result) + repr(result.verdicts)
     assert result.verdicts[0].challenger_answer == long(QUESTIONS[0])
 
