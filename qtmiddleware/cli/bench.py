@@ -106,6 +106,8 @@ def bench_command(
     if report is not None:
         require_jinja()
         check_places(report, _REPORTS, "--report")
+    # Before a data set is read, or anything is embedded or asked.
+    require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
     with show_progress() as update, show_warnings(without=COUNTED):
         if generate is not None:
@@ -206,7 +208,11 @@ def _write_report(comparison: Comparison, opened: OpenedBench, folder: Path | No
     from qtmiddleware.evaluation import reporting
 
     plain = json.dumps(_to_dict(comparison, opened, verdicts), ensure_ascii=False, indent=2)
-    texts = reporting.markdown(comparison, opened.data), reporting.page(comparison, opened.data), plain + "\n"
+    texts = (
+        reporting.markdown(comparison, opened.data),
+        reporting.page(comparison, opened.data, judged=verdicts),
+        plain + "\n",
+    )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
@@ -297,8 +303,8 @@ def judge_answers(
     )
 
 
-def show_comparison(comparison: Comparison) -> None:
-    """Write the table of *comparison* to stdout, with what to take home from it."""
+def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
+    """Write the table of *comparison* to stdout, with what to take home from it: its verdict, or the *headline*."""
     from qtmiddleware.evaluation import reporting
 
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
@@ -319,7 +325,7 @@ def show_comparison(comparison: Comparison) -> None:
     # A file or a pipe has no width.
     console = out if out.is_terminal else PlainConsole(width=_measure_width(headings, rows, columns))
     console.print(table, soft_wrap=False)
-    out.print(reporting.verdict(comparison))
+    out.print(headline or reporting.verdict(comparison))
 
 
 def _measure_width(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:

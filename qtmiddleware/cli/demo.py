@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,12 @@ from qtmiddleware.cli.show import shorten
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.demo import dataset, recorded_model
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import TOP_K, USUAL, Dataset, Question, chosen
+from qtmiddleware.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
 from qtmiddleware.evaluation.bench import Bench, build_index
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.embedders import embedder_named
 from qtmiddleware.providers.llms import as_language_model, has_language_model
-from qtmiddleware.providers.llms.recorded import RecordingModel
+from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.types import Retrieval
 
 _EXAMPLE = "combined"
@@ -39,6 +40,8 @@ def demo_command(
     json_output: AsJson = False,
 ) -> None:
     """Compare raw, preprocessed and transformed retrieval on real text with real vectors."""
+    # Before anything is embedded.
+    require_extras()
     data = dataset()
     asked = data.first(questions) if questions else data
     example = _find_question(data, question)
@@ -51,6 +54,7 @@ def demo_command(
         comparison = bench.measure(
             asked, chosen(USUAL), progress=lambda name, done, count: update(f"comparing: {name}", done, count)
         )
+        comparison = replace(comparison, counts_model_time=not isinstance(answers, RecordedModel))
         walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
         as_json({**comparison.to_dict(), "model": answers.name, "example": _example_to_dict(example, walked)})

@@ -31,7 +31,7 @@ from qtmiddleware.cli.environment import note_files
 from qtmiddleware.cli.terminal import FAILED, note
 from qtmiddleware.config import Config, known_keys
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import SYSTEMS, Dataset
+from qtmiddleware.evaluation import SYSTEMS, Dataset, require_extras
 from qtmiddleware.evaluation.bench import CACHE, OpenedBench, ask_ahead, open_bench
 from qtmiddleware.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, nested, tune
 from qtmiddleware.evaluation.tuning import split as divide
@@ -84,6 +84,7 @@ def tune_command(
     config = Config.load().overridden({"transformationModel": model} if model else {})
     settings = config.settings
     _check_outputs(out_file, report, force=force)
+    require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None})
     judged = Dataset.load(data, split=split)
     # Too few questions are noticed before any passage is embedded.
@@ -106,15 +107,16 @@ def tune_command(
         for text in opened.notes:
             note(text)
         tuned = _tune(opened, budget, seed, update)
-        if tuned.is_better:
-            write_config(out_file, _build_config(tuned, config))
+        written = _build_config(tuned, config) if tuned.is_better else None
+        if written is not None:
+            write_config(out_file, written)
         if report is not None:
-            _write_report(report, tuned, opened)
+            _write_report(report, tuned, opened, written)
     if json_output:
         as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
     else:
         out.print("Measured on the held-out half of the questions:")
-        show_comparison(tuned.comparison)
+        show_comparison(tuned.comparison, headline=tuned.headline)
         out.print(f"\n{tuned.summary()}")
         out.print(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
     if not tuned.is_better:
@@ -144,7 +146,8 @@ def _tune(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) 
         systems = {tier: SYSTEMS[tier] for tier in tiers}
         ask_ahead(opened.bench.model, train, systems, concurrency=opened.concurrency, progress=update)
     tuned = tune(opened.bench, opened.data, budget=budget, tiers=tiers, seed=seed, progress=update)
-    comparison = replace(tuned.comparison, notes=(*opened.notes, *tuned.comparison.notes))
+    notes = (*opened.notes, *tuned.comparison.notes)
+    comparison = replace(tuned.comparison, notes=notes, counts_model_time=opened.counts_model_time)
     return replace(tuned, comparison=comparison)
 
 
@@ -182,14 +185,21 @@ def write_config(path: Path, config: dict[str, Any]) -> None:
         replace_file(path, (json.dumps(config, indent=2) + "\n").encode())
 
 
-def _write_report(folder: Path, tuned: Tuned, opened: OpenedBench) -> None:
+def _write_report(folder: Path, tuned: Tuned, opened: OpenedBench, written: dict[str, Any] | None) -> None:
     from qtmiddleware.evaluation import reporting
 
-    said = "\n".join(f"- {line}" for line in tuned.summary().splitlines())
-    figures = reporting.markdown(tuned.comparison, opened.data)
+    decision = reporting.Decision(
+        system=tuned.chosen,
+        is_recommended=tuned.is_better,
+        headline=tuned.headline,
+        sentences=tuple(tuned.summary().splitlines()),
+        beyond=tuned.beyond,
+        config="" if written is None else json.dumps(written, indent=2),
+    )
+    figures = reporting.markdown(tuned.comparison, opened.data, decision=decision)
     texts = (
-        f"# Tuned, and measured on other questions\n\n{said}\n\n{figures}",
-        reporting.page(tuned.comparison, opened.data),
+        f"# Tuned, and measured on other questions\n\n{figures}",
+        reporting.page(tuned.comparison, opened.data, decision=decision),
         json.dumps(tuned.to_dict(), ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))

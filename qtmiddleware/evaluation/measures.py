@@ -256,6 +256,7 @@ class Comparison:
     *passages* is ``None`` where it is not known, as behind a function of one's own. *notes* are sentences a reader must
     know to judge the figures: that the questions are synthetic, replies recorded, or tokens estimated. *seed* is that
     of every resampling, *data_hash* the sha256 of the passages, questions and judgements they were measured on.
+    *counts_model_time* is false where replies were replayed without the time they took.
     """
 
     dataset: str
@@ -266,6 +267,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     seed: int = 0
     data_hash: str = ""
+    counts_model_time: bool = True
 
     def __getitem__(self, name: str) -> SystemScore:
         """Return the score of the system called *name*; raises `KeyError` for an unknown one."""
@@ -286,5 +288,6 @@ class Comparison:
             "notes": list(self.notes),
             "seed": self.seed,
             "dataHash": self.data_hash,
+            "countsModelTime": self.counts_model_time,
             "systems": [system.to_dict() for system in self.systems],
         }

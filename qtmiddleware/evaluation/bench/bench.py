@@ -172,7 +172,7 @@ class OpenedBench:
 
     *has_model* says whether a model can be asked, or its recorded replies can be replayed. *recorded* are the names of
     the fields a recording holds, ``None`` where there is none. *model* is the bench's, without what records its
-    replies.
+    replies. *counts_model_time* is false where replies are replayed as if they had taken no time.
     """
 
     bench: Bench
@@ -182,6 +182,7 @@ class OpenedBench:
     model: LanguageModel
     recorded: frozenset[str] | None
     concurrency: int
+    counts_model_time: bool = True
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
         """Return what a system of these settings asks for, where nothing of it was recorded; empty otherwise."""
@@ -204,7 +205,8 @@ class OpenedBench:
         """
         if self.has_model and self.recorded is None:
             ask_ahead(self.bench.model, self.data, systems, concurrency=self.concurrency, progress=progress)
-        return self.bench.measure(self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress)
+        comparison = self.bench.measure(self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress)
+        return replace(comparison, counts_model_time=self.counts_model_time)
 
 
 @contextmanager
@@ -273,7 +275,8 @@ def open_bench(
         stack.callback(embedder.close)
         store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
         bench = Bench(store, embedder, recording)
-        yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency)
+        counts_time = recordings is None or model_ms > 0
+        yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, counts_time)
 
 
 @contextmanager

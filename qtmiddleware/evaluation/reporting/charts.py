@@ -21,7 +21,6 @@ _MARK_LENGTH: Final = 40
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
 """Nothing that is measured lies beyond; what is smaller is nothing."""
-_TITLE_LENGTH: Final = 80
 
 
 class Box(NamedTuple):
@@ -61,10 +60,13 @@ class Axis:
         return text.removeprefix("-") if tick == 0 else text
 
 
-def make_axis(numbers: Iterable[float], start: float, end: float, *, count: int = 5, zero: bool = True) -> Axis:
+def make_axis(
+    numbers: Iterable[float], start: float, end: float, *, count: int = 5, zero: bool = True, most: float = _LARGEST
+) -> Axis:
     """An axis from *start* to *end* that holds all *numbers* between round ones, about *count* of them.
 
-    With *zero* it holds 0 as well. Numbers that are equal get room on both sides; those not finite are left out.
+    With *zero* it holds 0 as well. Numbers that are equal get room on both sides, but none above *most*, which is a
+    round one; those not finite are left out.
     """
     finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
     held = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
@@ -73,6 +75,7 @@ def make_axis(numbers: Iterable[float], start: float, end: float, *, count: int 
     low, high = min(held), max(held)
     if high - low <= max(_SMALLEST, 1e-9 * max(abs(low), abs(high))):
         low, high = (low, max(1.0, 2 * abs(low))) if low == 0 else (low - abs(low) / 2, high + abs(high) / 2)
+        high = min(high, most)
     raw = (high - low) / max(1, count)
     power = float(10.0 ** floor(log10(raw)))
     step = power * next(step for step in _STEPS if step * power >= raw * (1 - 1e-9))
@@ -200,7 +203,8 @@ def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
         charts.append(
             draw_scatter(comparison, "calls", calls, lambda it: it.llm_calls / len(it.runs), figures.format_rate)
         )
-    time = "milliseconds added (median)"
+    missing = figures.describe_missing_time(comparison)
+    time = f"ms added (median){missing}" if missing else "milliseconds added (median)"
     return (*charts, draw_scatter(comparison, "time", time, lambda it: it.added_ms.p50, figures.format_duration))
 
 
@@ -217,13 +221,13 @@ def draw_scatter(
     # Some room around, so that no point lies upon an axis.
     across = make_axis([paid for _, _, paid in known], AREA.left + 12.0, AREA.right - 12.0)
     qualities = [score.means[PRIMARY] for _, score, _ in known]
-    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, zero=False)
+    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, zero=False, most=1.0)
     points = tuple(
         Point(
             number=number,
             name=score.name,
             kind=classify(comparison, score),
-            title=f"{figures.shorten(score.name, _TITLE_LENGTH)}: {format_cost(paid)}, "
+            title=f"{figures.shorten(score.name, figures.NAME_LENGTH)}: {format_cost(paid)}, "
             f"{PRIMARY} {figures.format_measure(score.means[PRIMARY])}",
             x=across.place(paid),
             y=up.place(score.means[PRIMARY]),

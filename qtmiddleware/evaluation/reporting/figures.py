@@ -10,6 +10,8 @@ from typing import Final, TypeGuard
 from qtmiddleware.evaluation import DEEP, PRIMARY, Comparison, Difference, SystemScore
 from qtmiddleware.preprocessing.text import clean
 
+NAME_LENGTH: Final = 120
+"""Characters of a system's name that are shown; a tuned one names what is changed about it."""
 UNKNOWN: Final = "–"
 """What stands where a number is not known."""
 SIGNIFICANT: Final = "*"
@@ -89,6 +91,13 @@ def _format_fixed(number: float | None, digits: int) -> str:
         return UNKNOWN
     text = f"{number:.3g}" if abs(number) >= 1e9 else f"{number:,.{digits}f}"
     return text.removeprefix("-") if not text.strip("-0.,") else text
+
+
+def describe_missing_time(comparison: Comparison) -> str:
+    """What must be said with a time added where the model's own time is no part of it; else empty."""
+    if comparison.counts_model_time or not any(score.llm_calls for score in comparison.systems):
+        return ""
+    return ", without the model’s own time"
 
 
 def shorten(text: str, length: int) -> str:

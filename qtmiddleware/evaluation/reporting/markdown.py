@@ -9,32 +9,40 @@ from typing import Final
 from qtmiddleware.evaluation import PRIMARY, Comparison, Dataset, Percentiles
 from qtmiddleware.evaluation.reporting import figures
 from qtmiddleware.evaluation.reporting.figures import choose_columns, headings, rows
-from qtmiddleware.evaluation.reporting.verdicts import HurtFinder, HurtQuestion, collect_notes, find_foremost, verdict
+from qtmiddleware.evaluation.reporting.verdicts import (
+    Decision,
+    HurtFinder,
+    HurtQuestion,
+    collect_notes,
+    find_foremost,
+    verdict,
+)
 
 _WORST: Final = 5
 """How many of the questions that the best system hurt are shown."""
-_NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = 60, 240, 400
+_NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = figures.NAME_LENGTH, 240, 400
 # An underscore within a word is no emphasis, and reads better as it is. An address would become a link of its own.
 _MARKUP: Final = re.compile(r"[\\`*\[\]|~#$]|(?<!\w)@|(?<![^\W_])_|_(?![^\W_])")
 _BLOCK_START: Final = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
 _ADDRESS: Final = re.compile(r"(?i)(https?|ftp|mailto)(:)|(www)(\.)")
 
 
-def markdown(comparison: Comparison, data: Dataset | None = None) -> str:
+def markdown(comparison: Comparison, data: Dataset | None = None, *, decision: Decision | None = None) -> str:
     """The comparison as GitHub's Markdown: verdict, notes, all figures, times of stages, and the worst questions.
 
     The worst questions are those of the system that did best, with what was searched; *data* gives their words where
-    the systems did not tell them. Texts of others are escaped, so that none of them is markup.
+    the systems did not tell them. A *decision* takes the place of the verdict. Texts of others are escaped, so that
+    none of them is markup.
     """
     count = comparison.questions
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
     parts = [
         f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: {count:,} question{'' if count == 1 else 's'}{passages}",
-        escape_text(verdict(comparison), 10 * _NOTE_LENGTH),
+        *_write_verdict(comparison, decision),
         *(f"> **Note:** {escape_text(note, _NOTE_LENGTH)}" for note in collect_notes(comparison, data)),
         _write_figures(comparison),
         _write_stages(comparison),
-        _write_worst(comparison, data),
+        _write_worst(comparison, data, decision),
         _write_method(comparison),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -57,7 +65,11 @@ def _write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def _write_figures(comparison: Comparison) -> str:
     # Numbers hold nothing that Markdown would read; only names do.
     lines = [[escape_text(name, _NAME_LENGTH), *map(str.strip, cells)] for name, *cells in rows(comparison, wide=True)]
-    meanings = "; ".join(f"{column.heading}: {column.means}" for column in choose_columns(comparison))
+    missing = figures.describe_missing_time(comparison)
+    meanings = "; ".join(
+        f"{column.heading}: {column.means}{missing if 'milliseconds' in column.means else ''}"
+        for column in choose_columns(comparison)
+    )
     return f"{_write_table(headings(comparison, wide=True), lines)}\n\n{escape_text(meanings, 10 * _NOTE_LENGTH)}."
 
 
@@ -76,8 +88,17 @@ def _write_times(stage: str, took: Percentiles) -> str:
     return f"{escape_text(stage, _NAME_LENGTH)} {p50} / {p95}"
 
 
-def _write_worst(comparison: Comparison, data: Dataset | None) -> str:
-    best = find_foremost(comparison)
+def _write_verdict(comparison: Comparison, decision: Decision | None) -> list[str]:
+    """The paragraphs on what to take home; a decision's as a list, with the config that is written."""
+    if decision is None:
+        return [escape_text(verdict(comparison), 10 * _NOTE_LENGTH)]
+    sentences = "\n".join(f"- {escape_text(it, 10 * _NOTE_LENGTH)}" for it in decision.sentences)
+    config = [f"```json\n{decision.config.replace('`', '')}\n```"] if decision.config else []
+    return [f"**{escape_text(decision.headline, _NOTE_LENGTH)}**", sentences, *config]
+
+
+def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decision | None) -> str:
+    best = find_foremost(comparison) if decision is None else comparison[decision.system]
     hurt = HurtFinder(comparison, data).find(best)[:_WORST]
     if not hurt:
         return ""

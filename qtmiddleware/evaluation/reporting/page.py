@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
+    from qtmiddleware.evaluation.judging import Judged
+
 _POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
@@ -42,14 +44,22 @@ class Detail:
         return round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2) if figures.is_known(ms) else 0.0
 
 
-def page(comparison: Comparison, data: Dataset | None = None) -> str:
+def page(
+    comparison: Comparison,
+    data: Dataset | None = None,
+    *,
+    decision: verdicts.Decision | None = None,
+    judged: Judged | None = None,
+) -> str:
     """The whole comparison as one HTML page with everything in it: verdict, charts, tables, worst questions, method.
 
     It has no script, loads nothing and forbids itself to. *data* gives it the words of questions and passages and marks
-    the relevant ones; without it, a question's words are known where a system told what it searched.
+    the relevant ones; without it, a question's words are known where a system told what it searched. A *decision* takes
+    the place of the verdict, and *judged* adds what a judge said of answers.
     Raises `MissingExtra` without jinja2.
     """
     template, raw = _load_template()
+    best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
     finder = verdicts.HurtFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
     details = list(_describe_systems(comparison, finder, up))
@@ -58,11 +68,16 @@ def page(comparison: Comparison, data: Dataset | None = None) -> str:
     style = _read_file("page.css") + "".join(chosen)
     return template.render(
         comparison=comparison,
-        sentences=verdicts.write_verdict(comparison),
+        sentences=verdicts.write_verdict(comparison) if decision is None else (decision.headline, ""),
         notes=verdicts.collect_notes(comparison, data),
         classify=partial(charts.classify, comparison),
-        best=verdicts.find_foremost(comparison),
+        decision=decision,
+        judgements=[] if judged is None else verdicts.collect_judgements(judged, data),
+        judged=judged,
+        best=best,
         has_winner=verdicts.find_winner(comparison) is not None,
+        missing_time=figures.describe_missing_time(comparison),
+        name_length=figures.NAME_LENGTH,
         ranked=charts.rank_systems(comparison),
         quality=charts.make_quality_axis(comparison),
         up=up,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
 from qtmiddleware.evaluation.measures import SIGNIFICANT
@@ -12,8 +13,11 @@ from qtmiddleware.evaluation.reporting import figures
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
 
+if TYPE_CHECKING:
+    from qtmiddleware.evaluation.judging import Judged
+
 ID_LENGTH: Final = 60
-_NAME_LENGTH, _QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 60, 400, 160, 400, 90
+_QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
 _FEW: Final = 30
 _SYNTHETIC: Final = "The questions are synthetic: a language model wrote them."
 _WORST: Final = 10
@@ -44,6 +48,22 @@ def write_verdict(comparison: Comparison) -> tuple[str, str]:
     return f"Nothing beats {base}.", f"On {questions} {_describe_losers(comparison)}.{few}"
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided on the figures, in place of a verdict: a report then speaks of this and not of the largest gain.
+
+    *system* is what is recommended or, where *is_recommended* is false, what was refused. *sentences* say why, and
+    *beyond* which systems are beyond the budget. *config* is what is written, as JSON.
+    """
+
+    system: str
+    is_recommended: bool
+    headline: str
+    sentences: tuple[str, ...]
+    beyond: frozenset[str] = frozenset()
+    config: str = field(default="", repr=False)
+
+
 def find_winner(comparison: Comparison) -> SystemScore | None:
     """The system that gained most of those whose gain is more than chance; ``None`` where there is none."""
     return _find_best([score for score in comparison.challengers if _is_better(score)])
@@ -62,7 +82,7 @@ def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ..
 
 
 def _quote_name(name: str) -> str:
-    return f"“{figures.shorten(name, _NAME_LENGTH)}”"
+    return f"“{figures.shorten(name, figures.NAME_LENGTH)}”"
 
 
 def _format_size(gain: float) -> str:
@@ -73,6 +93,7 @@ def _format_size(gain: float) -> str:
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     """What the best system hurts, takes and costs, and what there is for less."""
     hurts, adds = figures.format_share(best.hurt_rate), figures.format_duration(best.added_ms.p50)
+    beside = figures.describe_missing_time(comparison) if best.llm_calls else ""
     if not best.llm_calls:
         return f"It hurts {hurts} of the questions, adds {adds} (median) and asks no model."
     cost = best.usd_per_thousand
@@ -80,8 +101,8 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         "at a price that is not known" if cost is None else f"for {figures.format_dollars(cost)} per 1,000 questions"
     )
     text = (
-        f"It hurts {hurts} of the questions, adds {adds} (median) and asks the model {_format_calls(best)} times "
-        f"a question, {price}"
+        f"It hurts {hurts} of the questions, adds {adds} (median{beside}) and asks the model "
+        f"{_format_calls(best)} times a question, {price}"
     )
     free = [score for score in comparison.challengers if not score.llm_calls]
     if sure := _find_best([score for score in free if _is_better(score)]):
@@ -188,6 +209,35 @@ class HurtQuestion:
     missed: tuple[FoundPassage, ...] = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge said of the two answers to a question, cleaned and cut: *reasons* with whom a letter stands for."""
+
+    id: str
+    question: str = field(repr=False)
+    outcome: str
+    scores: tuple[float, float] | None
+    reasons: tuple[tuple[str, str], ...] = field(repr=False)
+
+
+def collect_judgements(judged: Judged, data: Dataset | None) -> list[Judgement]:
+    """What the judge said of each question, in its own words; *data* gives the questions theirs."""
+    texts = {question.id: question.text for question in data.questions} if data else {}
+    outcomes = {"win": f"{judged.challenger} is better", "loss": f"{judged.baseline} is better", "tie": "neither"}
+    return [
+        Judgement(
+            id=figures.shorten(it.question, ID_LENGTH),
+            question=figures.shorten(texts.get(it.question, ""), _QUESTION_LENGTH),
+            outcome=outcomes.get(it.outcome, f"no verdict ({it.reason})"),
+            scores=(fmean(it.baseline_scores.values()), fmean(it.challenger_scores.values()))
+            if it.baseline_scores
+            else None,
+            reasons=tuple((figures.shorten(one.text, _QUESTION_LENGTH), one.legend) for one in it.reasons),
+        )
+        for it in judged.verdicts
+    ]
+
+
 class HurtFinder:
     """Finds the questions that systems of *comparison* hurt most, with the texts of *data* where it is given."""
 
@@ -215,7 +265,7 @@ class HurtFinder:
             question=figures.shorten(question.text if question else searched, _QUESTION_LENGTH),
             history=tuple((figures.shorten(it.role, 20), figures.shorten(it.content, _TURN_LENGTH)) for it in turns),
             gain=gain,
-            before=after - gain,
+            before=self._base.per_query.values[PRIMARY][id_],
             after=after,
             variants=tuple(
                 replace(it, text=figures.shorten(it.text, _VARIANT_LENGTH)) for it in run.variants[:_VARIANTS]

@@ -96,6 +96,16 @@ class Budget:
         asked = sum(run.llm_calls > 0 for run in score.runs.values())
         return text if binom.sf(asked - 1, len(score.runs), kept_rate) < _CHANCE else ""
 
+    def describe(self) -> str:
+        """Return the limits in words; empty without any."""
+        limits = (
+            (self.max_call_rate, "the model asked about at most {:.1%} of the questions"),
+            (self.max_added_ms, "at most {:,.0f} ms added (p95)"),
+            (self.max_usd_per_thousand, "at most ${:,.3g} for a thousand questions"),
+            (self.max_hurt_rate, "at most {:.1%} of the questions hurt"),
+        )
+        return "; ".join(text.format(limit) for limit, text in limits if limit is not None)
+
     def to_dict(self) -> dict[str, float | None]:
         """Return the limits as plain data."""
         return {camel(limit.name): getattr(self, limit.name) for limit in fields(self)}

@@ -254,22 +254,40 @@ class Tuned:
             },
         }
 
+    @property
+    def headline(self) -> str:
+        """The decision in one sentence."""
+        if self.is_better:
+            within = " within the budget" if self.budget.describe() else ""
+            gained = f"{_format_points(self.score.difference.gain)} of {PRIMARY}"
+            return f"Recommended: “{self.chosen}”, {gained} over “{BASELINE}”{within}."
+        if self.chosen == BASELINE:
+            return "Nothing is recommended: no candidate within the budget did better than the raw query."
+        return f"Nothing is recommended: “{self.chosen}” is refused."
+
+    @property
+    def beyond(self) -> frozenset[str]:
+        """The names of the compared systems that the training questions found beyond the budget."""
+        return frozenset(name for name, trial in self.trained.items() if trial.broken)
+
     def summary(self) -> str:
         """Return the outcome in plain sentences, a line each."""
         trained = self.trained[self.tuned]
         tried = f"{len(self.trials)} candidates tried on {self.trained_on} questions in {self.seconds:.0f} s"
         lines = [f"{tried}; what follows was measured on {self.comparison.questions} other questions."]
+        if limits := self.budget.describe():
+            lines.append(f"The budget: {limits}.")
         if self.tuned == BASELINE:
             lines.append("Decided by the former: the raw query; nothing within the budget was clearly better.")
         else:
             gained = f"On the questions that decided it had gained {_format_points(trained.score.difference.gain)}"
             lines += [
                 f"Decided by the former: {trained.name}{', the default' if self.tuned == self.default else ''}.",
-                _describe_gain("It", self.comparison[self.tuned]),
+                self._describe_gain("It", self.tuned),
                 f"{gained}; the difference, {_format_points(self.overfit)}, is what does not carry over.",
             ]
         if self.default not in (self.tuned, BASELINE):
-            lines.append(_describe_gain(f"The default, {self.default},", self.comparison[self.default]))
+            lines.append(self._describe_gain(f"The default, {self.default},", self.default))
         lines += [
             f"Beyond the budget: {name}, as on the former {' and '.join(trial.broken)}."
             for name, trial in self.trained.items()
@@ -286,21 +304,22 @@ class Tuned:
                 "Taken by these very questions, it may look a little better on them than it is."
             )
         elif self.chosen == self.default:
-            yield "Recommended: this, which is the library's default within the budget."
+            within = " within the budget" if self.budget.describe() else ""
+            yield f"Recommended: {self.chosen}, which is the library's default{within}."
         else:
             yield "Recommended: the tuned config, which the held-out questions confirm."
 
-
-def _describe_gain(subject: str, score: SystemScore) -> str:
-    found = score.difference
-    cost = score.usd_per_thousand
-    interval = f"95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}"
-    return (
-        f"{subject} gains {_format_points(found.gain)} of {PRIMARY} over the raw query on the held-out questions "
-        f"({interval}, p {found.p_holm:.4f} corrected), hurts {score.hurt_rate:.0%} of them, asks "
-        f"the model about {score.call_rate:.0%}, adds {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f})"
-        + (f" and costs ${cost:.2f} for a thousand questions." if cost else ".")
-    )
+    def _describe_gain(self, subject: str, name: str) -> str:
+        score = self.comparison[name]
+        found, cost = score.difference, score.usd_per_thousand
+        interval = f"95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}"
+        beside = "" if self.comparison.counts_model_time or not score.llm_calls else ", without the model's own time"
+        return (
+            f"{subject} gains {_format_points(found.gain)} of {PRIMARY} over the raw query on the held-out questions "
+            f"({interval}, p {found.p_holm:.4f} corrected), hurts {score.hurt_rate:.0%} of them, asks "
+            f"the model about {score.call_rate:.0%}, adds {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f}"
+            f"{beside})" + (f" and costs ${cost:.2f} for a thousand questions." if cost else ".")
+        )
 
 
 def _format_points(gain: float) -> str:

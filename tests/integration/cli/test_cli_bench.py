@@ -259,3 +259,12 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
     )
     assert [system["llmCalls"] for system in json.loads(done.stdout)["systems"]] == [0, 6]
     assert len(chat.bodies) - asked == 3
+
+
+@pytest.mark.parametrize("command", [("demo",), ("bench", "--data", "."), ("tune", "--data", ".")])
+def test_a_missing_extra_is_noticed_before_anything_is_done(qtm: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "ir_measures.py").write_text("raise ImportError('none')")
+    ended = qtm(*command)
+    assert (ended.code, ended.out) == (1, "")
+    assert "qtmiddleware[eval]" in ended.err
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["ir_measures.py"]

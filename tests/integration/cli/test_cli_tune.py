@@ -184,7 +184,9 @@ def test_judgements_at_random_are_refused_reported_and_not_written(tune: Run, tm
     assert not (tmp_path / CONFIG).exists()
     report = tmp_path / "report"
     assert "- Refused: " in (report / "tune.md").read_text(encoding="utf-8")
-    assert "<html" in (report / "tune.html").read_text(encoding="utf-8")
+    page = (report / "tune.html").read_text(encoding="utf-8")
+    assert "<h1>Nothing is recommended: " in page
+    assert " beats " not in page + ended.out
     assert json.loads((report / "tune.json").read_text(encoding="utf-8"))["isBetter"] is False
 
 

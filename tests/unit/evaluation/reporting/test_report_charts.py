@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from itertools import combinations, pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,3 +137,12 @@ def test_equal_questions_share_a_step() -> None:
     system = score("ours", {"a": 0.2, "b": 0.2, "c": 0.0, "d": -0.1})
     helped, hurt = draw_gains(system, make_gains_axis(comparison(system)))
     assert (helped, hurt) == ("M0 157.3V8H2V157.3Z", "M3 157.3V232H4V157.3Z")
+
+
+@pytest.mark.parametrize("quality", [0.5, 0.9, 1.0])
+def test_no_axis_of_quality_goes_beyond_what_quality_can_be(quality: float) -> None:
+    found = comparison(score("ours", {"q1": quality - 0.5}, is_significant=False))
+    same = replace(found, systems=tuple(replace(it, means={**it.means, PRIMARY: quality}) for it in found.systems))
+    for chart in draw_costs(same):
+        assert max(chart.up.ticks) <= 1.0
+        assert chart.up.low <= quality <= chart.up.high

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.evaluation import Comparison, Dataset, Percentiles, Question, Run, measure
-from qtmiddleware.evaluation.reporting import page
+from qtmiddleware.evaluation.judging import Judged, Reason, Verdict
+from qtmiddleware.evaluation.reporting import Decision, charts, page
 from qtmiddleware.evaluation.reporting.page import _load_template
+from qtmiddleware.evaluation.reporting.verdicts import HurtFinder
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
 from tests.support.report_world import comparison, data, run, score, several
@@ -242,3 +244,60 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r'jinja2 is not installed; run: pip install "qtmiddleware\[eval\]"'):
         page(several())
+
+
+def test_a_decision_is_what_headline_and_cards_speak_of_and_no_name_is_cut() -> None:
+    name = 'combined; escalation.mode "auto"; keywordEvidence.weight 0.5; fusion.weights.hyde 0.4'
+    gains = {f"q{number}": 0.1 for number in range(30)}
+    found = comparison(score("combined", dict.fromkeys(gains, 0.3)), score(name, gains))
+    decided = Decision(
+        name, True, f"Recommended: {name}.", ("The budget: few calls.",), frozenset({"combined"}), '{"escalation": 1}'
+    )
+    text = Reading(page(found, decision=decided)).text
+    assert f"Recommended: {name}." in text
+    assert f"Gain of {name} recommended +10.0 points" in text
+    assert "combined beyond the budget" in text
+    assert '{"escalation": 1}' in text
+    assert "” beats “" not in text
+    assert "…" not in text
+    refused = Decision("raw", False, "Nothing is recommended.", ("Keep the raw query.",))
+    text = Reading(page(found, decision=refused)).text
+    assert "Keep the raw query." in text
+    assert "Time added" not in text
+    assert "recommended +" not in text
+
+
+def test_where_the_models_time_is_not_counted_every_time_says_so() -> None:
+    found = replace(several(), counts_model_time=False)
+    text = Reading(page(found, data(found))).text
+    assert "Time added, without the model’s own" in text
+    assert "(median, without the model’s own time) and asks the model" in text
+    assert "median over the questions, without the model’s own time" in text
+    assert "the time of the model is no part of any figure here" in text
+    assert "without the model" not in Reading(page(several())).text
+
+
+def test_the_table_stands_in_the_order_of_the_chart() -> None:
+    found = Reading(page(several())).text
+    table = found[found.index("All figures") :]
+    order = [score.name for score in charts.rank_systems(several())]
+    assert sorted(order, key=table.index) == order
+
+
+def test_one_question_has_one_figure_whichever_system_it_is_told_of() -> None:
+    hurt = [score(name, {"q1": by, "q2": 0.9}) for name, by in (("a", -0.1), ("b", -0.3))]
+    base = replace(score("raw", {"q1": 0.1805, "q2": 0.0}), difference=hurt[0].difference)
+    found = replace(comparison(*hurt), systems=(base, *hurt))
+    finder = HurtFinder(found)
+    assert {finder.find(one)[0].before for one in hurt} == {0.6805}
+
+
+def test_what_a_judge_said_is_told_in_its_own_words() -> None:
+    verdict = Verdict("q1", "win", reasons=(Reason("A names <both> vets.", ("ours", "raw")),))
+    judged = Judged("raw", "ours", "judge-1", (verdict, Verdict("q2", "tie", reason="equal")))
+    found = comparison(score("ours", {"q1": 0.1, "q2": 0.2}))
+    text = Reading(page(found, judged=judged)).text
+    assert "ours is better" in text
+    assert "A names <both> vets. (A is ours, B is raw)" in text
+    assert "Both answers are the same." in text
+    assert "What a judge says" not in Reading(page(found)).text
