@@ -129,7 +129,7 @@ def bench_command(
     else:
         show_comparison(comparison)
         if verdicts is not None:
-            out.print(f"\n{verdicts.summary()}")
+            _show_judged(verdicts, opened)
     _write_report(comparison, opened, report, verdicts)
 
 
@@ -301,6 +301,17 @@ def judge_answers(
         seed=comparison.seed,
         progress=lambda done, total: update("judging answers", done, total),
     )
+
+
+def _show_judged(verdicts: Judged, opened: OpenedBench) -> None:
+    """Write what the judge said of each question, a line each; the report has both orders."""
+    from qtmiddleware.evaluation.reporting.verdicts import collect_judgements
+
+    out.print("\nJudged answers:")
+    for one in collect_judgements(verdicts, opened.data):
+        why = " ".join(f"{text} ({legend})" for text, legend in one.reasons[:1])
+        out.print(f"  {one.id}: {one.outcome}. {why}".rstrip())
+    out.print(verdicts.summary())
 
 
 def show_comparison(comparison: Comparison, *, headline: str = "") -> None:

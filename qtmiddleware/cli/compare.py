@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -38,6 +37,9 @@ from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.types import Key, Message
 
 _PLACE_CHARS: Final = 36
+_DECIDING: Final = frozenset(
+    {"transformationType", "maxSubQueries", "preprocess", "keywordEvidence", "escalation", "fusion", "rerank", "scores"}
+)
 
 
 def compare_command(
@@ -75,7 +77,7 @@ def compare_command(
         raise ConfigError("--reference and --history belong to one question; a file has its own", path="--data")
     asked = _list_questions(question, reference, history) if data is None else list(load_questions(data))[:questions]
     loaded = load_config(config, sets)
-    names = _choose_systems(systems, loaded, has_own=config is not None or "QTM_CONFIG" in os.environ)
+    names = _choose_systems(systems, loaded, has_own=_sets_something(loaded))
     has_model = has_language_model(loaded.settings)
     if not has_model and (answers or any(one.reference for one in asked)):
         raise ConfigError(NO_MODEL, path="answers")
@@ -113,6 +115,11 @@ def compare_command(
 def _list_questions(question: str | None, reference: str, history: list[str] | None) -> list[Question]:
     turns = tuple(Message(turn["role"], turn["content"]) for turn in to_messages(history))
     return [Question("question", question or "", turns, {"answer": reference} if reference else {})]
+
+
+def _sets_something(loaded: Config) -> bool:
+    """Whether the config sets anything of its own that decides what is found."""
+    return any(origin != "default" and key.partition(".")[0] in _DECIDING for key, _, origin in loaded.rows())
 
 
 def _choose_systems(named: str | None, loaded: Config, *, has_own: bool) -> list[str]:

@@ -178,7 +178,6 @@ def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddlew
 
 
 def parse_filter(text: str | None) -> Mapping[str, Any] | None:
-    """The condition on metadata in *text*; raises `BadParameter` for what is no JSON object."""
     if text is None:
         return None
     try:
