@@ -178,6 +178,7 @@ def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddlew
 
 
 def parse_filter(text: str | None) -> Mapping[str, Any] | None:
+    """The metadata filter that the JSON of ``--filter`` holds; raises `ConfigError` where it is none."""
     if text is None:
         return None
     try:
