@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Unpack
@@ -128,6 +128,8 @@ def ask_systems(
         if asked:
             # What the first call of all has to load is no part of the time of the first system.
             base.middleware.warm_up()
+            for function in functions.values():
+                _load_models(function._runtime, answers=answers or any(one.reference for one in asked))
             _ask(BASELINE, configure(functions[BASELINE], {}), asked[0], runner, wants_answer=False, arguments=given)
         for name, function in functions.items():
             for done, (question, row) in enumerate(zip(asked, found, strict=True), start=1):
@@ -140,6 +142,15 @@ def ask_systems(
         return SideBySide(rows)
     model = judge if judge is not None else configure(base, _JUDGING)._runtime.chat
     return SideBySide(rows, _rank(rows, model, seed, progress))
+
+
+def _load_models(runtime: Any, *, answers: bool) -> None:
+    """Load what the models of *runtime* need; what is wrong with one is told when it is asked."""
+    asks = runtime.settings.transformation_type != "none"
+    with suppress(Exception):
+        for model in ([runtime.chat] if answers else []) + ([runtime.model] if asks else []):
+            if hasattr(model.inner, "warm_up"):
+                model.inner.warm_up()
 
 
 def _list_questions(questions: str | Question | Iterable[Question], reference: str) -> list[Question]:
