@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -142,3 +143,7 @@ def _in_one_line(thing: Any, *, whole: bool = False) -> str:
 
 def _is_error(thing: Any) -> bool:
     return inspect.isclass(thing) and issubclass(thing, Exception)
+
+
+if __name__ == "__main__":
+    Path("docs/api.md").write_text(write_reference(), encoding="utf-8")
