@@ -103,11 +103,16 @@ class CallSignature:
 
         Of a list of one text, as Chroma takes it, that text.
         """
+        value = self.passed(args, kwargs)
+        return value[0] if _is_lone_text(value) and value is self._find(args, kwargs)[1] else value
+
+    def passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """`query`, of a list of one text that list."""
         place, value = self._find(args, kwargs)
         for name in self._path_inside(place, value):
             if (value := _get(value, name)) is None:
                 raise self._missing()
-        return value[0] if _is_lone_text(value) else value
+        return value
 
     def top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Returns the top_k in effect, the caller's or the signature's default; ``None`` where it is no integer."""
@@ -117,13 +122,22 @@ class CallSignature:
         return int(top_k) if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool) else None
 
     def replace(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, query: Any, top_k: int | None
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        query: Any,
+        top_k: int | None = None,
+        is_one_of_list: bool = False,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments with another *query* and, unless it is ``None``, another *top_k*.
 
-        A *query* that is no string is a vector and goes where the function wants that.
+        A *query* that is no string is a vector and goes where the function wants that. With *is_one_of_list* it goes
+        where a list of queries was passed, as if it had been passed there itself.
         """
         place, value = self._find(args, kwargs)
+        if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
+            value = query
         new_args, new_kwargs = list(args), dict(kwargs)
         is_nested = self._nested_top_k(place, value) is not None
         if top_k is not None and is_nested:

@@ -196,7 +196,7 @@ class Wrapped(Generic[P, R]):
 
     def _each(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Yields the arguments of each call where a list of queries stands in place of the query."""
-        queries = self._signature.query(args, kwargs)
+        queries = self._signature.passed(args, kwargs)
         if not isinstance(queries, list | tuple):
             name = self._signature.argument
             raise InvalidQuery(f"{name} must be a list of queries here; retrieve takes a single one")
@@ -204,7 +204,7 @@ class Wrapped(Generic[P, R]):
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
         for query in queries:
-            yield self._signature.replace(args, kwargs, query=query, top_k=None)
+            yield self._signature.replace(args, kwargs, query=query, is_one_of_list=True)
 
     def _prepare(
         self,

@@ -229,6 +229,8 @@ def test_a_list_of_one_text_is_that_text_and_stays_a_list() -> None:
     )
     assert texts == ["old"]
     assert shape.query((), {"query_texts": ["old", "older"]}) == ["old", "older"]
+    inside = read_signature(columns, query_arg="query_texts.text")
+    assert inside.query((), {"query_texts": {"text": texts}}) == texts
 
 
 def test_a_query_that_is_none_or_no_text_is_handed_on_to_be_refused() -> None:

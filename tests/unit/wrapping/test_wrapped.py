@@ -362,6 +362,18 @@ def test_the_list_stands_wherever_the_query_would(is_async: bool) -> None:
 
 
 @both_ways
+def test_a_list_of_one_is_a_list_of_queries_too_and_the_function_gets_that_one(is_async: bool) -> None:
+    got = []
+
+    def fetch(query: str, top_k: int = 2) -> list[dict[str, Any]]:
+        got.append(query)
+        return search(query, top_k)
+
+    (found,) = retrieve_many(qtm.QueryMiddleware().wrap(fetch), is_async, [QUERY])
+    assert (found.original_query, set(got)) == (QUERY, {QUERY})
+
+
+@both_ways
 def test_what_one_of_them_raises_is_raised_and_no_other_begins(is_async: bool) -> None:
     begun = []
 
