@@ -5,21 +5,87 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from qtmiddleware.cli.console import AsJson, Sets, as_json, notes, out
+from qtmiddleware.cli.bench import name_option_in_errors
+from qtmiddleware.cli.console import AsJson, Sets, as_json, notes, out, refuse_ambiguous
 from qtmiddleware.cli.environment import load_config, note_files
+from qtmiddleware.cli.terminal import escape_line, note
 from qtmiddleware.config import json_schema
+from qtmiddleware.config.reading import PRESET_ENDING, find_presets, read_preset
 from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.prices import find_shutdown
 from qtmiddleware.providers.llms.openai.requests import is_openai
+from qtmiddleware.runtime.files import replace_file
 
-app = typer.Typer(help="Show, check and describe the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Start, show, check and describe the configuration.", no_args_is_help=True)
 
-_File = Annotated[str | None, typer.Argument(help="Config file; without one, that of the other commands.")]
+_USUAL: Final = "query-transform"
+_SCHEMA: Final = "qtmiddleware.schema.json"
+"""Beside a config that was begun here, under a name that is nobody else's."""
+
+_File = Annotated[
+    str | None,
+    typer.Argument(
+        help="Config file or name of a preset; without one, that of the other commands.", callback=refuse_ambiguous
+    ),
+]
+
+
+@app.command()
+def presets(json_output: AsJson = False) -> None:
+    """List the presets: each name is taken wherever a config is."""
+    rows = {name: _read_json(path)["$comment"] for name, path in find_presets().items()}
+    if json_output:
+        as_json([{"name": name, "description": said} for name, said in rows.items()])
+        return
+    wide = max(map(len, rows))
+    for name, said in rows.items():
+        out.print(f"{name:<{wide}}  {said}")
+
+
+@app.command()
+def init(
+    path: Annotated[
+        Path, typer.Argument(help="The file to write, or a folder that is there.", show_default=True)
+    ] = Path(_USUAL + PRESET_ENDING),
+    preset: Annotated[str, typer.Option("--preset", "-p", help="What to begin with; see qtm config presets.")] = _USUAL,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    json_output: AsJson = False,
+) -> None:
+    """Write a preset to a file of your own, with the schema beside it by which editors complete and check keys."""
+    origin, _ = read_preset(preset)
+    found = find_presets()[origin.removeprefix("preset ")]
+    target = path / found.name if path.is_dir() else path
+    schema_file = target.with_name(_SCHEMA)
+    if target.name.lower().endswith((".toml", ".yaml", ".yml")):
+        raise ConfigError(f"{target} would hold JSON; name a file that ends in .json", path="PATH", value=str(target))
+    if target.exists() and not force:
+        message = f"{target} is there already; name another file, or overwrite it with --force"
+        raise ConfigError(message, path="PATH", value=str(target))
+    written = json.dumps({**_read_json(found), "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
+    described = json.dumps(json_schema(), indent=2, ensure_ascii=False)
+    with name_option_in_errors(target, "PATH"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if force or not schema_file.exists():
+            replace_file(schema_file, f"{described}\n".encode())
+        replace_file(target, f"{written}\n".encode())
+    if json_output:
+        as_json({"preset": origin.removeprefix("preset "), "config": str(target), "schema": str(schema_file)})
+        return
+    out.print(str(target))
+    said = f"It holds the {origin}; {schema_file.name} beside it is for editors. Use it as --config {target}."
+    note(escape_line(said))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of ours as it is written, with what is no setting."""
+    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return written
 
 
 @app.command()

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,8 @@ from rich.segment import Segment
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.cli.environment import CONFIG_FILES
 from qtmiddleware.cli.terminal import escape_json, escape_line, note, strip_control_characters
+from qtmiddleware.config.reading import find_presets
+from qtmiddleware.errors import ConfigError
 
 ShowProgress = Callable[[str, int, int], None]
 """Shows what is done just now, how much of it is done and how much there is."""
@@ -38,10 +41,26 @@ out = PlainConsole(soft_wrap=True)
 notes = PlainConsole(stderr=True)
 
 Queries = Annotated[list[str] | None, typer.Argument(help="Questions; without any, the lines of standard input.")]
+
+
+def refuse_ambiguous(config: str | None) -> str | None:
+    """Refuse a *config* that is the name of a preset and of a file here: whoever made the folder must not choose."""
+    if config is not None and config.isprintable() and config in find_presets() and Path(config).is_file():
+        raise ConfigError(
+            f"{config} is a preset, and a file in this folder has its name; write ./{config} for the file",
+            path="--config",
+            value=config,
+        )
+    return config
+
+
 ConfigFile = Annotated[
     str | None,
     typer.Option(
-        "--config", "-c", help=f"Config file; without one QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder."
+        "--config",
+        "-c",
+        help=f"Config file or name of a preset; without one QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder.",
+        callback=refuse_ambiguous,
     ),
 ]
 Sets = Annotated[

@@ -14,7 +14,14 @@ from typing import Any, Final
 
 from qtmiddleware.config.errors import bad_value, raise_all
 from qtmiddleware.config.keys import ABSENT, Key, all_keys, build_settings, get_value, merge, to_json
-from qtmiddleware.config.reading import Layer, read_assignments, read_environment, read_file
+from qtmiddleware.config.reading import (
+    Layer,
+    read_assignments,
+    read_environment,
+    read_file,
+    read_preset,
+    read_source,
+)
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
@@ -31,8 +38,9 @@ _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", def
 class Config:
     """What is set (*settings*) and where each value came from (*origins*, by dotted camelCase key).
 
-    An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``decorator``, ``settings``,
-    ``--set`` or ``call``. Of two that set the same key the stronger wins: call, decorator, file, environment, default.
+    An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``settings``,
+    ``--set``, ``call``, or what a mapping was given to: ``decorator``, ``QueryMiddleware``, ``reload``, else ``config``.
+    Of two that set the same key the stronger wins: call, mapping, file or preset, environment, default.
     """
 
     settings: Settings
@@ -50,26 +58,28 @@ class Config:
         source: str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None = None,
         *,
         environ: Mapping[str, str] | None = None,
+        origin: str = "config",
     ) -> Config:
         """The config that *source* describes, over the environment (*environ*, or the process's own).
 
-        A path is read as a file. A mapping counts as the decorator's and lies over the file that ``QTM_CONFIG``
-        names, as does ``None``, which adds nothing. `Settings` are complete: nothing lies under them. A `Config`
-        comes back as it is. Raises `ConfigError` with everything that is wrong, a line each.
+        A path is read as a file; a text that names no file may be the name of a preset. A mapping, which messages call
+        by its *origin*, lies over the file or preset that ``QTM_CONFIG`` names, as does ``None``, which adds nothing.
+        `Settings` are complete: nothing lies under them. A `Config` comes back as it is. Raises `ConfigError` with
+        everything that is wrong, a line each.
         """
         if isinstance(source, Config):
             return source
         if isinstance(source, Settings):
             return _default().overridden(asdict(source), origin="settings")
-        if isinstance(source, str | os.PathLike):
-            return cls.from_file(source, environ=environ)
-        if source is not None and not isinstance(source, Mapping):
-            allowed = "a path, a mapping, a Config, Settings or None"
-            raise bad_value("config", source, allowed, "decorator")
         environ = os.environ if environ is None else environ
-        file = environ.get("QTM_CONFIG")
-        layers = [*read_environment(environ), *([read_file(file)] if file else [])]
-        return _lay_over(_default(), layers if source is None else [*layers, ("decorator", source)])
+        if isinstance(source, str | os.PathLike):
+            return _lay_over(_default(), [*read_environment(environ), read_source(source)])
+        if source is not None and not isinstance(source, Mapping):
+            allowed = "a path, the name of a preset, a mapping, a Config, Settings or None"
+            raise bad_value("config", source, allowed, origin)
+        named = environ.get("QTM_CONFIG")
+        layers = [*read_environment(environ), *([read_source(named)] if named else [])]
+        return _lay_over(_default(), layers if source is None else [*layers, (origin, source)])
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> Config:
@@ -79,6 +89,15 @@ class Config:
         """
         environ = os.environ if environ is None else environ
         return _lay_over(_default(), [*read_environment(environ), read_file(path)])
+
+    @classmethod
+    def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
+        """The preset called *name*, over the environment: ``auto``, ``combined``, ``rules`` and the others.
+
+        ``qtm config presets`` lists them. Raises `ConfigError` with their names where there is none of that name.
+        """
+        environ = os.environ if environ is None else environ
+        return _lay_over(_default(), [*read_environment(environ), read_preset(name)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
         """This config with *values* on top, merged key by key; raises `ConfigError`."""
@@ -116,11 +135,17 @@ def current_overrides() -> Layers:
 
 
 @contextmanager
-def override(values: Mapping[str, Any]) -> Iterator[None]:
+def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[None]:
     """Within this block every wrapped function uses *values* over its own settings; inner blocks win.
 
-    The values are checked at the first call, which raises `ConfigError` where they are impossible.
+    They are a mapping, or the path of a file or the name of a preset, of which nothing but what stands there counts.
+    Raises `ConfigError` for another kind of value and for what cannot be read. The values are checked at the first
+    call, which raises `ConfigError` where they are impossible.
     """
+    if isinstance(values, str | os.PathLike):
+        _, values = read_source(values)
+    if not isinstance(values, Mapping):
+        raise bad_value("override", values, "a mapping of settings, a path or the name of a preset", "override")
     # A copy, so that what the caller changes in it later has no effect.
     token = _overrides.set((*_overrides.get(), deepcopy(dict(values))))
     try:

@@ -104,7 +104,10 @@ def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
         advice = "keys are read from OPENAI_API_KEY and PINECONE_API_KEY"
         return ConfigError(f"{name} is not a setting (environment); {advice}", path=name, source=source)
     groups = {ENVIRONMENT_PREFIX + group.upper(): f"_{key.upper()}" for group, key in SHORTHANDS.items()}
-    near = name + groups[name] if name in groups else _nearest(name, [*known, *RESERVED])
+    # Without the prefix, which any two of them have in common.
+    plain = {each.removeprefix(ENVIRONMENT_PREFIX): each for each in (*known, *RESERVED)}
+    found = find_nearest(name.removeprefix(ENVIRONMENT_PREFIX), list(plain))
+    near = name + groups[name] if name in groups else plain.get(found or "")
     hint = f"did you mean {near}?" if near else f"names that begin with {ENVIRONMENT_PREFIX} are kept for settings"
     return ConfigError(f"{name} is not a setting (environment); {hint}", path=name, allowed=near or "", source=source)
 
@@ -170,7 +173,7 @@ def _hint(key: str, names: Sequence[str]) -> str:
     if key in everywhere:
         group, _, last = key.rpartition(".")
         return f'write {last} inside the object "{group}"'
-    near = _nearest(key, names) or _nearest(key, everywhere)
+    near = find_nearest(key, names) or find_nearest(key, everywhere)
     return f"did you mean {near}?" if near else "known here: " + ", ".join(names)
 
 
@@ -178,7 +181,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
-def _nearest(name: str, names: Sequence[str]) -> str | None:
+def find_nearest(name: str, names: Sequence[str]) -> str | None:
     """The closest of *names*; case, dashes and underscores do not count."""
     folded = {fold(each): each for each in reversed(names)}
     from difflib import get_close_matches

@@ -25,8 +25,8 @@ from qtmiddleware.errors import ConfigError
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-SCHEMA_KEY: Final = "$schema"
-"""The one key of a file that is no setting: it tells editors where the schema is."""
+NO_SETTINGS: Final = {"$schema": "Where this schema is, for editors.", "$comment": "What the file is for, for people."}
+"""The keys of a file that set nothing, with their meaning."""
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _Path = tuple[str, ...]
@@ -60,8 +60,8 @@ def json_schema() -> dict[str, Any]:
     _drop_titles(schema)
     definitions = {name: schema["$defs"][name] for name in sorted(schema["$defs"])}
     _write_groups(Settings, schema["properties"], definitions)
-    editors = {SCHEMA_KEY: {"type": "string", "description": "Where this schema is, for editors."}}
-    schema |= {"properties": editors | schema["properties"], "$defs": definitions}
+    others = {name: {"type": "string", "description": doc} for name, doc in NO_SETTINGS.items()}
+    schema |= {"properties": others | schema["properties"], "$defs": definitions}
     return {"$schema": _DIALECT, "title": "qtmiddleware config", **schema}
 
 
@@ -120,7 +120,7 @@ def _normalize(
     known = {spelling: field for field in fields(cls) for spelling in _spellings(field.name)}
     normalized: dict[str, Any] = {}
     for written, value in values.items():
-        if written == SCHEMA_KEY and not above:
+        if not above and written in NO_SETTINGS:
             continue
         if not isinstance(written, str) or written not in known:
             errors.append(unknown_key(written, above, [camel(field.name) for field in fields(cls)], source))

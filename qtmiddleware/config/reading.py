@@ -1,4 +1,4 @@
-"""Reads settings from files, environment variables and ``key=value``; `model` checks what the values mean."""
+"""Reads settings from files, presets, environment variables and ``key=value``; `model` checks what the values mean."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.config.errors import OF_KUBERNETES, REPEATED, RESERVED, display, raise_all, unknown_variable
+from qtmiddleware.config.errors import (
+    OF_KUBERNETES,
+    REPEATED,
+    RESERVED,
+    display,
+    find_nearest,
+    fold,
+    raise_all,
+    unknown_variable,
+)
 from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys, camel
 from qtmiddleware.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Layer = tuple[str, Mapping[Any, Any]]
 """The source of values, in words, and the values as they were written."""
@@ -18,7 +30,58 @@ Layer = tuple[str, Mapping[Any, Any]]
 MOST_BYTES: Final = 10_000_000
 """A larger file is no config."""
 
+PRESET_ENDING: Final = ".config.json"
+
 _SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+
+
+def read_source(source: str | os.PathLike[str]) -> Layer:
+    """Returns the settings in the file *source* or, where a text is the name of no file, in the preset of that name.
+
+    Raises `ConfigError`.
+    """
+    from pathlib import Path
+
+    name = _match_preset(source) if isinstance(source, str) else None
+    return read_file(source) if name is None or Path(os.fspath(source)).is_file() else read_preset(name)
+
+
+def read_preset(name: str) -> Layer:
+    """Returns the settings in the preset called *name*; raises `ConfigError` with the names there are."""
+    found = _match_preset(name)
+    if found is None:
+        names = list(find_presets())
+        raise ConfigError(
+            f"there is no preset {display(name)}; {_hint_at_presets(name)}there are {', '.join(names)}",
+            path="preset",
+            allowed="one of " + ", ".join(names),
+            source="preset",
+        )
+    return f"preset {found}", read_file(find_presets()[found])[1]
+
+
+def find_presets() -> dict[str, Path]:
+    """Returns the file of each preset by the preset's name, in order."""
+    files = sorted(presets_folder().glob(f"*{PRESET_ENDING}"))
+    return {file.name.removesuffix(PRESET_ENDING): file for file in files}
+
+
+def presets_folder() -> Path:
+    """Returns where the presets and ``schema.json`` are: put here by the build, or in ``config/`` of a checkout."""
+    from pathlib import Path
+
+    here = Path(__file__).resolve().parent
+    return here / "presets" if (here / "presets").is_dir() else here.parents[1] / "config"
+
+
+def _match_preset(name: object) -> str | None:
+    wanted = fold(name) if isinstance(name, str) else None
+    return next((preset for preset in find_presets() if fold(preset) == wanted), None)
+
+
+def _hint_at_presets(name: object) -> str:
+    near = find_nearest(name, list(find_presets())) if isinstance(name, str) else None
+    return f"did you mean {near}? " if near else ""
 
 
 def read_file(path: str | os.PathLike[str]) -> Layer:
@@ -113,7 +176,9 @@ def _read_text(name: str, source: str) -> str:
             content = file.read(MOST_BYTES + 1)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise _file_error(source, f"does not exist (looked from {Path.cwd()})") from None
+        is_word = re.fullmatch(r"[\w-]+", name) is not None
+        presets = f", and no preset is called so; {_hint_at_presets(name)}`qtm config presets` lists them"
+        raise _file_error(source, f"does not exist (looked from {Path.cwd()}){presets if is_word else ''}") from None
     except IsADirectoryError:
         raise _file_error(source, "is a folder; name the file in it") from None
     except UnicodeDecodeError as error:
@@ -130,6 +195,9 @@ def _parse_json(text: str, source: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
+        if source.lower().endswith((".yaml", ".yml")):
+            ways = "write the same keys as JSON, or as TOML in a file whose name ends in .toml"
+            raise _file_error(source, f"is YAML, which is not read here; {ways}") from None
         where = f"line {error.lineno}, column {error.colno}"
         raise _file_error(source, f"is not JSON: {error.msg} at {where}") from None
     except RecursionError:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from qtmiddleware.config import Config
 from qtmiddleware.protocols import Observer
 from qtmiddleware.wrapping.query_log import Redact
 from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, WrapOptions
@@ -55,10 +56,10 @@ def middleware(
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, a mapping, a `Config` or nothing, *client*, *reranker*, *redact* and *observers*
-    are as in `QueryMiddleware`, and the options are those of `WrapOptions`.
+    *config* is a file's path, the name of a preset, a mapping, a `Config` or nothing; *client*, *reranker*, *redact*
+    and *observers* are as in `QueryMiddleware`, and the options are those of `WrapOptions`.
     """
     given: Any = {"client": client, "reranker": reranker, "redact": redact, "observers": observers}
     if fn is None:
         return functools.partial(middleware, config=config, **given, **options)
-    return QueryMiddleware(config, **given).wrap(fn, **options)
+    return QueryMiddleware(Config.load(config, origin="decorator"), **given).wrap(fn, **options)

@@ -94,6 +94,7 @@ class _Rehearsal:
 class QueryMiddleware:
     """Makes the results of retrieval functions better, as its configuration says.
 
+    *config* is a file's path, the name of a preset (``"auto"``), a mapping, a `Config` or nothing.
     *client* is the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of both, a chat model of
     LangChain or LlamaIndex, any function of messages, plain or async, or an object with ``name``, ``complete`` and
     ``acomplete``; each serves blocking and awaiting calls. Without one a client is made when it is first needed, with
@@ -123,9 +124,10 @@ class QueryMiddleware:
             "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
             "observers": tuple(observers), "on_retrieval": validate_hook(on_retrieval),
         }  # fmt: skip
+        loaded = Config.load(config, origin="QueryMiddleware")
         # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
         given = (client, reranker, redact, observe(observers), on_retrieval)
-        self._factory = ComponentFactory(Config.load(config), *given)
+        self._factory = ComponentFactory(loaded, *given)
         self._memory = Memory(TransformationCache(self.settings))
         self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
         self._reloading = ForkLock()
@@ -203,7 +205,7 @@ class QueryMiddleware:
 
         Thread-safe, but not for signal handlers: let those wake a thread that reloads.
         """
-        loaded = Config.load(config)
+        loaded = Config.load(config, origin="reload")
         with self._reloading.free:
             former = self._factory
             factory = former.with_config(loaded)

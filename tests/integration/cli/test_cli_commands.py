@@ -194,6 +194,55 @@ def test_the_schema_is_the_one_in_the_repository(qtm: Run) -> None:
     assert qtm("config", "schema").out == (ROOT / "config" / "schema.json").read_text(encoding="utf-8")
 
 
+def test_a_preset_becomes_a_file_of_ones_own_with_a_schema_that_editors_find(qtm: Run, tmp_path: Path) -> None:
+    ended = qtm("config", "init", "--preset", "auto", "own/mine.json")
+    assert (ended.code, ended.out) == (0, "own/mine.json\n")
+    written = json.loads((tmp_path / "own/mine.json").read_text(encoding="utf-8"))
+    schema = tmp_path / "own" / written.pop("$schema")
+    assert {**written, "$schema": "./schema.json"} == json.loads(
+        (ROOT / "config/auto.config.json").read_text(encoding="utf-8")
+    )
+    assert schema.read_text(encoding="utf-8") == (ROOT / "config" / "schema.json").read_text(encoding="utf-8")
+    assert qtm("config", "check", "own/mine.json").code == 0
+
+
+def test_nothing_that_is_there_is_overwritten_unless_that_is_asked_for(qtm: Run, tmp_path: Path) -> None:
+    for name in ("query-transform.config.json", "qtmiddleware.schema.json"):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+    refused = qtm("config", "init")
+    assert (refused.code, "is there already; name another file, or overwrite it with --force" in refused.err) == (
+        2,
+        True,
+    )
+    assert qtm("config", "init", "rules.json", "--preset", "rules").code == 0
+    assert {it.name: it.read_text() == "mine" for it in tmp_path.iterdir()} == {
+        "query-transform.config.json": True,
+        "qtmiddleware.schema.json": True,
+        "rules.json": False,
+    }
+    assert qtm("config", "init", "--force").code == 0
+    assert all("mine" not in it.read_text(encoding="utf-8") for it in tmp_path.iterdir())
+
+
+def test_presets_are_listed_and_taken_as_a_config(qtm: Run) -> None:
+    listed = {row["name"]: row["description"] for row in json.loads(qtm("config", "presets", "--json").out)}
+    assert sorted(listed) == sorted(
+        it.name.removesuffix(".config.json") for it in (ROOT / "config").glob("*.config.json")
+    )
+    assert all(listed.values())
+    assert '"all"  (preset all)' in qtm("config", "show", "all").out
+    assert '"all"  (preset all)' in qtm("config", "show", QTM_CONFIG="all").out
+    assert qtm("preprocess", "--config", "rules", "Does Jaco have any health concerns?").out == "jaco health concerns\n"
+
+
+def test_a_file_in_a_folder_does_not_take_the_place_of_a_preset(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "auto").write_text('{"topK": 7}', encoding="utf-8")
+    for command in (("config", "show"), ("preprocess", "x", "--config"), ("ask", "x", "--config")):
+        ended = qtm(*command, "auto")
+        assert (ended.code, "write ./auto for the file" in ended.err) == (2, True)
+    assert "7  (file ./auto)" in qtm("config", "show", "./auto").out
+
+
 def test_the_version_is_shown(qtm: Run) -> None:
     assert qtm("--version").out.startswith("qtmiddleware 0.")
 

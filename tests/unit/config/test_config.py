@@ -51,7 +51,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def load(values: Any = None, **environ: str) -> Config:
-    return Config.load(values, environ=environ)
+    return Config.load(values, environ=environ, origin="decorator")
 
 
 def write(folder: Path, text: str | bytes, name: str = "x.json") -> str:
@@ -158,7 +158,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({1: 2}, "<1>", "keys are texts"),
     ({"fusion": {None: 2}}, "fusion.<null>", "keys are texts"),
     ({"topK": 4, "top_k": 4}, "topK", "written twice, as topK and top_k"),
-    (7, "config", "a path, a mapping, a Config, Settings or None"),
+    (7, "config", "a path, the name of a preset, a mapping, a Config, Settings or None"),
     (b"config.json", "config", "a Python bytes"),
     (["topK"], "config", "config is a list"),
 ]
@@ -335,7 +335,7 @@ def stacked(tmp_path: Path, *layers: str) -> Config:
     environ = {"QTM_TOP_K": "11"} if "environment" in layers else {}
     if "file" in layers:
         environ["QTM_CONFIG"] = write(tmp_path, '{"topK": 12}')
-    config = Config.load({"topK": 13} if "decorator" in layers else None, environ=environ)
+    config = Config.load({"topK": 13} if "decorator" in layers else None, environ=environ, origin="decorator")
     return config.overridden({"topK": 14}) if "call" in layers else config
 
 
@@ -358,7 +358,7 @@ def test_every_value_knows_where_it_came_from(tmp_path: Path) -> None:
     assert {key: origin for key, origin in config.origins.items() if origin != "default"} == {
         "topK": "call",
         "chunkSize": f"file {file}",
-        "fusion.method": "decorator",
+        "fusion.method": "config",
         "fusion.rrfK": f"file {file}",
         "fusion.weights.stepBack": "environment QTM_FUSION_WEIGHTS_STEP_BACK",
     }
@@ -495,7 +495,7 @@ FRIENDLY: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"fusion": {"weights": {"hyde": 1}}}, {"fusion": {"weights": {"hyde": 1.0}}}),
     ({"preprocess": {"keepWords": ("a", "b")}}, {"preprocess": {"keepWords": ["a", "b"]}}),
     ({"llm": {"prompts": {"multiQuery": "A", "hyde": "B"}}}, {"llm": {"prompts": {"multi_query": "A", "hyde": "B"}}}),
-    ({"$schema": "./schema.json", "topK": 8}, {"topK": 8}),
+    ({"$schema": "./schema.json", "$comment": "For the handbook.", "topK": 8}, {"topK": 8}),
 ]
 
 
@@ -706,6 +706,7 @@ BAD_ENVIRONMENT = [
     ("QTM_MIN_SUCCESSES", "8", "did you mean QTM_FUSION_MIN_SUCCESSES?"),
     ("QTM_FUSION", "max", "did you mean QTM_FUSION_METHOD?"),
     ("QTM_CONFIG_FILE", "x", "did you mean QTM_CONFIG?"),
+    ("QTM_FOO", "x", "names that begin with QTM_ are kept for settings"),
     ("QTM_", "x", "is not a setting"),
 ]
 
@@ -768,7 +769,7 @@ BAD_FILES: list[tuple[str | bytes, str, str]] = [
     ('{"topK": 1' + "0" * 5000 + "}", "x.json", "a number that is too long"),
     ("[" * 100_000, "x.json", "nested too deeply"),
     ('{"topK": 4}'.encode("utf-16"), "x.json", "is not UTF-8"),
-    ("topK: 4", "x.yaml", "is not JSON"),
+    ("topK: 4", "x.yaml", "is YAML, which is not read here; write the same keys as JSON, or as TOML"),
     ("topK = ", "x.toml", "is not TOML: Invalid value (at"),
     ("topK = 1\ntopK = 2", "x.toml", "is not TOML"),
     ("topK = 2024-01-01", "x.toml", "topK is a Python date"),
@@ -857,6 +858,43 @@ def test_every_ready_file_loads_and_follows_the_schema(path: Path) -> None:
     Config.from_file(path, environ={})
 
 
+# Presets
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
+def test_a_preset_is_its_file_whatever_way_it_is_named(path: Path) -> None:
+    name, settings = path.name.removesuffix(".config.json"), Config.from_file(path, environ={}).settings
+    assert load(name).settings == Config.preset(name, environ={}).settings == load(QTM_CONFIG=name).settings == settings
+    assert Config.preset(name, environ={}).origins["transformationType"] == f"preset {name}"
+
+
+def test_a_preset_lies_over_the_environment_and_a_mapping_over_the_preset() -> None:
+    assert load("Step_Back", QTM_TRANSFORMATION_TYPE="hyde", QTM_TOP_K="9").settings.top_k == 9
+    assert load("step-back", QTM_TRANSFORMATION_TYPE="hyde").settings.transformation_type == "stepback"
+    assert load({"transformationType": "rewrite"}, QTM_CONFIG="hyde").settings.transformation_type == "rewrite"
+
+
+def test_a_file_goes_before_the_preset_of_its_name_unless_the_preset_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hybrid").mkdir()
+    assert load("hybrid").settings.hybrid.enabled
+    write(tmp_path, '{"topK": 9}', "auto")
+    assert (load("auto").settings.top_k, load("auto").origins["topK"]) == (9, "file auto")
+    assert Config.preset("auto", environ={}).settings.escalation.mode == "auto"
+
+
+def test_a_preset_that_is_none_is_refused_with_the_nearest_and_all_names() -> None:
+    with pytest.raises(ConfigError, match=r'no preset "atuo"; did you mean auto\? there are all, auto, .*, synthesis'):
+        Config.preset("atuo")
+    assert "no preset is called so; did you mean auto? `qtm config presets` lists them" in str(refused("atuo"))
+    assert "preset" not in str(refused("nope.json"))
+    # What takes a path alone says so.
+    with pytest.raises(ConfigError, match="file auto does not exist"):
+        Config.from_file("auto")
+
+
 def ready(name: str) -> Settings:
     return Config.from_file(ROOT / f"config/{name}.config.json", environ={}).settings
 
@@ -898,7 +936,10 @@ def test_the_reference_is_up_to_date() -> None:
 
 def test_the_reference_names_every_ready_file_and_prompt() -> None:
     text = (ROOT / "docs/configuration.md").read_text("utf-8")
-    assert all(f"`{path.name.removesuffix('.config.json')}" in text for path in READY)
+    comments = {
+        path.name.removesuffix(".config.json"): json.loads(path.read_text("utf-8"))["$comment"] for path in READY
+    }
+    assert all(f"\n| `{name}` | {said} |\n" in text for name, said in comments.items())
     assert all(f"`{name}`" in text for name in PROMPT_NAMES)
 
 

@@ -87,6 +87,29 @@ def test_the_call_goes_before_the_block_before_the_decorator(way: Way) -> None:
     assert asked_for(searched) == 20
 
 
+def test_a_block_takes_a_file_or_a_preset_too_and_says_what_else_it_does_not_take(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps({"$comment": "More.", **candidates(30)}), encoding="utf-8")
+    searched = Way("sync").wrap(config=candidates(20))
+    with qtm.override(tmp_path / "x.json"):
+        assert asked_for(searched) == 30
+    with qtm.override("off"):
+        assert asked_for(searched) == 4
+    for wrong in (qtm.Config.preset("off"), 7, None):
+        with pytest.raises(qtm.ConfigError, match=r"override is .*; allowed: a mapping"), qtm.override(wrong):
+            pass
+
+
+def test_an_error_says_what_the_settings_were_given_to() -> None:
+    middleware = qtm.QueryMiddleware()
+    for given_to, give in {
+        "decorator": lambda wrong: qtm.middleware(config=wrong)(str),
+        "QueryMiddleware": qtm.QueryMiddleware,
+        "reload": middleware.reload,
+    }.items():
+        with pytest.raises(qtm.ConfigError, match=rf"topk is not a setting \({given_to}\)"):
+            give({"topk": 4})
+
+
 def test_blocks_add_to_each_other_key_by_key() -> None:
     searched = Way("sync").wrap()
     with qtm.override({"keywordEvidence": {"candidates": 30}}), qtm.override({"keywordEvidence": {"weight": 0.0}}):
