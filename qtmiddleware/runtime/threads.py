@@ -68,14 +68,17 @@ class Threads:
                     tasks.put(task)
                     return True
                 tasks.put(None)
+        tasks = queue.SimpleQueue()
+        # Not as an argument: a thread keeps those as long as it lives, with all that its first task found.
+        tasks.put(task)
         try:
-            threading.Thread(target=self._work, args=(task,), name="qtmiddleware", daemon=True).start()
+            threading.Thread(target=self._work, args=(tasks,), name="qtmiddleware", daemon=True).start()
         except RuntimeError:
             return False
         return True
 
-    def _work(self, task: Callable[[], None] | None) -> None:
-        tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def _work(self, tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        task = tasks.get()
         while task is not None:
             # A task answers for its own errors; whatever escapes it must not cost the pool a thread.
             with suppress(BaseException):
