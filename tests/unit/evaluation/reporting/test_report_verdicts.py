@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -42,7 +43,10 @@ def test_the_verdict_names_the_best_of_half_the_price_that_may_be_as_good() -> N
     best = score("all", {it: gain + 0.01 for it, gain in gains.items()}, runs=paid(gains, 4e-4))
     near, cheap = score("near", nearly, runs=paid(gains, 1e-4)), score("cheap", less, runs=paid(gains, 1e-5))
     dear = score("dear", {it: gain + 0.009 for it, gain in gains.items()}, runs=paid(gains, 3e-4))
-    assert "“near” ($0.100) may be as good: the 1.0 points" in verdict(comparison(best, dear, cheap, near))
+    # From Python 3.12 on sums are more exact, and 0.09999 is 0.1.
+    assert re.search(
+        r"“near” \(\$0\.100?\) may be as good: the 1\.0 points", verdict(comparison(best, dear, cheap, near))
+    )
 
 
 def test_the_verdict_names_a_cheaper_system_that_may_be_as_good_as_the_best() -> None:
@@ -54,7 +58,8 @@ def test_the_verdict_names_a_cheaper_system_that_may_be_as_good_as_the_best() ->
     said = verdict(comparison(best, cheaper, cheapest, score("rules", by_far)))
     assert said.endswith("“a” ($0.040) may be as good: the 1.0 points between them [-2.3, +4.3] may be chance.")
     assert verdict(comparison(best, score("rules", by_far))).endswith("without a model, “rules” gains 10.0.")
-    unpriced = score("a", slightly, runs=paid(gains, None)), score("all", dict(gains), runs=paid(gains, None, 4))
+    more = {asked: gain + 0.001 for asked, gain in gains.items()}
+    unpriced = score("a", slightly, runs=paid(gains, None)), score("all", more, runs=paid(gains, None, 4))
     assert "“a” (1.00 calls a question)" in verdict(comparison(*unpriced))
 
 
