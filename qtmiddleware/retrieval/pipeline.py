@@ -181,6 +181,8 @@ class _Pipeline:
         )
         if reason:
             trace.decision = Decision(call=False, reason=reason)
+            if request.history:
+                trace.note("history", f"not searched with: {reason}")
             return None, NOTHING
         # The free tier does not wait for its modules.
         from qtmiddleware.retrieval.question import Question

@@ -104,6 +104,16 @@ def test_half_an_answer_is_used_and_not_remembered() -> None:
 
 @every_way
 @pytest.mark.parametrize(
+    ("config", "reason"), [({}, "no_transformation"), (transforming("rewrite", escalation="never"), "never")]
+)
+def test_a_history_that_no_model_reads_is_told(config: dict[str, Any], reason: str, way: Way) -> None:
+    retrieval = way.wrap(config=config).retrieve(FOLLOW_UP, history=HISTORY)
+    assert retrieval.trace.notes == [("history", f"not searched with: {reason}")]
+    assert retrieval.status == "full"
+
+
+@every_way
+@pytest.mark.parametrize(
     ("query", "reason"),
     [
         ("Hello!", "small_talk"),
