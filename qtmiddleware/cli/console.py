@@ -59,7 +59,7 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help=f"Config file or name of a preset; without one QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder.",
+        help=f"Config file or preset; without one QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder.",
         callback=refuse_ambiguous,
     ),
 ]

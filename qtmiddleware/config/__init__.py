@@ -39,8 +39,8 @@ class Config:
     """What is set (*settings*) and where each value came from (*origins*, by dotted camelCase key).
 
     An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``settings``,
-    ``--set``, ``call``, or what a mapping was given to: ``decorator``, ``QueryMiddleware``, ``reload``, else ``config``.
-    Of two that set the same key the stronger wins: call, mapping, file or preset, environment, default.
+    ``--set``, ``call``, or what a mapping was given to: ``decorator``, ``QueryMiddleware``, ``reload``, else
+    ``config``. Of two that set the same key the stronger wins: call, mapping, file or preset, environment, default.
     """
 
     settings: Settings

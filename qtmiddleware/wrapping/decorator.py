@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 from qtmiddleware.config import Config
 from qtmiddleware.protocols import Observer
 from qtmiddleware.wrapping.query_log import Redact
-from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, ReadOptions, WrapOptions
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
 
 P = ParamSpec("P")
@@ -25,10 +25,32 @@ class Decorator(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> Wrapped[P, R]: ...
 
 
+class EmbeddingDecorator(Protocol):
+    """`Decorator` for a function that takes a vector: a text stands there then, so its own types do not hold."""
+
+    @overload
+    def __call__(self, fn: Callable[..., Coroutine[Any, Any, R]], /) -> AsyncWrapped[..., R]: ...
+    @overload
+    def __call__(self, fn: Callable[..., R], /) -> Wrapped[..., R]: ...
+
+
 @overload
 def middleware(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
 @overload
 def middleware(fn: Callable[P, R], /) -> Wrapped[P, R]: ...
+@overload
+def middleware(
+    fn: None = None,
+    /,
+    *,
+    embed: Any,
+    config: ConfigSource = ...,
+    client: Any = ...,
+    reranker: Any = ...,
+    redact: Redact | None = ...,
+    observers: Sequence[Observer] = ...,
+    **options: Unpack[ReadOptions],
+) -> EmbeddingDecorator: ...
 @overload
 def middleware(
     fn: None = None,
@@ -57,7 +79,9 @@ def middleware(
     """Decorate a retrieval function, with or without parentheses.
 
     *config* is a file's path, the name of a preset, a mapping, a `Config` or nothing; *client*, *reranker*, *redact*
-    and *observers* are as in `QueryMiddleware`, and the options are those of `WrapOptions`.
+    and *observers* are as in `QueryMiddleware`. The further options say how the function is to be read, as for
+    `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *embed*, *read*, *write*, *kind* and
+    *on_retrieval*.
     """
     given: Any = {"client": client, "reranker": reranker, "redact": redact, "observers": observers}
     if fn is None:

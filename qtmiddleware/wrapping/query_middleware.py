@@ -54,23 +54,21 @@ class AskOptions(TypedDict, total=False):
     config: Mapping[str, Any] | None
 
 
-class WrapOptions(TypedDict, total=False):
-    """How a function is to be read.
-
-    *query_arg* and *top_k_arg* name its parameters where the usual names are not used (``inputs.text`` reaches into a
-    mapping). *embed* turns texts into vectors for a function that takes a vector: a function of a text or of a list of
-    texts, or an object of LangChain, LlamaIndex or sentence-transformers, as `CallableEmbedder` takes them. *read*
-    takes the matches out of a response of an own shape and *write* puts others back in. *kind* is ``sync`` or ``async``
-    where that cannot be seen. *on_retrieval* is called with every `Retrieval` of the function, as `RetrievalHook` says.
-    """
+class ReadOptions(TypedDict, total=False):
+    """How a function is to be read, whatever it takes: `WrapOptions` without *embed*."""
 
     query_arg: str | None
     top_k_arg: str | None
-    embed: Any
     read: Callable[[Any], Sequence[Any]] | None
     write: Callable[[Any, Sequence[Any]], Any] | None
     kind: Literal["sync", "async"] | None
     on_retrieval: RetrievalHook | None
+
+
+class WrapOptions(ReadOptions, total=False):
+    """How a function is to be read; `QueryMiddleware.wrap` says what each means."""
+
+    embed: Any
 
 
 _REHEARSED: Final = "What does Nike sell in Europe since 2020?"
@@ -160,6 +158,13 @@ class QueryMiddleware:
         """
         return cls(Config.from_file(path), **given)
 
+    # With *embed* a text stands where the function takes a vector, so its own types do not hold.
+    @overload
+    def wrap(
+        self, fn: Callable[..., Coroutine[Any, Any, R]], /, *, embed: Any, **options: Unpack[ReadOptions]
+    ) -> AsyncWrapped[..., R]: ...
+    @overload
+    def wrap(self, fn: Callable[..., R], /, *, embed: Any, **options: Unpack[ReadOptions]) -> Wrapped[..., R]: ...
     @overload
     def wrap(
         self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[WrapOptions]
@@ -170,8 +175,17 @@ class QueryMiddleware:
     def wrap(self, fn: Any, /, **options: Unpack[WrapOptions]) -> Any:
         """*fn* with the middleware around it: the same signature, the same return type and shape.
 
-        *fn* may be a function, method, partial or callable object, synchronous or not; the options are those of
-        `WrapOptions`. Raises `WrapError` where the query cannot be found in *fn*'s signature.
+        *fn* may be a function, method, partial or callable object, synchronous or not. Options, all by name:
+
+        *query_arg*, *top_k_arg*: its parameters, where the usual names are not used; ``inputs.text`` reaches into a
+        mapping.
+        *embed*: turns texts into vectors for a function that takes a vector: a function of a text or of a list of
+        texts, or an object of LangChain, LlamaIndex or sentence-transformers.
+        *read*, *write*: take the matches out of a response of an own shape, and put others back in.
+        *kind*: ``sync`` or ``async``, where that cannot be seen.
+        *on_retrieval*: called with every `Retrieval` of the function, as `RetrievalHook` says.
+
+        Raises `WrapError` where the query cannot be found in *fn*'s signature.
         """
         if isinstance(fn, classmethod | staticmethod):
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod

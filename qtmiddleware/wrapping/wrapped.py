@@ -7,7 +7,18 @@ import inspect
 import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, SupportsIndex, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeVar,
+    overload,
+)
 
 from qtmiddleware.config import Layers, current_overrides
 from qtmiddleware.config.settings import Settings
@@ -32,6 +43,42 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Asks(Protocol[P, T_co]):
+    """A method that takes the arguments of the wrapped function and the reserved words beside them."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        history: Iterable[Any] | None,
+        config: Any = ...,
+        qtm_config: Mapping[str, Any] | None = ...,
+        **kwargs: Any,
+    ) -> T_co: ...
+    @overload
+    def __call__(self, *args: Any, config: Any, qtm_config: Mapping[str, Any] | None = ..., **kwargs: Any) -> T_co: ...
+    @overload
+    def __call__(self, *args: Any, qtm_config: Mapping[str, Any] | None, **kwargs: Any) -> T_co: ...
+
+
+class _Asking(Protocol[T_co]):
+    """Such a method where it is defined."""
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
+    @overload
+    def __get__(self, instance: Wrapped[P, Any] | Bound[P, Any], owner: type | None = None) -> Asks[P, T_co]: ...
+
+
+def _asks(method: Callable[..., T]) -> _Asking[T]:
+    """*method* itself, of which type checkers see what it takes: a `ParamSpec` cannot stand beside further keywords."""
+    return method
 
 
 class Wrapped(Generic[P, R]):
@@ -68,6 +115,7 @@ class Wrapped(Generic[P, R]):
         request, call = self._prepare(args, kwargs, brief=True)
         return call.finish(run(retrieve(request), call)).response  # type: ignore[no-any-return]
 
+    @_asks
     def retrieve(
         self,
         *args: Any,
@@ -86,6 +134,7 @@ class Wrapped(Generic[P, R]):
         request, call = self._prepare(args, kwargs, history, config, qtm_config)
         return call.finish(run(retrieve(request), call))
 
+    @_asks
     async def aretrieve(
         self,
         *args: Any,
@@ -112,6 +161,7 @@ class Wrapped(Generic[P, R]):
         calls = [partial(self.aretrieve, *one, **named) for one, named in self._each(args, kwargs)]
         return await acall_all(calls, self._runtime.settings.limits.max_concurrency)
 
+    @_asks
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """The answer to the query of these arguments from what the function finds for them, with citations.
 
@@ -122,17 +172,20 @@ class Wrapped(Generic[P, R]):
         answering, call = self._answering(args, kwargs)
         return run(answering.flow(), call)
 
+    @_asks
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """`answer` without blocking the running loop."""
         answering, call = self._answering(args, kwargs)
         return await arun(answering.flow(), call)
 
+    @_asks
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """`answer` piece by piece: what the function finds is there at once, the text comes as the model writes it."""
         from qtmiddleware.rag.answering import AnswerStream
 
         return AnswerStream(*self._answering(args, kwargs))
 
+    @_asks
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
         """`stream_answer` without blocking the running loop; nothing is called before it is iterated or entered."""
         from qtmiddleware.rag.answering import AsyncAnswerStream
@@ -282,10 +335,18 @@ class Wrapped(Generic[P, R]):
             problem = Degradation("query", "nested", "the function searches through itself; nothing was added")
         return query, problem
 
+    # A class method, on the class or on an object; then what is looked up on the class, a method, and what is static.
+    # By `Callable`, as mypy does not look at the first parameter otherwise; not each of us is one that takes a class.
+    @overload
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[type[S], Q], R], instance: S | None, owner: type[S]
+    ) -> Bound[Q, R]: ...
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
     @overload
-    def __get__(self: Wrapped[Concatenate[S, Q], R], instance: S, owner: type | None = None) -> Bound[Q, R]: ...
+    def __get__(self: Callable[Concatenate[S, Q], R], instance: S, owner: type | None = None) -> Bound[Q, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Self: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """What a plain function would be as a class attribute: itself on the class, a method on an instance."""
@@ -352,6 +413,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         request, call = self._prepare(args, kwargs, brief=True)
         return call.finish(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
 
+    @_asks
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve(...)`")
@@ -364,10 +426,12 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve_many(...)`")
 
+    @_asks
     def answer(self, *_args: Any, **_kwargs: Any) -> Answer:
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aanswer(...)`")
 
+    @_asks
     def stream_answer(self, *_args: Any, **_kwargs: Any) -> AnswerStream:
         """Refused: an asynchronous function cannot be waited for here."""
         raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
@@ -393,10 +457,12 @@ class Bound(Generic[P, R]):
         """Call the wrapped method on this object."""
         return self.__func__(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
+    @_asks
     def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """`Wrapped.retrieve` on this object."""
         return self.__func__.retrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
+    @_asks
     async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """`Wrapped.aretrieve` on this object."""
         return await self.__func__.aretrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
@@ -409,18 +475,22 @@ class Bound(Generic[P, R]):
         """`Wrapped.aretrieve_many` on this object."""
         return await self.__func__.aretrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
+    @_asks
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """`Wrapped.answer` on this object."""
         return self.__func__.answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
+    @_asks
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """`Wrapped.aanswer` on this object."""
         return await self.__func__.aanswer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
+    @_asks
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """`Wrapped.stream_answer` on this object."""
         return self.__func__.stream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
+    @_asks
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
         """`Wrapped.astream_answer` on this object."""
         return self.__func__.astream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]

@@ -66,6 +66,30 @@ class Service:
         """Searches, awaited."""
         return []
 
+    @staticmethod
+    @qtm.middleware
+    def search_plainly(query: str, top_k: int = 4) -> list[str]:
+        """Searches, for nobody."""
+        return []
+
+    @qtm.middleware
+    @classmethod
+    def search_for_all(cls, query: str, top_k: int = 4) -> list[str]:
+        """Searches, for the class."""
+        return []
+
+    @classmethod
+    @qtm.middleware
+    async def asearch_for_all(cls, query: str) -> list[str]:
+        """Searches, for the class, awaited."""
+        return []
+
+
+@qtm.middleware(embed=len)
+def by_vector(vector: list[float], top_k: int = 4) -> list[str]:
+    """Searches by a vector, in whose place callers put a text."""
+    return []
+
 
 def search(query: str, top_k: int = 4) -> list[float]:
     """A plain function."""
@@ -93,6 +117,16 @@ def decorated() -> None:
     assert_type(Service.search(Service(), "q"), list[str])
     assert_type(Service().search("q"), list[str])
     assert_type(Service().search.retrieve("q"), qtm.Retrieval)
+    for static in (Service.search_plainly, Service().search_plainly):
+        assert_type(static("q", 3), list[str])
+        assert_type(static.retrieve("q", 3), qtm.Retrieval)
+    for for_all in (Service.search_for_all, Service().search_for_all):
+        assert_type(for_all("q", top_k=3), list[str])
+        assert_type(for_all.retrieve("q", history=[]), qtm.Retrieval)
+    Service().search_plainly(7)  # type: ignore[arg-type]
+    Service.search_for_all(7)  # type: ignore[arg-type]
+    assert_type(by_vector("q"), list[str])
+    assert_type(by_vector.retrieve("q", top_k=3), qtm.Retrieval)
     plain(7)  # type: ignore[arg-type]
     plain("q", topk=3)  # type: ignore[call-arg]
     configured("q")  # type: ignore[call-arg]
@@ -101,8 +135,26 @@ def decorated() -> None:
     _: Callable[[str], list[str]] = called
 
 
+def asked() -> None:
+    """The arguments of `retrieve` and its kin are the function's own, and the reserved words."""
+    plain.retrieve(3)  # type: ignore[call-overload]
+    plain.retrieve("q", topk=3)  # type: ignore[call-overload]
+    Service().search.retrieve(3)  # type: ignore[call-overload]
+    plain.answer("q", topk=3)  # type: ignore[call-overload]
+    assert_type(plain.retrieve("q", 3, history=None, config={}, qtm_config={}), qtm.Retrieval)
+    assert_type(plain.retrieve("q", config={}), qtm.Retrieval)
+    assert_type(plain.retrieve("q", qtm_config={}), qtm.Retrieval)
+    assert_type(plain.answer("q", top_k=3), qtm.Answer)
+    assert_type(plain.stream_answer("q", history=[]), qtm.AnswerStream)
+    assert_type(plain.astream_answer("q"), qtm.AsyncAnswerStream)
+
+
 async def decorated_awaited() -> None:
     """What the decorators give of coroutine functions."""
+    assert_type(await Service.asearch_for_all("q"), list[str])
+    assert_type(await Service().asearch_for_all.aretrieve("q"), qtm.Retrieval)
+    assert_type(await plain.aanswer("q"), qtm.Answer)
+    await awaited.aretrieve(3)  # type: ignore[call-overload]
     assert_type(await awaited("q"), list[int])
     assert_type(await configured_awaited("q"), list[int])
     assert_type(await awaited.aretrieve("q", history=[("user", "x")]), qtm.Retrieval)
