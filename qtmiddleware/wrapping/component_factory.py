@@ -188,9 +188,9 @@ class ComponentFactory:
     def with_config(self, config: Config) -> ComponentFactory:
         """Returns the factory that `succeed` can put in the place of this one; raises `ConfigError`.
 
-        That is this one where it would be the same: an equal *config*, the same key and address in the environment.
+        That is this one where it would be the same: equal settings, the same key and address in the environment.
         """
-        if config == self.config and self._account in (None, self._account_for(config.settings)):
+        if config.settings == self.config.settings and self._account in (None, self._account_for(config.settings)):
             return self
         given = (self._client, self._reranker, self.redact, self.observation, self.hook)
         return ComponentFactory(config, *given, former=self)
