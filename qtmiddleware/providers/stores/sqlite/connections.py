@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 from uuid import uuid4
 
@@ -135,6 +135,11 @@ class Connections:
             if self._writer is not None:
                 self._writer.close()
             self._writer = None
+
+    def __del__(self) -> None:
+        # From Python 3.13 on a connection that is not closed warns of it. One that was never made is none.
+        with suppress(AttributeError):
+            self.close()
 
     def _lend(self) -> sqlite3.Connection:
         with self._lending:
