@@ -151,8 +151,9 @@ class StoreError(QtMiddlewareError):
 class UnreadableDocument(QtMiddlewareError):
     """A document cannot be read; *path* names it.
 
-    *reason* is ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``no text in it (scanned?)``
-    or ``cannot be opened``; *detail* says more where more is known. Neither holds any of its text.
+    *reason* is ``empty``, ``binary``, ``HTML``, ``not text in UTF-8``, ``encrypted``, ``damaged``,
+    ``no text in it (scanned?)`` or ``cannot be opened``; *detail* says more where more is known. Neither holds any of
+    its text.
     """
 
     def __init__(self, path: Path, reason: str, detail: str = "") -> None:

@@ -17,6 +17,8 @@ from qtmiddleware.cli.terminal import FAILED, escape_json, escape_line, note
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.providers.stores.sqlite.files import MEMORY
+from qtmiddleware.rag.documents import describe_left_out
+from qtmiddleware.rag.documents.finding import EXTENSIONS
 from qtmiddleware.rag.ingestion import IngestReport, Progress, Stage, ingest
 
 _logger: Final = logging.getLogger("qtmiddleware.ingest")
@@ -54,6 +56,9 @@ def ingest_command(
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:
         note(escape_line(f"skipped: {one.path}: {one.reason}"))
+    if report.left_out:
+        advice = "save as one of these what should be found"
+        note(escape_line(f"left out: {describe_left_out(report.left_out)}; taken are {' '.join(EXTENSIONS)}: {advice}"))
     if json_output:
         as_json(report.to_dict())
     else:

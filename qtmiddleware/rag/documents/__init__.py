@@ -6,25 +6,31 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.rag.chunking import Chunk, cut_into_chunks
-from qtmiddleware.rag.documents.finding import find_documents
+from qtmiddleware.rag.documents.finding import count_left_out, describe_left_out, find_documents
 from qtmiddleware.rag.documents.pdf import read_pdf
 from qtmiddleware.rag.documents.text import Piece, read_text
 from qtmiddleware.runtime.files import open_document
+
+_HTML: Final = frozenset((".html", ".htm", ".xhtml"))
+_HTML_ADVICE: Final = "its tags would be searched; save it as text or Markdown first, as pandoc -t plain does"
 
 
 def read_document(path: Path, *, follow_link: bool = True) -> Iterator[Piece]:
     r"""The text of the document at *path*, piece by piece, of which no more is held than one.
 
-    ``.pdf`` is read page by page, with page numbers; everything else as text in UTF-8, or in UTF-16 with a byte order
-    mark. Byte order marks are dropped and every kind of line end becomes ``\n``; Markdown stays as it is written, with
-    its front matter.
+    ``.pdf`` is read page by page, with page numbers, HTML is refused, and everything else is read as text in UTF-8, or
+    in UTF-16 with a byte order mark. Byte order marks are dropped and every kind of line end becomes ``\n``; Markdown
+    stays as it is written, with its front matter, as do reStructuredText, CSV and JSON.
 
     Raises `UnreadableDocument`, at the first piece or at any later one, and `MissingExtra` for a PDF without pypdf.
     """
+    if path.suffix.casefold() in _HTML:
+        raise UnreadableDocument(path, "HTML", _HTML_ADVICE)
     try:
         with open_document(path, follow_link=follow_link) as file:
             read = read_pdf if path.suffix.casefold() == ".pdf" else read_text
@@ -84,4 +90,6 @@ class _Pages:
         return (on[-len(later) - 1], on[-1])
 
 
-__all__ = ["DocumentChunk", "Piece", "cut_document", "find_documents", "read_document"]
+__all__ = [
+    "DocumentChunk", "Piece", "count_left_out", "cut_document", "describe_left_out", "find_documents", "read_document",
+]  # fmt: skip

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import ConfigError
 
-EXTENSIONS: Final = (".txt", ".md", ".markdown", ".pdf")
+EXTENSIONS: Final = (".txt", ".md", ".markdown", ".rst", ".pdf")
 """The files that are taken from folders and by patterns, in capitals too."""
+_MOST_ENDINGS: Final = 8
 _WILD: Final = frozenset("*?[")
 _ALLOWED: Final = f"a file, or a folder or pattern (docs/**/*.md) with files of {' '.join(EXTENSIONS)}"
 
@@ -39,15 +41,44 @@ def find_documents(data_path: str | Path) -> list[Path]:
         message = f"dataPath is {str(data_path)!r}, but {repr(where) if where else 'it'} cannot be read: {why}"
         raise _build_error(data_path, message) from error
     if not found:
-        raise _build_error(data_path, f"dataPath is {str(data_path)!r}, where no documents were found")
+        others = describe_left_out(count_left_out(path))
+        where = f"dataPath is {str(data_path)!r}, where no documents were found"
+        raise _build_error(data_path, f"{where} but {others}" if others else where)
     return found
 
 
+def count_left_out(data_path: str | Path) -> dict[str, int]:
+    """How many files below a folder, or of those a pattern matches, are no documents, by the ending of their names.
+
+    The most frequent ending comes first; ``""`` stands for those without one, hidden files do not count. Empty for a
+    single file.
+    """
+    path = Path(data_path)
+    with suppress(RuntimeError):
+        path = path.expanduser()
+    found = Counter(it.suffix.casefold() for it in _find_all(path) if not _is_document(it.name))
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def describe_left_out(counts: Mapping[str, int]) -> str:
+    """*counts* as words: ``3 .html, 1 .csv``; the rarest endings are put together."""
+    shown = [f"{count} {ending or 'without an ending'}" for ending, count in counts.items()]
+    more = sum(list(counts.values())[_MOST_ENDINGS:])
+    return ", ".join([*shown[:_MOST_ENDINGS], *([f"{more} others"] if more else [])])
+
+
 def _find(path: Path) -> Iterable[Path]:
+    if os.path.lexists(path) and not path.is_dir():
+        return [path]
+    return (it for it in _find_all(path) if _is_document(it.name))
+
+
+def _find_all(path: Path) -> Iterable[Path]:
+    """All files below a folder or of a pattern, whatever their ending; none where *path* is a file itself."""
     if path.is_dir():
         return _walk_folder(path)
     if os.path.lexists(path):
-        return [path]
+        return []
     if _WILD.isdisjoint(str(path)):
         raise FileNotFoundError(errno.ENOENT, "there is no such file or folder", str(path))
     return _match_pattern(path)
@@ -59,7 +90,7 @@ def _walk_folder(folder: Path) -> Iterator[Path]:
 
     for here, folders, names in os.walk(folder, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(here, name) for name in names if _is_document(name) and not name.startswith("."))
+        yield from (Path(here, name) for name in names if not name.startswith("."))
 
 
 def _match_pattern(path: Path) -> Iterator[Path]:
@@ -74,7 +105,7 @@ def _match_pattern(path: Path) -> Iterator[Path]:
         hidden = any(part.startswith(".") for part in found.relative_to(base).parts)
         if any(above.is_symlink() for above in found.parents if above != base and above.is_relative_to(base)):
             continue
-        if _is_document(found.name) and (shows_hidden or not hidden) and not found.is_dir():
+        if (shows_hidden or not hidden) and not found.is_dir():
             yield found
 
 

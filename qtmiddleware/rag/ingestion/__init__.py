@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -26,7 +26,7 @@ from qtmiddleware.errors import ConfigError, UnreadableDocument
 from qtmiddleware.protocols import LanguageModel, Store
 from qtmiddleware.providers.llms import as_language_model
 from qtmiddleware.providers.llms.governed import GovernedModel
-from qtmiddleware.rag.documents import find_documents
+from qtmiddleware.rag.documents import count_left_out, find_documents
 from qtmiddleware.rag.ingestion.context_prompt import build_version
 from qtmiddleware.rag.ingestion.contexts import Contexts
 from qtmiddleware.rag.ingestion.embedding import embed_missing, identify_embedding
@@ -69,6 +69,7 @@ class IngestReport:
     and *skipped* are documents; one that is skipped and was indexed before keeps its old chunks. *written* are the
     passages the store was given, *embedded* the texts that were, *reused* the passages whose vector was known.
     *contexts* came from the model in this run, *contexts_failed* are chunks that stand without one. Times are seconds.
+    *left_out* counts the files of the folder or pattern that are no documents, by the ending of their names.
     """
 
     documents: int = 0
@@ -86,6 +87,7 @@ class IngestReport:
     seconds: float = 0.0
     embed_seconds: float = 0.0
     context_seconds: float = 0.0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def all_skipped(self) -> bool:
@@ -148,9 +150,16 @@ def ingest(
     with hold_ledger(settings, store) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
-            return _run(paths, Root.of(path), settings, ledger, retriever, model, _Stages(progress))
+            report = _run(paths, Root.of(path), settings, ledger, retriever, model, _Stages(progress))
         finally:
             retriever.close()
+    left_out: dict[str, int] = {}
+    # What has changed in the folder meanwhile is no matter of what was done.
+    with suppress(OSError):
+        left_out = count_left_out(path)
+    if left_out:
+        _log("Left out files that are no documents", count=sum(left_out.values()))
+    return replace(report, left_out=left_out)
 
 
 def _open_context_model(client: Any, settings: Settings) -> LanguageModel:

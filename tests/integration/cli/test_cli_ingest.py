@@ -70,6 +70,19 @@ def test_skipped_files_are_named_and_the_run_succeeds(qtm: Run, docs: Path) -> N
     assert "1 skipped" in ended.out
 
 
+def test_what_is_left_out_of_a_folder_is_counted_and_never_indexed_with_its_tags(qtm: Run, docs: Path) -> None:
+    for name in ("page.html", "other.HTML", "table.csv"):
+        (docs / name).write_text("<p>text</p>", encoding="utf-8")
+    ended = qtm("ingest", "docs", "--json")
+    assert any(line.startswith("left out: 2 .html, 1 .csv; taken are .txt") for line in ended.err.splitlines())
+    assert (ended.code, json.loads(ended.out)["left_out"]) == (0, {".html": 2, ".csv": 1})
+    refused = qtm("ingest", "docs/page.html")
+    assert (refused.code, "skipped: docs/page.html: HTML (its tags would be searched; save it" in refused.err) == (
+        1,
+        True,
+    )
+
+
 def test_all_files_skipped_is_a_failure(qtm: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_bytes(b"")
     ended = qtm("ingest", "empty.txt")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.rag.documents import find_documents
+from qtmiddleware.rag.documents import count_left_out, describe_left_out, find_documents
 
 FILES = [
-    "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.rst", "f.txt.bak", "txt", ".hidden.txt",
+    "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.RST", "f.html", "f.txt.bak", "txt", ".hidden.txt",
     "sub/g.txt", "sub/deep/h.md", ".git/i.txt", "sub/.cache/j.txt", "odd [1]/k.txt", "odd [1]/deep/l.md",
     "[x].txt", "x.txt",
 ]  # fmt: skip
@@ -32,14 +32,30 @@ def names(folder: Path, data_path: str | Path) -> list[str]:
 
 
 def test_a_folder_means_all_documents_below_it_in_order(folder: Path) -> None:
-    wanted = ["[x].txt", "a.txt", "b.MD", "c.markdown", "d.Pdf", "odd [1]/deep/l.md", "odd [1]/k.txt"]
+    wanted = ["[x].txt", "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.RST", "odd [1]/deep/l.md", "odd [1]/k.txt"]
     assert names(folder, folder) == [*wanted, "sub/deep/h.md", "sub/g.txt", "x.txt"]
     assert find_documents(str(folder)) == find_documents(folder)
 
 
-@pytest.mark.parametrize("name", ["a.txt", "e.rst", "f.txt.bak", "txt", ".hidden.txt", "[x].txt", "odd [1]/k.txt"])
+@pytest.mark.parametrize(
+    "name", ["a.txt", "e.RST", "f.html", "f.txt.bak", "txt", ".hidden.txt", "[x].txt", "odd [1]/k.txt"]
+)
 def test_a_single_file_is_taken_whatever_its_name(folder: Path, name: str) -> None:
     assert names(folder, folder / name) == [name]
+
+
+def test_what_is_no_document_is_counted_by_its_ending(folder: Path) -> None:
+    (folder / "sub/m.HTML").write_text("<p>text</p>")
+    assert list(count_left_out(folder).items()) == [(".html", 2), ("", 1), (".bak", 1)]
+    assert describe_left_out(count_left_out(folder)) == "2 .html, 1 without an ending, 1 .bak"
+    assert count_left_out(f"{folder}/*.html") == {".html": 1}
+    assert count_left_out(folder / "f.html") == {}
+    with pytest.raises(ConfigError, match=r"where no documents were found but 1 \.html;"):
+        find_documents(f"{folder}/*.html")
+
+
+def test_a_folder_of_a_hundred_endings_is_told_in_a_line() -> None:
+    assert describe_left_out({f".{number}": 1 for number in range(100)}).endswith(", 1 .7, 92 others")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +140,7 @@ def test_a_folder_that_cannot_be_looked_into_is_no_empty_one(tmp_path: Path, mon
         "gone",
         "gone.txt",
         "gone/*.txt",
-        "*.rst",
+        "*.bak",
         "empty",
         "",
         " ",
@@ -139,11 +155,11 @@ def test_where_nothing_is_found_the_error_says_where_and_what_is_allowed(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/x.rst").write_text("text")
+    (tmp_path / "empty/x.csv").write_text("text")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         find_documents(name)
     assert caught.value.path == "dataPath"
     assert caught.value.value == name
-    assert ".txt .md .markdown .pdf" in str(caught.value)
+    assert ".txt .md .markdown .rst .pdf" in str(caught.value)
     assert not name.strip() or repr(name) in str(caught.value)

@@ -88,6 +88,12 @@ def test_what_is_no_text_is_reported_by_name_and_never_guessed(tmp_path: Path, c
     assert reason(path) == wanted
 
 
+@pytest.mark.parametrize("name", ["a.html", "a.HTM", "a.xhtml"])
+def test_a_page_is_refused_and_not_read_with_its_tags(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("<p>text</p>")
+    assert reason(tmp_path / name) == "HTML"
+
+
 def test_a_stray_control_character_spoils_no_text(tmp_path: Path) -> None:
     text = "A page of text.\f" * 20 + "\x1b[1mbold\x1b[0m \x02 end \x1a"
     (tmp_path / "a.txt").write_text(text)
