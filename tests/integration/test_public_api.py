@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
+from qtmiddleware import testing
 
 SOURCE = Path(qtm.__file__)
 HEAVY = ("openai", "pinecone", "pydantic", "numpy", "httpx")
@@ -52,6 +54,26 @@ def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
     rooms = seen.pop("qtmiddleware") | seen.pop("evaluation")
     assert rooms == set(qtm._ROOMS)
     assert homes == seen
+
+
+def test_nothing_that_is_called_stable_is_gone() -> None:
+    page = (SOURCE.parents[1] / "docs" / "stability.md").read_text(encoding="utf-8")
+    rows = {
+        line.split("|")[1].strip(): set(re.findall(r"`([^`]+)`", line)) for line in page.splitlines() if "| " in line
+    }
+    assert rows["names of `qtmiddleware`"] - {"qtmiddleware", "qtm.__all__"} <= set(qtm.__all__)
+    assert [name for name in rows["rooms that are used by name"] if not hasattr(qtm, name.removeprefix("qtm."))] == []
+    doubles = {name for name in rows["what plug-ins implement, and doubles"] if "." not in name}
+    assert doubles
+    assert [name for name in doubles if not hasattr(testing, name)] == []
+    commands = python(
+        "import json; from qtmiddleware.cli.app import app; "
+        "print(json.dumps([it.name for it in (*app.registered_commands, *app.registered_groups)]))"
+    )
+    assert rows["the command line"] - {"qtm", "--help", "--json"} <= set(commands)
+    code = "".join(path.read_text(encoding="utf-8") for path in SOURCE.parent.rglob("*.py"))
+    loggers = set(re.findall(r'get_logger\("qtmiddleware\.(\w+)"\)', code))
+    assert rows["loggers"] - {"qtmiddleware"} <= loggers
 
 
 def test_star_import_brings_every_public_name() -> None:
