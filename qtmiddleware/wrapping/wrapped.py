@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -242,6 +243,8 @@ class Wrapped(Generic[P, R]):
 
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._prepare(args, kwargs, *ours)
+        # What is tried is no retrieval of anybody's.
+        request = replace(request, hooks=())
         if request.problem is None and not request.embeds:
             # A text may be passed where the function itself has no place for it.
             call.args, call.kwargs = self._signature.replace(call.args, call.kwargs, query=request.original, top_k=None)

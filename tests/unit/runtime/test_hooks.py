@@ -380,3 +380,19 @@ def test_an_async_hook_is_told_in_a_forked_process_too() -> None:
         wrapped(QUERY)
         os._exit(len(heard))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+@pytest.mark.parametrize("kind", ["plain", "awaited"])
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_each_of_a_list_of_queries_is_told_of(way: str, kind: str) -> None:
+    heard = Heard()
+    wrapped = qtm.QueryMiddleware(on_retrieval=getattr(heard, kind)).wrap(plain)
+    queries = [f"{QUERY} {number}" for number in range(12)]
+    wrapped.retrieve_many(queries) if way == "sync" else asyncio.run(wrapped.aretrieve_many(queries))
+    assert sorted(it.original_query for it in heard) == sorted(queries)
+
+
+def test_what_a_check_tries_is_told_to_nobody() -> None:
+    heard = Heard()
+    qtm.middleware(on_retrieval=heard.append)(plain).check(QUERY)
+    assert heard == []
