@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
@@ -25,7 +26,7 @@ from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted
 from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
-from qtmiddleware.retrieval.searching import note_initial_list
+from qtmiddleware.retrieval.searching import note_embedding, note_initial_list
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
 from qtmiddleware.runtime.logs import get_logger
@@ -245,8 +246,12 @@ class HybridSearch(Hybrid):
             raise ConfigError(f"{type(store).__name__} takes vectors; give an embedder", path="embedder")
 
         def nearest(query: str, top_k: int, **condition: Any) -> list[Record]:
-            asked = query if store.embeds or embedder is None else embedder.embed([query])[0]
-            return store.search(asked, top_k, **condition)
+            if store.embeds or embedder is None:
+                return store.search(query, top_k, **condition)
+            began = perf_counter()
+            vector = embedder.embed([query])[0]
+            note_embedding(perf_counter() - began)
+            return store.search(vector, top_k, **condition)
 
         word_search: Search = store.keyword_search if isinstance(store, KeywordStore) else nearest
         super().__init__(nearest, word_search, options=options, preprocess=preprocess)

@@ -99,6 +99,8 @@ def search_variants(
     ]
     outcomes = yield Together(steps, deadline, limit)
     trace.searches += len(steps)
+    if seconds := max((it.embed_seconds for it in steps), default=0.0):
+        trace.stage("embed", seconds, detail="variants", began=began)
     trace.stage("search.variants", trace.clock() - began)
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
@@ -117,32 +119,38 @@ def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
     return Degradation(stage, outcome.reason, outcome.detail)
 
 
-_initial: Final[ContextVar[dict[str, Ranking] | None]] = ContextVar("initial", default=None)
+_under_way: Final[ContextVar[Search | None]] = ContextVar("under_way", default=None)
 
 
 @contextmanager
-def collect_initial_lists(lists: dict[str, Ranking]) -> Iterator[None]:
-    """Put what is noted within by `note_initial_list` into *lists*, in place of what is there."""
-    lists.clear()
-    token = _initial.set(lists)
+def searching(step: Search) -> Iterator[None]:
+    """Let the function that is called within write down in *step* how it searched; an earlier try does not count."""
+    step.initial.clear()
+    token = _under_way.set(step)
     try:
         yield
     finally:
         # A coroutine that is thrown away may be closed in another context than it ran in.
         with suppress(ValueError):
-            _initial.reset(token)
+            _under_way.reset(token)
+
+
+def note_embedding(seconds: float) -> None:
+    """Note that embedding the text of the search under way took so long."""
+    if (step := _under_way.get()) is not None:
+        step.embed_seconds += seconds
 
 
 def note_initial_list(name: str, ranking: Ranking) -> None:
     """Note *ranking* as one of those the response to the search under way is merged from; several are one list."""
-    lists = _initial.get()
-    if lists is None:
+    step = _under_way.get()
+    if step is None:
         return
-    if (before := lists.get(name)) is not None:
+    if (before := step.initial.get(name)) is not None:
         ranking = replace(
             ranking,
             keys=[*before.keys, *ranking.keys],
             scores=[*before.scores, *ranking.scores],
             items=[*before.items, *ranking.items],
         )
-    lists[name] = ranking
+    step.initial[name] = ranking

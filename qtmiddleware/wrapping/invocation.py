@@ -18,7 +18,7 @@ from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.request import Memory
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
-from qtmiddleware.retrieval.searching import collect_initial_lists
+from qtmiddleware.retrieval.searching import searching
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead, in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
@@ -229,14 +229,14 @@ class Invocation:
         return response
 
     def _call(self, step: Search, query: Any, top_k: int | None) -> Any:
-        with _Call() as call, collect_initial_lists(step.initial):
+        with _Call() as call, searching(step):
             call.fn = self.fn
             return wait_for_response(self._call_plainly(query, top_k))
 
     async def _acall(self, step: Search, query: Any, top_k: int | None) -> Any:
         if not self.is_async:
             return await in_thread(lambda: self._call(step, query, top_k))
-        with _Call() as call, collect_initial_lists(step.initial):
+        with _Call() as call, searching(step):
             call.fn = self.fn
             return await as_awaitable(self._call_plainly(query, top_k))
 

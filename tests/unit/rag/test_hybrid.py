@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -269,6 +270,21 @@ def test_what_is_wrong_with_the_stores_word_search_is_told(caplog: pytest.LogCap
         Hybrid(hits({"a": 0.9}), broken)("a secret question")
     assert "needs an index of sparse ones" in caplog.messages[0]
     assert "secret" not in caplog.messages[1]
+
+
+def test_the_time_of_embedding_within_a_hybrid_search_is_a_stage_too(store: Any) -> None:
+    class Slow:
+        name, dimension = "slow", 3
+
+        def embed(self, texts: Sequence[str]) -> list[list[float]]:
+            time.sleep(0.02)
+            return [[0.6, 0.8, 0.0] for _ in texts]
+
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel({"rewrite": "illness of Jaco"}))
+    stages = qm.wrap(HybridSearch(store, Slow())).retrieve(QUERY).trace.stages
+    embeds = [it for it in stages if it.name == "embed"]
+    assert [it.detail for it in embeds] == ["original", "variants"]
+    assert min(it.ms for it in embeds) >= 20
 
 
 def test_an_unreadable_answer_of_the_vector_search_is_an_error() -> None:
