@@ -296,9 +296,10 @@ class Retrieval:
     fused_scores: tuple[float, ...] = field(default=(), repr=False)
     rerank_scores: tuple[float | None, ...] = field(default=(), repr=False)
 
-    def with_degradation(self, degradation: Degradation) -> Retrieval:
-        """This retrieval, degraded by one thing more."""
-        return replace(self, status="degraded", degradations=(*self.degradations, degradation))
+
+def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval:
+    """*retrieval*, degraded by one thing more."""
+    return replace(retrieval, status="degraded", degradations=(*retrieval.degradations, degradation))
 
 
 @dataclass(frozen=True, slots=True)

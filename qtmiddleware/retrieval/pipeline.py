@@ -43,7 +43,17 @@ from qtmiddleware.retrieval.searching import build_variants, search_variants, se
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Tell, Together, observe_flow
-from qtmiddleware.types import Deadline, Decision, Degradation, Query, Retrieval, Trace, Transformation, Variant
+from qtmiddleware.types import (
+    Deadline,
+    Decision,
+    Degradation,
+    Query,
+    Retrieval,
+    Trace,
+    Transformation,
+    Variant,
+    add_degradation,
+)
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -75,7 +85,7 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
         except Exception as error:
             outcome = Outcome(late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
             degradation = Degradation("hook", outcome.reason, outcome.detail)
-            retrieval = retrieval.with_degradation(degradation)
+            retrieval = add_degradation(retrieval, degradation)
             request.memory.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
             # What it says may quote the question.
             if logger.isEnabledFor(logging.DEBUG):

@@ -24,7 +24,7 @@ from qtmiddleware.runtime.drivers import Bulkhead, in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search
-from qtmiddleware.types import Retrieval
+from qtmiddleware.types import Retrieval, add_degradation
 from qtmiddleware.wrapping.component_factory import ComponentFactory, Runtime
 from qtmiddleware.wrapping.query_log import TextWriter
 from qtmiddleware.wrapping.signatures import CallSignature
@@ -280,7 +280,7 @@ class Invocation:
         if log is not None:
             degradation = log.append(retrieval)
             if degradation is not None:
-                retrieval = retrieval.with_degradation(degradation)
+                retrieval = add_degradation(retrieval, degradation)
         if logger.isEnabledFor(logging.DEBUG):
             self._log_texts(retrieval)
         return retrieval
