@@ -25,7 +25,7 @@ from qtmiddleware.cli.console import (
 )
 from qtmiddleware.cli.environment import NO_MODEL, load_config
 from qtmiddleware.cli.query import Filter, TopK, open_middleware, parse_filter
-from qtmiddleware.cli.show import LABELS, describe_match, find_score, shorten
+from qtmiddleware.cli.show import LABELS, describe_match, shorten
 from qtmiddleware.cli.terminal import FAILED, note, say
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
@@ -210,7 +210,7 @@ def _format_cell(one: SystemAnswer, key: Key) -> str:
     keys = _list_keys(one)
     if key not in keys:
         return "-"
-    score = find_score(one.matches[keys.index(key)])
+    score = one.matches[keys.index(key)].score
     return f"{keys.index(key) + 1}  {'    -' if score is None else f'{score:.3f}'}"
 
 

@@ -64,7 +64,7 @@ def present(outcome: Outcome) -> None:
     for row in (*rows, *_list_variants(retrieval)):
         say(row)
     if answer is not None and outcome.passages:
-        scores = [f"[{at}] {_format_score(find_score(match))}" for at, match in enumerate(outcome.passages, start=1)]
+        scores = [f"[{at}] {_format_score(_find_score(match))}" for at, match in enumerate(outcome.passages, start=1)]
         say(f"Scores: {', '.join(scores)}")
     say(_sum_up(outcome, retrieval.trace))
 
@@ -206,7 +206,7 @@ def _format_id(key: Key) -> str:
 
 
 def _format_place(match: Match) -> str:
-    score = find_score(match)
+    score = _find_score(match)
     own = f", in the store {_format_score(match.score)}" if match.score not in (None, score) else ""
     return f"{describe_match(match)} (score {_format_score(score)}{own})"
 
@@ -223,7 +223,7 @@ def describe_match(match: Match) -> str:
     return " ".join(place.split())
 
 
-def find_score(match: Match) -> float | None:
+def _find_score(match: Match) -> float | None:
     """The score that falls with the order: ours, or the store's where there is none of ours."""
     return match.score if match.fused_score is None else match.fused_score
 

@@ -61,10 +61,11 @@ def prepare(
     code = _check_language(language)
     result, used = _run_pass(text, code, lists)
     # What the rules leave may itself begin like a question. They run until nothing changes, or not at all: either way
-    # preparing the result again gives the result, unless a name opens it that would be taken for a question word.
+    # preparing the result again in that language gives the result, unless a name opens it that would be taken for a
+    # question word.
     for _ in range(PASSES):
         before = result.keywords
-        result, _used = (result, used) if result.opens_with_name else _run_pass(before, code, lists)
+        result, _used = (result, used) if result.opens_with_name else _run_pass(before, code or used, lists)
         if result.keywords == before:
             return Prepared(before, used)
     return Prepared(text, used)
@@ -77,8 +78,8 @@ def preprocess(
 
     *language* is a code such as ``en``, with a region if need be (``pt_BR``), or ``auto``. *keep_words*, words or
     phrases, are never removed; *extra_words* are removed too. A text in a script without a word list, a blank one and
-    one that has nothing but removable words come back unchanged. Preparing keywords again changes nothing, except where
-    they begin with a name that is also a question word (Can Yaman).
+    one that has nothing but removable words come back unchanged. Preparing keywords again in their
+    language changes nothing, except where they begin with a name that is also a question word (Can Yaman).
 
     Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word lists that are none.
 

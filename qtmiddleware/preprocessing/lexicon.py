@@ -259,7 +259,12 @@ def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
     if opener is not None and opener in scores:
         scores[opener] += WEAK
     found = _find_winner(scores, keys, opener) if scores else ""
-    if found in ("", DEFAULT) or any(_is_own(weights[word], found) for word in telling):
+    if not found:
+        # Nothing decides: plain ASCII is taken for the default language, unless a word is another's alone.
+        is_foreign = any(_is_own(weights[word], language) for word in telling for language, _ in weights[word])
+        is_told = bool(scores) or "a" in keys
+        return DEFAULT if is_told and not is_foreign and text.isascii() else ""
+    if found == DEFAULT or any(_is_own(weights[word], found) for word in telling):
         return found
     # Every word that spoke for it is one of the default language too. What tells "Was macht Amy in Berlin?" from "Was
     # Amy in Berlin?" is the verb behind the opener.

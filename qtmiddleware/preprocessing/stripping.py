@@ -161,6 +161,9 @@ def _find_kept(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon:
     for index, key in enumerate(keys):
         if key in lexicon.kept and (length := match_phrase(lexicon.kept, keys, index)):
             kept.update(range(index, index + length))
+        elif len(key) == 1 and key in lexicon.articles and (index + 1 == len(keys) or _is_operand(tokens, index)):
+            # No article, for nothing follows it: plan a.
+            kept.add(index)
         elif key == "may" and _is_month(tokens, index) and "may" in lexicon.homographs:
             kept.add(index)
     words = [(token.text, key) for token, key in zip(tokens, keys, strict=True) if key]
@@ -168,6 +171,12 @@ def _find_kept(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon:
         kept.update(_find_names(text, tokens, keys, lexicon))
         kept.update(_find_first_name(text, tokens, keys, lexicon, kept))
     return kept
+
+
+def _is_operand(tokens: Sequence[Token], index: int) -> bool:
+    """Whether an operator stands right beside the token at *index*: a != b."""
+    beside = tokens[max(0, index - 1) : index + 2]
+    return any(token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in beside)
 
 
 def _is_month(tokens: Sequence[Token], index: int) -> bool:
@@ -178,7 +187,11 @@ def _is_month(tokens: Sequence[Token], index: int) -> bool:
 
 def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     """Whether The Words Are Capitalised Like This, so that a capital tells nothing; *words* with their folded forms."""
-    if len(words) < 3 or any(word[0].islower() and (len(word) > 3 or key in lexicon.verbs) for word, key in words):
+    small = lexicon.stop | lexicon.strong | lexicon.weak
+    for word, key in words:
+        if word[0].islower() and (len(word) > 3 or key in lexicon.verbs or (len(word) > 2 and key not in small)):
+            return False
+    if len(words) < 3:
         return False
     return any(word[0].isupper() and key in lexicon.verbs - lexicon.homographs for word, key in words[1:])
 
@@ -210,7 +223,9 @@ def _find_names(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon
     """Stop words with a capital inside a sentence or behind a title, each with the capitalised article before it."""
     found: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
-        if not token.text[0].isupper() or not _is_removed(key, lexicon) or key in lexicon.extra:
+        if token.kind == "acronym" or not token.text[0].isupper() or key in lexicon.extra:
+            continue
+        if not _is_removed(key, lexicon):
             continue
         if token.opens and not (index and leads_to_name(text, tokens, index - 1, lexicon)):
             continue
