@@ -26,6 +26,8 @@ from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 SHOWN: Final = (BASELINE, "rules", "rewrite", "stepback", "decompose")
 """The systems that are put side by side where none are named and there is a model; else the first two."""
 _ONE: Final = "question"
+# A synthesis would decompose the question whatever the system is.
+_PLAIN: Final[Mapping[str, Any]] = {"answer": {"mode": "plain"}}
 # The judge writes more than an answer has, and no question waits for it.
 _JUDGING: Final[Mapping[str, Any]] = {**MEASURED, "answer": {"maxTokens": 4_000}}
 
@@ -168,12 +170,12 @@ def _choose_systems(
     systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, has_model: bool
 ) -> dict[str, Mapping[str, Any]]:
     if isinstance(systems, Mapping):
-        return {BASELINE: SYSTEMS[BASELINE], **systems}
+        return {BASELINE: {**SYSTEMS[BASELINE], **_PLAIN}, **systems}
     if systems is None:
         systems = SHOWN if has_model else SHOWN[:2]
     names = [systems] if isinstance(systems, str) else list(systems)
     known = chosen([name for name in names if name != OWN])
-    return {name: known.get(name, {}) for name in dict.fromkeys((BASELINE, *names))}
+    return {name: {} if name == OWN else {**known[name], **_PLAIN} for name in dict.fromkeys((BASELINE, *names))}
 
 
 def _ask(

@@ -15,7 +15,10 @@ BASELINE: Final = "raw"
 
 _NO_RULES: Final[Mapping[str, Any]] = {"preprocess": {"enabled": False}, "keywordEvidence": {"enabled": False}}
 
-_TRANSFORMS: Final = {name: {"transformationType": name} for name in TRANSFORMS if name != "none"}
+# Also around a function whose own settings ask the model now and then.
+_ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
+
+_TRANSFORMS: Final = {name: {"transformationType": name, **_ALWAYS} for name in TRANSFORMS if name != "none"}
 
 SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
     BASELINE: {"transformationType": "none", **_NO_RULES, "rerank": {"enabled": False}},
@@ -27,10 +30,10 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
     "rules": {"transformationType": "none"},
     **_TRANSFORMS,
     "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
-    "combined, no hyde": {"transformationType": "combined", "llm": {"hydeInCombined": False}},
-    "combined, no rules": {"transformationType": "combined", **_NO_RULES},
+    "combined, no hyde": {"transformationType": "combined", **_ALWAYS, "llm": {"hydeInCombined": False}},
+    "combined, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
     "hybrid": {"transformationType": "none", "hybrid": {"enabled": True}},
-    "hybrid, combined": {"transformationType": "combined", "hybrid": {"enabled": True}},
+    "hybrid, combined": {"transformationType": "combined", **_ALWAYS, "hybrid": {"enabled": True}},
 }
 """By name, all with the defaults they do not speak of; ``combined, no rules`` is the anchored fusion alone."""
 

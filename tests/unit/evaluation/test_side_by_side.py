@@ -117,3 +117,12 @@ def test_a_file_of_questions_that_is_wrong_is_named_with_the_place(tmp_path: Pat
     (tmp_path / "val.json").write_text(text)
     with pytest.raises(ConfigError, match=words):
         load_questions(tmp_path / "val.json")
+
+
+@pytest.mark.parametrize("own", [{"escalation": "never"}, {"answer": {"mode": "synthesis"}, "escalation": "auto"}])
+def test_a_named_system_is_the_same_around_a_function_of_other_settings(own: dict[str, Any]) -> None:
+    wrapped = qtm.QueryMiddleware(own, client=ScriptedModel(script)).wrap(search)
+    found = ask_systems(wrapped, QUESTION, ["rules", "rewrite", "decompose"], answers=True, top_k=3)
+    calls = {one.system: one.answer.retrieval.trace.llm_calls for one in found.questions[0].systems if one.answer}
+    assert calls == {"raw": 1, "rules": 1, "rewrite": 2, "decompose": 2}  # the answer is one of them
+    assert all(one.answer is not None and not one.answer.sub_answers for one in found.questions[0].systems)
