@@ -116,7 +116,8 @@ class Session:
         if self._fixed:
             note(self._fixed)
         if self._choose is None:
-            show_kinds()
+            if not self._fixed:
+                show_kinds()
             self.await_kind()
         elif not self._fixed:
             self._set_kind(self._choose(self.kind))
