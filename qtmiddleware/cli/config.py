@@ -58,6 +58,9 @@ def init(
     json_output: AsJson = False,
 ) -> None:
     """Write a preset to a file of your own, with the schema beside it by which editors complete and check keys."""
+    if str(path) in find_presets():
+        message = f"{path} is the name of a preset; write --preset {path}, and a file's name that ends in .json"
+        raise ConfigError(message, path="PATH", value=str(path))
     origin, _ = read_preset(preset)
     found = find_presets()[origin.removeprefix("preset ")]
     target = path / found.name if path.is_dir() else path

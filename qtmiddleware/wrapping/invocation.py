@@ -242,7 +242,8 @@ class Invocation:
 
     def _call_plainly(self, query: Any, top_k: int | None) -> Any:
         if query is None or (top_k is None and query is self.original):
-            return self.fn(*self.args, **self.kwargs)
+            args, kwargs = self.signature.settle(self.args, self.kwargs)
+            return self.fn(*args, **kwargs)
         args, kwargs = self.signature.replace(self.args, self.kwargs, query=query, top_k=top_k)
         return self.fn(*args, **kwargs)
 

@@ -11,6 +11,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
@@ -21,7 +22,10 @@ QUERIES: Final = (
     *("message", "input"),
 )
 VECTORS: Final = ("vector", "query_vector", "embedding", "query_embedding", "vec", "emb")
-TOP_KS: Final = ("top_k", "topk", "topK", "k", "limit", "n_results", "num_results", "n", "size", "max_results")
+TOP_KS: Final = (
+    "top_k", "topk", "topK", "k", "limit", "n_results", "num_results", "n", "size", "max_results",
+    "max_num_results", "similarity_top_k", "num_docs",
+)  # fmt: skip
 
 Place = str | int
 """Where a call holds a value: the keyword or the position it is passed at."""
@@ -146,6 +150,15 @@ class CallSignature:
         if top_k is not None and not is_nested and (name := self._top_k_name(kwargs)) is not None:
             self._parameters.assign(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
+
+    def settle(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Returns the arguments as they are, except that a text goes where the function has a place for it."""
+        if self._home and args:
+            with suppress(WrapError):
+                place, value = self._find(args, kwargs)
+                if place != self._home and isinstance(value, str):
+                    return self.replace(args, kwargs, query=value)
+        return args, kwargs
 
     def _list_locations(self) -> tuple[Location, ...]:
         """Returns where a call may hold the query, in the order they are looked at."""

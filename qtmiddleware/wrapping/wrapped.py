@@ -355,6 +355,17 @@ class Wrapped(Generic[P, R]):
         """What a plain function would be as a class attribute: itself on the class, a method on an instance."""
         return Bound(self, instance) if instance is not None and binds(self._fn) else self
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        # A pydantic model, which LangChain's retrievers are, takes what is no plain function for the value of a private
+        # attribute, so that the method of the parent would be called in its place, and find nothing.
+        parents = owner.__mro__[1:]
+        if name.startswith("_") and any(name in it.__dict__ and hasattr(it, "model_fields") for it in parents):
+            whole = f"{owner.__name__}.{name}"
+            raise WrapError(
+                f"{whole} would be hidden by its parent's, for {owner.__name__} is a pydantic model; wrap it behind the "
+                f"class: {whole} = qtm.middleware({whole})"
+            )
+
     def __getattr__(self, name: str) -> Any:
         # Whatever else the function has is reachable through us; special names and what is not set yet are not.
         if (name.startswith("__") and name != "__isabstractmethod__") or name == "_fn":

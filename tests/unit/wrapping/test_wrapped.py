@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
@@ -408,3 +409,40 @@ def test_an_asynchronous_function_takes_a_list_too_and_ends_with_its_caller() ->
     assert sorted(cancelled) == ["a", "b"]
     with pytest.raises(qtm.WrapError, match="aretrieve_many"):
         wrapped.retrieve_many(["a"])
+
+
+class Finder(BaseModel):
+    def _find(self, query: str) -> list[Any]:
+        return []
+
+
+def test_a_method_that_a_pydantic_parent_would_hide_is_refused_with_what_to_write() -> None:
+    with pytest.raises((qtm.WrapError, RuntimeError)) as caught:
+
+        class Own(Finder):
+            @qtm.middleware
+            def _find(self, query: str) -> list[Any]:
+                return [{"id": "a", "text": query}]
+
+    # Before Python 3.12 the class machinery raises an error of its own from ours.
+    said = str(caught.value.__cause__ or caught.value)
+    assert "Own._find = qtm.middleware(Own._find)" in said
+
+
+def test_wrapped_behind_the_class_it_is_that_model_s_method() -> None:
+    class Own(Finder):
+        def _find(self, query: str) -> list[Any]:
+            return [{"id": "a", "text": query}]
+
+    Own._find = qtm.middleware(Own._find)  # type: ignore[method-assign]
+    assert Own()._find("a gym") == [{"id": "a", "text": "a gym"}]
+
+
+@pytest.mark.parametrize("query", ["", "  ", "x" * 9_000])
+def test_a_query_that_is_passed_on_goes_where_the_function_has_a_place_for_it(query: str) -> None:
+    def by_keyword(*, question: str, limit: int = 4) -> list[Any]:
+        return [{"id": "a", "text": question}]
+
+    wrapped: Any = qtm.middleware(by_keyword)
+    assert wrapped("a gym") == [{"id": "a", "text": "a gym"}]
+    assert wrapped(query) == [{"id": "a", "text": query}]
