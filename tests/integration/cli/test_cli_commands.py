@@ -209,6 +209,8 @@ def test_a_preset_becomes_a_file_of_ones_own_with_a_schema_that_editors_find(qtm
 def test_nothing_that_is_there_is_overwritten_unless_that_is_asked_for(qtm: Run, tmp_path: Path) -> None:
     for name in ("query-transform.config.json", "qtmiddleware.schema.json"):
         (tmp_path / name).write_text("mine", encoding="utf-8")
+    named = qtm("config", "init", "auto")
+    assert (named.code, "write --preset auto" in named.err) == (2, True)
     refused = qtm("config", "init")
     assert (refused.code, "is there already; name another file, or overwrite it with --force" in refused.err) == (
         2,
