@@ -362,8 +362,8 @@ class Wrapped(Generic[P, R]):
         if name.startswith("_") and any(name in it.__dict__ and hasattr(it, "model_fields") for it in parents):
             whole = f"{owner.__name__}.{name}"
             raise WrapError(
-                f"{whole} would be hidden by its parent's, for {owner.__name__} is a pydantic model; wrap it behind the "
-                f"class: {whole} = qtm.middleware({whole})"
+                f"{whole} would be hidden by its parent's, as {owner.__name__} is a pydantic model; wrap it behind "
+                f"the class: {whole} = qtm.middleware({whole})"
             )
 
     def __getattr__(self, name: str) -> Any:
