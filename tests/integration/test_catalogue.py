@@ -136,7 +136,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
     assert found["docs"]
     assert "jargon" in found["help"]
     assert found["label"] == "name in the trade"
-    assert found["compared"] == {"transformationType": "jargon"}
+    assert found["compared"] == {"transformationType": "jargon", "escalation": {"mode": "always"}}
     assert found["cached"]
     assert found["keys"] == 2
     assert found["guarded"]
