@@ -262,7 +262,8 @@ def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
     if not found:
         # Nothing decides: plain ASCII is taken for the default language, unless a word is another's alone.
         is_foreign = any(_is_own(weights[word], language) for word in telling for language, _ in weights[word])
-        is_told = bool(scores) or "a" in keys
+        # One letter speaks for no language by itself, so the article among them is looked for.
+        is_told = bool(scores) or not load(DEFAULT).articles.isdisjoint(keys)
         return DEFAULT if is_told and not is_foreign and text.isascii() else ""
     if found == DEFAULT or any(_is_own(weights[word], found) for word in telling):
         return found

@@ -173,16 +173,20 @@ def _find_kept(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon:
     return kept
 
 
+def _find_beside(tokens: Sequence[Token], index: int) -> Sequence[Token]:
+    """The token at *index* with those right beside it."""
+    return tokens[max(0, index - 1) : index + 2]
+
+
 def _is_operand(tokens: Sequence[Token], index: int) -> bool:
     """Whether an operator stands right beside the token at *index*: a != b."""
-    beside = tokens[max(0, index - 1) : index + 2]
+    beside = _find_beside(tokens, index)
     return any(token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in beside)
 
 
 def _is_month(tokens: Sequence[Token], index: int) -> bool:
     """Whether a number stands right beside the token at *index*."""
-    beside = tokens[max(0, index - 1) : index + 2]
-    return any(token.kind == "number" for token in beside)
+    return any(token.kind == "number" for token in _find_beside(tokens, index))
 
 
 def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
