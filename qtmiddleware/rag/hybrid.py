@@ -26,7 +26,7 @@ from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted
 from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
-from qtmiddleware.retrieval.searching import note_embedding, note_initial_list
+from qtmiddleware.retrieval.searching import note_embedding, note_initial_list, note_reads
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
 from qtmiddleware.runtime.logs import get_logger
@@ -66,6 +66,7 @@ class _Results:
 
 def _read_results(query: str, weight: float, response: Any) -> _Results:
     """Reads *response*; raises `ResponseShapeError` where it is of no known shape."""
+    note_reads(response)
     ranking = read_response(Variant("original", query, weight), response).ranking
     places: dict[Key, int] = {}
     for place, key in enumerate(ranking.keys):

@@ -35,7 +35,7 @@ from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.observing import Observation
+from qtmiddleware.runtime.observing import Observation, describe_model
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows, observe_flow, observe_steps
 from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer, Trace
 
@@ -160,7 +160,8 @@ class AnswerFlow:
 
     def observe_call(self, draft: Draft) -> Observation:
         """The operation of a call for *draft* that is streamed."""
-        return self.observation.child("model", draft.prompt.mode, model=self.chat.name, content=draft.prompt)
+        known = describe_model(self.chat)
+        return self.observation.child("model", draft.prompt.mode, content=draft.prompt, **known)
 
     def abandon(self) -> None:
         """Finish the retrieval, as nobody wants the rest of the answer."""
@@ -250,7 +251,7 @@ class AnswerFlow:
             trace.searches += 1
             self._degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
             return None
-        trace.searches += retrieval.trace.searches
+        trace.add_searches(retrieval.trace)
         self._degradations.extend(it for it in retrieval.degradations if it not in self._degradations)
         return retrieval.matches
 

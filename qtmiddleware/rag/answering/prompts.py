@@ -10,10 +10,11 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.rag.answering.reading import MARKER
+from qtmiddleware.rag.documents.place import PLACES
 from qtmiddleware.transforms.prompt import as_data, find_own_instruction, mark_version, select_recent
 from qtmiddleware.types import Match, Message, SubAnswer
 
-_LABELS: Final = ("title", "source", "url", "page")
+_LABELS: Final = ("title", "source", "url", *PLACES)
 _LABEL_CHARS: Final = 200
 _CONTEXT_CHARS: Final = 1_000
 
@@ -34,7 +35,7 @@ class PromptPassages:
 def select_passages(matches: Sequence[Match], most_chars: int) -> PromptPassages:
     """The first of *matches* that have a text, as many as fit whole into *most_chars*.
 
-    Where the first alone is too long it is cut. Title, source, url and page of the metadata come with the text, and so
+    Where the first alone is too long it is cut. Title, source, url and place of the metadata come with the text, and so
     does the ``context`` that ingestion may have written for a chunk.
     """
     kept: list[Match] = []

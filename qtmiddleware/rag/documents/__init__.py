@@ -1,95 +1,174 @@
-"""Documents: finding them, reading them piece by piece, and cutting them into chunks that know their pages."""
+"""Documents: finding them, reading them piece by piece, and cutting them into chunks that know their place."""
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.rag.chunking import Chunk, cut_into_chunks
+from qtmiddleware.rag.documents.converting import READERS, Converter
 from qtmiddleware.rag.documents.finding import count_left_out, describe_left_out, find_documents
 from qtmiddleware.rag.documents.pdf import read_pdf
 from qtmiddleware.rag.documents.text import Piece, read_text
 from qtmiddleware.runtime.files import open_document
 
-_HTML: Final = frozenset((".html", ".htm", ".xhtml"))
-_HTML_ADVICE: Final = "its tags would be searched; save it as text or Markdown first, as pandoc -t plain does"
+Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
+"""A function of a path: its text, its texts one by one, or such with their places. ``None``: not mine."""
+
+_OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
+_OWN: Final = frozenset(("source", "chunk", "start", "end", "text", "context"))
+"""What is kept of every chunk, which no place stands in for."""
 
 
-def read_document(path: Path, *, follow_link: bool = True) -> Iterator[Piece]:
-    r"""The text of the document at *path*, piece by piece, of which no more is held than one.
+class NotTaken(UnreadableDocument):
+    """A file of a folder that is shown to a user's reader alone, and that it does not read."""
 
-    ``.pdf`` is read page by page, with page numbers, HTML is refused, and everything else is read as text in UTF-8, or
-    in UTF-16 with a byte order mark. Byte order marks are dropped and every kind of line end becomes ``\n``; Markdown
-    stays as it is written, with its front matter, as do reStructuredText, CSV and JSON.
 
-    Raises `UnreadableDocument`, at the first piece or at any later one, and `MissingExtra` for a PDF without pypdf.
+class _NoText(TypeError):
+    """A user's reader gave something else; the words are ours, and hold nothing of it."""
+
+
+def read_document(
+    path: Path, *, follow_link: bool = True, reader: Reader | None = None, converter: Converter | None = None
+) -> Iterator[Piece]:
+    r"""The text of the document at *path*, piece by piece, of which no more is held than a few.
+
+    *reader* is asked first. ``.pdf`` is read page by page, the endings of `READERS` by *converter* or one of this file
+    alone, and everything else is read as text in UTF-8, or in UTF-16 with a byte order mark. Byte order marks are
+    dropped and every kind of line end becomes ``\n``; Markdown stays as it is written, with its front matter, as does
+    reStructuredText.
+
+    Raises `UnreadableDocument`, at the first piece or at any later one, whatever a reader raises, and `MissingExtra`
+    for a file whose packages are not installed.
     """
-    if path.suffix.casefold() in _HTML:
-        raise UnreadableDocument(path, "HTML", _HTML_ADVICE)
+    own = None if reader is None else ask_reader(reader, path)
+    if own is not None:
+        yield from own
+        return
+    ending = path.suffix.casefold()
+    if ending in _OLD:
+        raise UnreadableDocument(path, "an old Office format", f"save it as {_OLD[ending]} first")
     try:
+        if ending in READERS:
+            with nullcontext(converter) if converter is not None else Converter() as reading:
+                yield from reading.read(path, follow_link=follow_link)
+            return
         with open_document(path, follow_link=follow_link) as file:
-            read = read_pdf if path.suffix.casefold() == ".pdf" else read_text
-            yield from read(path, file)
+            yield from (read_pdf if ending == ".pdf" else read_text)(path, file)
     except (OSError, ValueError) as error:
         raise UnreadableDocument(path, "cannot be opened", getattr(error, "strerror", None) or "") from error
 
 
+def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
+    """The pieces *reader* makes of the file at *path*; ``None`` where it makes none of it.
+
+    Raises `UnreadableDocument` at once or later for whatever it raises, and for what are no texts.
+    """
+    with _blame_reader(path):
+        found = reader(path)
+        if inspect.iscoroutine(found):
+            found.close()
+            raise _NoText("it is async; give a function that returns a text")
+        if found is not None and (isinstance(found, bytes | Mapping) or not isinstance(found, Iterable)):
+            raise _NoText(f"{type(found).__name__} is no text")
+    return None if found is None else _take_pieces(found, path)
+
+
+def _take_pieces(found: Any, path: Path) -> Iterator[Piece]:
+    blank = True
+    with _blame_reader(path):
+        for one in [found] if isinstance(found, str) else found:
+            text, place = one if isinstance(one, tuple) and len(one) == 2 else (one, {})
+            if not isinstance(text, str):
+                raise _NoText(f"{type(text).__name__} is no text")
+            place = {name: value for name, value in dict(place).items() if value is not None}
+            for name, value in place.items():
+                if not isinstance(name, str) or name in _OWN or not isinstance(value, str | int | float):
+                    raise _NoText(f"{name!r} is no place")
+            blank = blank and not text.strip()
+            yield Piece(text, place)
+    if blank:
+        raise UnreadableDocument(path, "empty")
+
+
+@contextmanager
+def _blame_reader(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (UnreadableDocument, GeneratorExit):
+        raise
+    except Exception as error:
+        # What an error of somebody else's says may hold the text.
+        detail = str(error) if isinstance(error, _NoText) else type(error).__name__
+        raise UnreadableDocument(path, "its reader failed", detail) from error
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentChunk:
-    """A chunk with the first and the last page its words stand on, from 1; ``None`` where there are no pages."""
+    """A chunk and where its words stand: the place of the first, and of the last what differs, as ``last_page``."""
 
     chunk: Chunk
-    page: int | None = None
-    last_page: int | None = None
+    place: Mapping[str, str | int] = field(default_factory=dict)
 
 
 def cut_document(
-    path: Path, *, size: int, overlap: int, boundary: ChunkBoundary = "sentence", follow_link: bool = True
+    path: Path,
+    *,
+    size: int,
+    overlap: int,
+    boundary: ChunkBoundary = "sentence",
+    follow_link: bool = True,
+    reader: Reader | None = None,
+    converter: Converter | None = None,
 ) -> Iterator[DocumentChunk]:
     """The chunks of the document at *path*, while it is read; see `cut_into_chunks` and `read_document` for how.
 
-    A chunk of nothing but white space, which long runs of it make, has no pages.
+    A chunk of nothing but white space, which long runs of it make, has no place.
     Raises `ConfigError` at once, and `UnreadableDocument` or `MissingExtra` while reading, also behind the last chunk.
     """
-    pages = _Pages(read_document(path, follow_link=follow_link))
-    cut = cut_into_chunks(pages.texts(), size=size, overlap=overlap, boundary=boundary)
-    return (DocumentChunk(chunk, *pages.find(chunk)) for chunk in cut)
+    places = _Places(read_document(path, follow_link=follow_link, reader=reader, converter=converter))
+    cut = cut_into_chunks(places.texts(), size=size, overlap=overlap, boundary=boundary)
+    return (DocumentChunk(chunk, places.find(chunk)) for chunk in cut)
 
 
-class _Pages:
-    """Remembers where the pages begin that chunks may still stand on."""
+class _Places:
+    """Remembers where the places begin that chunks may still stand on."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
-        self._begins: deque[tuple[int, int | None]] = deque()
+        self._begins: deque[tuple[int, Mapping[str, str | int]]] = deque()
 
     def texts(self) -> Iterator[str]:
         """The texts of the pieces, as they are asked for."""
         at = 0
         for piece in self._pieces:
-            if not self._begins or self._begins[-1][1] != piece.page:
-                self._begins.append((at, piece.page))
+            if not self._begins or self._begins[-1][1] != piece.place:
+                self._begins.append((at, piece.place))
             at += len(piece.text)
             yield piece.text
 
-    def find(self, chunk: Chunk) -> tuple[int | None, int | None]:
-        """The first and last page of *chunk*; chunks are asked for in order."""
+    def find(self, chunk: Chunk) -> Mapping[str, str | int]:
+        """The place of *chunk*; chunks are asked for in order."""
         first = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
         last = chunk.start + len(chunk.text.rstrip()) - 1
         while len(self._begins) > 1 and self._begins[1][0] <= chunk.start:
             self._begins.popleft()
         if first > last:
-            return None, None
-        on = [page for begin, page in self._begins if begin <= last]
-        later = [page for begin, page in self._begins if first < begin <= last]
-        return (on[-len(later) - 1], on[-1])
+            return {}
+        on = [place for begin, place in self._begins if begin <= last]
+        later = [place for begin, place in self._begins if first < begin <= last]
+        begins, ends = on[-len(later) - 1], on[-1]
+        return {**begins, **{f"last_{name}": value for name, value in ends.items() if begins.get(name) != value}}
 
 
 __all__ = [
-    "DocumentChunk", "Piece", "count_left_out", "cut_document", "describe_left_out", "find_documents", "read_document",
+    "Converter", "DocumentChunk", "NotTaken", "Piece", "Reader", "count_left_out", "cut_document", "describe_left_out",
+    "find_documents", "read_document",
 ]  # fmt: skip

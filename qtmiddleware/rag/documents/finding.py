@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.rag.documents.converting import READERS
 
-EXTENSIONS: Final = (".txt", ".md", ".markdown", ".rst", ".pdf")
+EXTENSIONS: Final = (".txt", ".md", ".markdown", ".rst", ".pdf", *READERS)
 """The files that are taken from folders and by patterns, in capitals too."""
 _MOST_ENDINGS: Final = 8
 _WILD: Final = frozenset("*?[")
 _ALLOWED: Final = f"a file, or a folder or pattern (docs/**/*.md) with files of {' '.join(EXTENSIONS)}"
 
 
-def find_documents(data_path: str | Path) -> list[Path]:
+def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
     """The documents *data_path* means, in order: a file, the files below a folder, or those a pattern matches.
 
-    Of folders and patterns, files of `EXTENSIONS` are taken and hidden ones left out, as are hidden folders; links to
-    folders are not followed, unless *data_path* names them. A single file is taken whatever its name, and a name that
-    exists is never a pattern.
+    Of folders and patterns, files of `EXTENSIONS` are taken, or *every* file, and hidden ones left out, as are hidden
+    folders; links to folders are not followed, unless *data_path* names them. A single file is taken whatever its name,
+    and a name that exists is never a pattern.
 
     Raises `ConfigError` where there are none, and where a folder cannot be looked into: its documents would seem gone.
     """
@@ -35,7 +36,7 @@ def find_documents(data_path: str | Path) -> list[Path]:
     with suppress(RuntimeError):
         path = path.expanduser()
     try:
-        found = sorted(set(_find(path)))
+        found = sorted(set(_find(path, every)))
     except (OSError, ValueError, NotImplementedError) as error:
         where, why = getattr(error, "filename", None), getattr(error, "strerror", None) or error
         message = f"dataPath is {str(data_path)!r}, but {repr(where) if where else 'it'} cannot be read: {why}"
@@ -56,7 +57,7 @@ def count_left_out(data_path: str | Path) -> dict[str, int]:
     path = Path(data_path)
     with suppress(RuntimeError):
         path = path.expanduser()
-    found = Counter(it.suffix.casefold() for it in _find_all(path) if not _is_document(it.name))
+    found = Counter(it.suffix.casefold() for it in _find_all(path) if not is_document(it))
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -67,10 +68,10 @@ def describe_left_out(counts: Mapping[str, int]) -> str:
     return ", ".join([*shown[:_MOST_ENDINGS], *([f"{more} others"] if more else [])])
 
 
-def _find(path: Path) -> Iterable[Path]:
+def _find(path: Path, every: bool) -> Iterable[Path]:
     if os.path.lexists(path) and not path.is_dir():
         return [path]
-    return (it for it in _find_all(path) if _is_document(it.name))
+    return (it for it in _find_all(path) if every or is_document(it))
 
 
 def _find_all(path: Path) -> Iterable[Path]:
@@ -109,8 +110,9 @@ def _match_pattern(path: Path) -> Iterator[Path]:
             yield found
 
 
-def _is_document(name: str) -> bool:
-    return name.casefold().endswith(EXTENSIONS)
+def is_document(path: Path) -> bool:
+    """Whether the file at *path* is taken from folders and by patterns."""
+    return path.name.casefold().endswith(EXTENSIONS)
 
 
 def _build_error(data_path: str | Path, message: str) -> ConfigError:

@@ -66,7 +66,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
             _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__, **about)
         if text.strip():
             found += 1
-            yield Piece(text, number)
+            yield Piece(text, {"page": number})
     if not found:
         raise UnreadableDocument(path, "damaged" if broken or slow else "no text in it (scanned?)")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -15,10 +15,10 @@ from qtmiddleware.errors import UnreadableDocument
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a document's text; *page* counts from 1 and is ``None`` where a document has no pages."""
+    """A part of a document's text, and its *place*: ``{"page": 3}``, or nothing where a document has no places."""
 
     text: str = field(repr=False)
-    page: int | None = None
+    place: Mapping[str, str | int] = field(default_factory=dict)
 
 
 _BLOCK: Final = 1 << 16

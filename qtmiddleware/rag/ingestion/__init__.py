@@ -22,11 +22,12 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, UnreadableDocument
+from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.protocols import LanguageModel, Store
 from qtmiddleware.providers.llms import as_language_model
 from qtmiddleware.providers.llms.governed import GovernedModel
-from qtmiddleware.rag.documents import count_left_out, find_documents
+from qtmiddleware.rag.documents import Converter, NotTaken, count_left_out, find_documents
+from qtmiddleware.rag.documents import Reader as ReadDocument
 from qtmiddleware.rag.ingestion.context_prompt import build_version
 from qtmiddleware.rag.ingestion.contexts import Contexts
 from qtmiddleware.rag.ingestion.embedding import embed_missing, identify_embedding
@@ -55,10 +56,11 @@ Listener = Callable[[Progress], object]
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A document that could not be read, and why."""
+    """A document that could not be read, and why; *extra* of qtmiddleware would read it, where that is missing."""
 
     path: str
     reason: str
+    extra: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,7 @@ def ingest(
     client: Any = None,
     embedder: Any = None,
     store: Store | None = None,
+    reader: ReadDocument | None = None,
     progress: Listener | None = None,
 ) -> IngestReport:
     """Bring the index up to date with the documents of *data_path*: a file, a folder or a glob (``dataPath``).
@@ -129,11 +132,16 @@ def ingest(
     and *store* stand in for those the configuration names; a given store is not closed. *progress* is told of every
     step; what it raises ends the run.
 
+    *reader* is a function of a path, asked first for each file that is new or changed, in folders whatever its ending.
+    It returns the text, or any iterable of texts or of pairs of a text and its place (``("...", {"page": 3})``), or
+    ``None`` for what shall be read as usual. What it raises skips that file. It runs in this process, without a limit
+    of time, and is known by its name: give one that reads otherwise than before another name.
+
     Killed or interrupted at any point, the next run completes the work, without embedding or asking for anything twice.
     Memory stays bounded however much there is to read. Log lines with counts go to ``qtmiddleware.ingest``.
 
     Raises `ConfigError` where there is no data path, `StoreError` where another ingest into this index is running or
-    the store fails, `EmbeddingError` and `MissingExtra`.
+    the store fails, `EmbeddingError` and `MissingExtra`; not for the documents of a folder, which are skipped.
     """
     settings = Config.load(config).settings
     path = os.fspath(data_path) if data_path is not None else settings.data_path
@@ -146,20 +154,20 @@ def ingest(
         )
     model = _open_context_model(client, settings) if settings.contextual_chunks else None
     # Looked for before anything is opened: a wrong path leaves no empty index behind.
-    paths = list({make_absolute(it): it for it in find_documents(path)}.values())
+    paths = list({make_absolute(it): it for it in find_documents(path, every=reader is not None)}.values())
     with hold_ledger(settings, store) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
-            report = _run(paths, Root.of(path), settings, ledger, retriever, model, _Stages(progress))
+            report = _run(paths, Root.of(path), settings, ledger, retriever, model, reader, _Stages(progress))
         finally:
             retriever.close()
-    left_out: dict[str, int] = {}
     # What has changed in the folder meanwhile is no matter of what was done.
-    with suppress(OSError):
-        left_out = count_left_out(path)
-    if left_out:
-        _log("Left out files that are no documents", count=sum(left_out.values()))
-    return replace(report, left_out=left_out)
+    if reader is None:
+        with suppress(OSError):
+            report = replace(report, left_out=count_left_out(path))
+    if report.left_out:
+        _log("Left out files that are no documents", count=sum(report.left_out.values()))
+    return report
 
 
 def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
@@ -195,14 +203,16 @@ def _run(
     ledger: Ledger,
     retriever: StoreRetriever,
     model: LanguageModel | None,
+    own: ReadDocument | None,
     stages: _Stages,
 ) -> IngestReport:
     """Performs one run over the documents at *paths*. Returns what came of it."""
     began = perf_counter()
     _log("Reading documents", files=len(paths))
     context_version = "" if model is None else f"{build_version(settings)} {model.name}"
-    with stages.run("reading") as report:
-        kinds, skipped = _read(paths, Reader(ledger, settings, root, context_version), report)
+    with stages.run("reading") as report, Converter() as converter:
+        reader = Reader(ledger, settings, root, context_version, converter, own)
+        kinds, skipped, left_out = _read(paths, reader, report)
     _log("Loaded documents", count=kinds.total(), skipped=len(skipped))
     _log("Created chunks", count=ledger.rows(_HELD, [root.key])[0][1])
     contexts = None if model is None else Contexts(ledger, settings, model)
@@ -239,22 +249,33 @@ def _run(
         seconds=seconds,
         embed_seconds=stages.seconds["embedding"],
         context_seconds=stages.seconds["contexts"],
+        left_out=left_out,
     )
 
 
-def _read(paths: Sequence[Path], reader: Reader, report: Callable[..., None]) -> tuple[Counter[str], list[Skipped]]:
-    """Returns how many documents are new, changed or unchanged, and which could not be read."""
+def _read(
+    paths: Sequence[Path], reader: Reader, report: Callable[..., None]
+) -> tuple[Counter[str], list[Skipped], dict[str, int]]:
+    """Returns how many documents are new, changed or unchanged, which could not be read, and what none was."""
     kinds: Counter[str] = Counter()
     skipped: list[Skipped] = []
+    left_out: Counter[str] = Counter()
     for done, path in enumerate(paths, 1):
         try:
             kinds[reader.take(path)] += 1
+        except NotTaken:
+            left_out[path.suffix.casefold()] += 1
         except UnreadableDocument as error:
             reader.keep(path)
             detail = f" ({error.detail})" if error.detail else ""
             skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
+        except MissingExtra as error:
+            if reader.is_file:
+                raise
+            reader.keep(path)
+            skipped.append(Skipped(str(path), str(error), error.extra))
         report(done, len(paths), str(path))
-    return kinds, skipped
+    return kinds, skipped, dict(left_out.most_common())
 
 
 def _log(event: str, **meta: float) -> None:

@@ -17,7 +17,9 @@ from urllib.parse import quote
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.rag.documents import DocumentChunk, cut_document
+from qtmiddleware.rag.documents import Converter, DocumentChunk, NotTaken, cut_document
+from qtmiddleware.rag.documents import Reader as ReadDocument
+from qtmiddleware.rag.documents.finding import is_document
 from qtmiddleware.rag.ingestion.ledger import Ledger
 from qtmiddleware.runtime.files import open_document
 
@@ -100,15 +102,29 @@ INSERT INTO chunks (document, ordinal, start, stop, text, metadata, hash) VALUES
 class Reader:
     """Reads the documents of one data path into the ledger.
 
-    *context_version* names how contexts are written for the chunks; empty where none are.
+    *context_version* names how contexts are written for the chunks; empty where none are. *converter* reads what is no
+    text, and *own* is the user's reader, which is known by its name alone.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, root: Root, context_version: str) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        root: Root,
+        context_version: str,
+        converter: Converter,
+        own: ReadDocument | None = None,
+    ) -> None:
+        self._converter = converter
+        self._own = own
         self._ledger = ledger
         self._settings = settings
         self._root = root
         self._context_version = context_version
         self._kind = [settings.chunk_size, settings.chunk_overlap, settings.chunk_boundary, READER, context_version]
+        if own is not None:
+            kind = type(own) if getattr(own, "__qualname__", None) is None else own
+            self._kind.append(f"{kind.__module__}.{kind.__qualname__}")
 
     def take(self, path: Path) -> str:
         """Make the document at *path* part of this run. Returns ``added``, ``changed`` or ``unchanged``.
@@ -129,6 +145,11 @@ class Reader:
         if (2, fingerprint) in versions:
             return "unchanged"
         return "changed" if any(stored for stored, _ in versions) else "added"
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the data path names the one document itself."""
+        return self._root.is_file
 
     def keep(self, path: Path) -> None:
         """Let what is indexed of the document at *path* stay as it is."""
@@ -169,12 +190,21 @@ class Reader:
             overlap=settings.chunk_overlap,
             boundary=settings.chunk_boundary,
             follow_link=self._root.is_file,
+            reader=None if self._own is None else self._ask,
+            converter=self._converter,
         )
         rows = _build_rows(found, document, source, path)
         while batch := list(islice(rows, BATCH)):
             ledger.many(_CHUNK, batch)
         ledger.rows("UPDATE documents SET complete = 1 WHERE id = ?", [document])
         return document
+
+    def _ask(self, path: Path) -> Any:
+        """What the user's reader makes of the file at *path*. Raises `NotTaken` for one that nobody else reads."""
+        found = None if self._own is None else self._own(path)
+        if found is None and not self._root.is_file and not is_document(path):
+            raise NotTaken(path, "not taken")
+        return found
 
     def _choose_name(self, file: str, source: str) -> str:
         """What the ids of the document begin with: as before, else the path, marked where another file has that."""
@@ -202,12 +232,14 @@ def _build_rows(found: Iterable[DocumentChunk], document: int, source: str, path
             continue
         metadata: dict[str, Any] = {"source": source, "title": title, "chunk": chunk.index}
         metadata |= {"start": chunk.start, "end": chunk.end}
-        if one.page is not None:
-            metadata["page"] = one.page
-        if one.last_page != one.page:
-            metadata["last_page"] = one.last_page
+        # A title that the document says of itself takes the place of the one that was found.
+        metadata |= {name: _shorten(value) for name, value in one.place.items() if name != "last_title"}
         written = json.dumps(metadata, ensure_ascii=False)
         yield document, chunk.index, chunk.start, chunk.end, text, written, hash_text(text)
+
+
+def _shorten(value: Any) -> Any:
+    return replace_surrogates(value[:_TITLE_CHARS]) if isinstance(value, str) else value
 
 
 def _find_title(path: Path, opening: str) -> str:

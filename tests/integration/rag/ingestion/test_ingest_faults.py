@@ -18,6 +18,8 @@ from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
 from qtmiddleware.rag.ingestion import reading
 from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 
+pytestmark = pytest.mark.thorough
+
 
 class Interrupted(BaseException):
     """Stands for whatever ends a process at a place of its choice."""

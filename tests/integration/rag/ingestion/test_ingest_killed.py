@@ -14,7 +14,7 @@ import pytest
 from qtmiddleware.errors import StoreError
 from tests.support.ingest_world import SENTENCES, Counting, World
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL here")
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL here")]
 ROOT = Path(__file__).parents[4]
 
 
@@ -25,7 +25,7 @@ def start(world: World, place: str) -> subprocess.Popen[bytes]:
 
 def run(world: World, place: str) -> int:
     process = start(world, place)
-    _, err = process.communicate(timeout=50)
+    _, err = process.communicate(timeout=200)
     assert process.returncode in (0, -signal.SIGKILL), err.decode()
     return process.returncode
 
@@ -78,6 +78,6 @@ def test_a_killed_run_holds_no_lock_and_a_living_one_does(world: World) -> None:
                 refused = "another ingest" in str(error)
         time.sleep(0.001)
     process.kill()
-    process.communicate(timeout=50)
+    process.communicate(timeout=200)
     world.ingest()
     assert world.passages() == world.clean()

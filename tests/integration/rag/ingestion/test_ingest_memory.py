@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 resource = pytest.importorskip("resource", reason="there is no way to ask for the memory of a process here")
 
 WIDE = 1024

@@ -12,7 +12,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.rag.documents import count_left_out, describe_left_out, find_documents
 
 FILES = [
-    "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.RST", "f.html", "f.txt.bak", "txt", ".hidden.txt",
+    "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt",
     "sub/g.txt", "sub/deep/h.md", ".git/i.txt", "sub/.cache/j.txt", "odd [1]/k.txt", "odd [1]/deep/l.md",
     "[x].txt", "x.txt",
 ]  # fmt: skip
@@ -38,20 +38,25 @@ def test_a_folder_means_all_documents_below_it_in_order(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.txt", "e.RST", "f.html", "f.txt.bak", "txt", ".hidden.txt", "[x].txt", "odd [1]/k.txt"]
+    "name", ["a.txt", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt", "[x].txt", "odd [1]/k.txt"]
 )
 def test_a_single_file_is_taken_whatever_its_name(folder: Path, name: str) -> None:
     assert names(folder, folder / name) == [name]
 
 
 def test_what_is_no_document_is_counted_by_its_ending(folder: Path) -> None:
-    (folder / "sub/m.HTML").write_text("<p>text</p>")
-    assert list(count_left_out(folder).items()) == [(".html", 2), ("", 1), (".bak", 1)]
-    assert describe_left_out(count_left_out(folder)) == "2 .html, 1 without an ending, 1 .bak"
-    assert count_left_out(f"{folder}/*.html") == {".html": 1}
-    assert count_left_out(folder / "f.html") == {}
-    with pytest.raises(ConfigError, match=r"where no documents were found but 1 \.html;"):
-        find_documents(f"{folder}/*.html")
+    (folder / "sub/m.DOC").write_text("<p>text</p>")
+    assert list(count_left_out(folder).items()) == [(".doc", 2), ("", 1), (".bak", 1)]
+    assert describe_left_out(count_left_out(folder)) == "2 .doc, 1 without an ending, 1 .bak"
+    assert count_left_out(f"{folder}/*.doc") == {".doc": 1}
+    assert count_left_out(folder / "f.doc") == {}
+    with pytest.raises(ConfigError, match=r"where no documents were found but 1 \.doc;"):
+        find_documents(f"{folder}/*.doc")
+
+
+def test_every_file_of_a_folder_is_taken_where_a_reader_is_asked_for_each(folder: Path) -> None:
+    every = {path.relative_to(folder).as_posix() for path in find_documents(folder, every=True)}
+    assert every == {name for name in FILES if not any(part.startswith(".") for part in name.split("/"))}
 
 
 def test_a_folder_of_a_hundred_endings_is_told_in_a_line() -> None:
@@ -155,7 +160,7 @@ def test_where_nothing_is_found_the_error_says_where_and_what_is_allowed(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/x.csv").write_text("text")
+    (tmp_path / "empty/x.bak").write_text("text")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         find_documents(name)

@@ -27,8 +27,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.pdf"
 
 
-def texts(path: Path) -> dict[int | None, str]:
-    return {piece.page: piece.text for piece in read_document(path)}
+def texts(path: Path) -> dict[str | int, str]:
+    return {piece.place["page"]: piece.text for piece in read_document(path)}
 
 
 def reason(path: Path) -> str:
@@ -200,14 +200,13 @@ def test_without_pypdf_the_error_says_what_to_install(path: Path, monkeypatch: p
 def test_chunks_know_the_pages_their_words_stand_on(path: Path) -> None:
     path.write_bytes(pdf([content(f"Page {number} holds this sentence alone.") for number in range(1, 7)]))
     made = list(cut_document(path, size=80, overlap=0))
-    assert [(it.page, it.last_page) for it in made] == [(1, 2), (3, 4), (5, 6)]
+    assert [it.place for it in made] == [{"page": at, "last_page": at + 1} for at in (1, 3, 5)]
     whole = "".join(piece.text for piece in read_document(path))
     assert "".join(it.chunk.text for it in made) == whole
     for it in cut_document(path, size=50, overlap=30):
         shown = [number for number in range(1, 7) if f"Page {number}" in it.chunk.text]
-        assert it.page is not None
-        assert it.last_page is not None
-        assert {*shown} <= {*range(it.page, it.last_page + 1)}
+        first = it.place["page"]
+        assert {*shown} <= {*range(int(first), int(it.place.get("last_page", first)) + 1)}
 
 
 @pytest.mark.parametrize("boundary", ["sentence", "character"])
@@ -220,19 +219,20 @@ def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
     page_of = {}
     at = 0
     for piece in read_document(path):
-        page_of |= {at + offset: piece.page for offset, sign in enumerate(piece.text) if not sign.isspace()}
+        page_of |= {at + offset: piece.place["page"] for offset, sign in enumerate(piece.text) if not sign.isspace()}
         at += len(piece.text)
     made = list(cut_document(path, size=size, overlap=overlap, boundary=boundary))
     assert made[-1].chunk.end == at
     for it in made:
         pages = [page_of[place] for place in range(it.chunk.start, it.chunk.end) if place in page_of]
-        assert (it.page, it.last_page) == ((pages[0], pages[-1]) if pages else (None, None))
+        last = {"last_page": pages[-1]} if pages and pages[-1] != pages[0] else {}
+        assert it.place == ({"page": pages[0], **last} if pages else {})
 
 
 def test_a_text_has_no_pages(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     (made,) = cut_document(tmp_path / "a.txt", size=10, overlap=0)
-    assert (made, made.chunk.text) == (DocumentChunk(made.chunk, None, None), "text")
+    assert (made, made.chunk.text) == (DocumentChunk(made.chunk, {}), "text")
 
 
 def test_an_impossible_overlap_is_refused_before_the_file_is_opened(tmp_path: Path) -> None:

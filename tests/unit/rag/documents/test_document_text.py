@@ -19,7 +19,7 @@ PRINTED = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_charact
 
 def text_of(path: Path) -> str:
     pieces = list(read_document(path))
-    assert {piece.page for piece in pieces} == {None}
+    assert all(not piece.place for piece in pieces)
     return "".join(piece.text for piece in pieces)
 
 
@@ -88,12 +88,6 @@ def test_what_is_no_text_is_reported_by_name_and_never_guessed(tmp_path: Path, c
     assert reason(path) == wanted
 
 
-@pytest.mark.parametrize("name", ["a.html", "a.HTM", "a.xhtml"])
-def test_a_page_is_refused_and_not_read_with_its_tags(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("<p>text</p>")
-    assert reason(tmp_path / name) == "HTML"
-
-
 def test_a_stray_control_character_spoils_no_text(tmp_path: Path) -> None:
     text = "A page of text.\f" * 20 + "\x1b[1mbold\x1b[0m \x02 end \x1a"
     (tmp_path / "a.txt").write_text(text)
@@ -129,7 +123,7 @@ def test_the_error_holds_nothing_of_the_text_and_can_be_sent_to_another_process(
     assert isinstance(caught.value, QtMiddlewareError)
     sent = pickle.loads(pickle.dumps(caught.value))
     assert (sent.path, sent.reason, str(sent)) == (path, "not text in UTF-8", str(caught.value))
-    assert repr(Piece("secret", 3)) == "Piece(page=3)"
+    assert repr(Piece("secret", {"page": 3})) == "Piece(place={'page': 3})"
 
 
 def test_a_file_larger_than_memory_would_do_is_read_in_little(tmp_path: Path) -> None:

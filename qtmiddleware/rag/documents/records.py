@@ -1,0 +1,142 @@
+"""Rows and records: CSV and JSON, and the tables of other documents."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from qtmiddleware.errors import UnreadableDocument
+from qtmiddleware.rag.documents.text import Piece, read_text
+
+_MOST_LINE: Final = 1 << 20
+_MOST_RECORD: Final = 1 << 26
+"""Characters of a line of a table and of a record of JSON, which are held as a whole."""
+_NAME_CHARS: Final = 100
+_NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
+_SPACE: Final = re.compile(r"[\s,]*")
+
+
+def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int) -> Iterator[Piece]:
+    """A line for each of *rows*, which have a number and cells: ``Item: Pump | Price: 7``.
+
+    The first row of two cells or more names the columns, unless one of its cells is a number or a date. Empty cells and
+    rows are left out.
+    """
+    names: Sequence[str] | None = None
+    for number, cells in rows:
+        row = [" ".join(cell.split()) for cell in cells]
+        filled = [at for at, cell in enumerate(row) if cell]
+        if not filled:
+            continue
+        parts = [row[at] for at in filled]
+        if names is None:
+            if len(filled) > 1:
+                names = [] if any(map(_NUMBER.fullmatch, parts)) else [cell[:_NAME_CHARS] for cell in row]
+        else:
+            named = (names[at] if at < len(names) else "" for at in filled)
+            parts = [f"{name}: {part}" if name else part for name, part in zip(named, parts, strict=True)]
+        yield Piece(" | ".join(parts) + "\n", {**place, "row": number})
+
+
+def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """A line for each row of *file*, with the names of its columns and its number, from 1.
+
+    Cells are parted by what parts the first line into most of ``, ; tab |``. Encodings are those of a text.
+    """
+    lines = _split_lines(path, read_text(path, file))
+    first = next(lines)
+    mark = max(",;\t|", key=lambda it: len(next(csv.reader([first], delimiter=it), [])))
+    rows = csv.reader(_chain(first, lines), delimiter=mark)
+    try:
+        yield from describe_rows(enumerate(rows, 1))
+    except csv.Error as error:
+        raise UnreadableDocument(path, "damaged", f"near line {rows.line_num}: is a quotation mark missing?") from error
+
+
+def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
+    """The lines of *pieces*; at least one."""
+    held = ""
+    for piece in pieces:
+        *lines, held = (held + piece.text).split("\n")
+        yield from (line + "\n" for line in lines)
+        if len(held) > _MOST_LINE:
+            raise UnreadableDocument(path, "too large", f"a line of more than {_MOST_LINE:,} characters")
+    yield held
+
+
+def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """A line for each value in *file* (``address.city: Oslo``), and a blank one behind each record.
+
+    Records are the items of a list, or the values that follow one another, as in JSON lines; they are numbered from 1.
+    Numbers stay as they are written. One record is held at a time.
+    """
+    for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
+        for line in _describe(record):
+            yield Piece(line + "\n", {"record": number})
+        yield Piece("\n", {"record": number})
+
+
+def _describe(value: Any, name: str = "") -> Iterator[str]:
+    label = f"{name}: " if name else ""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            # A long name at each of its values would make a large text of a small one.
+            yield from _describe(inner, f"{name}.{key}"[-_NAME_CHARS:] if name else str(key)[:_NAME_CHARS])
+    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        for at, inner in enumerate(value, 1):
+            yield from _describe(inner, f"{name} {at}".strip())
+    elif isinstance(value, list):
+        if value:
+            yield label + ", ".join("" if it is None else _write(it) for it in value)
+    elif value is not None and value != "":
+        yield label + _write(value)
+
+
+def _write(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+    held, at, passed, in_list = "", 0, 0, False
+    more = True
+    while True:
+        at = _SPACE.match(held, at).end()  # type: ignore[union-attr]
+        if not passed and not at and held[:1] == "[":
+            in_list, at = True, 1
+            continue
+        if in_list and held[at : at + 1] == "]":
+            in_list, at = False, at + 1
+            continue
+        try:
+            record, end = decoder.raw_decode(held, at)
+        except ValueError as error:
+            end, place = -1, passed + getattr(error, "pos", at)
+        # A number may go on in the next piece.
+        if end >= 0 and (end < len(held) or not more):
+            yield record
+            at = end
+            continue
+        if not more:
+            if at < len(held) or in_list:
+                raise UnreadableDocument(path, "damaged", f"not JSON near character {place}")
+            return
+        if len(held) - at > _MOST_RECORD:
+            raise UnreadableDocument(path, "too large", f"a record of more than {_MOST_RECORD:,} characters")
+        # Twice as much each time, or a long record would be tried again for every piece of it.
+        wanted, parts = max(1, len(held) - at), []
+        while wanted > 0 and (piece := next(pieces, None)) is not None:
+            parts.append(piece.text)
+            wanted -= len(piece.text)
+        more = wanted <= 0
+        passed += at
+        held, at = held[at:] + "".join(parts), 0
