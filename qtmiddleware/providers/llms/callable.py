@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ModelError
+from qtmiddleware.errors import ModelError, retell
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import name_of
 from qtmiddleware.providers.llms.calls import complete_in_background, time_left
@@ -31,6 +31,7 @@ from qtmiddleware.providers.llms.openai.replies import (
 from qtmiddleware.providers.openai_client import read_client_error, status_of
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.runtime.threads import Overloaded
 from qtmiddleware.types import NEVER, Deadline
 
 Call = Callable[[Prompt], Any]
@@ -56,7 +57,7 @@ class CallableModel:
 
     *name* is part of every cache key; without one it is that of the model that is asked where it is known, else the
     function's own. A defect of *fn* is a `ModelError` ("failed") and logged once; whatever else it raises becomes one
-    too, with the reason its HTTP status stands for or "unavailable", except a `ModelError`, which passes through.
+    too, with the reason its HTTP status stands for or "unavailable"; of a `ModelError` the reason is kept.
     """
 
     can_async = True
@@ -94,8 +95,6 @@ class CallableModel:
         time_left(deadline)
         try:
             answer = self._plain(prompt)
-        except ModelError:
-            raise
         except Exception as error:
             raise self._read_error(error) from error
         if not inspect.isawaitable(answer):
@@ -113,10 +112,10 @@ class CallableModel:
                 answer = begin()
                 while inspect.isawaitable(answer):
                     answer = await answer
-        except ModelError:
+        except Overloaded:
             raise
         except Exception as error:
-            if scope.expired():
+            if scope.expired() and not isinstance(error, ModelError):
                 raise ModelError("timeout", f"{self._label} did not answer in time") from error
             raise self._read_error(error) from error
         return read_returned(answer, prompt, self._label, self._prices)
@@ -124,6 +123,8 @@ class CallableModel:
     def _read_error(self, error: Exception) -> ModelError:
         if (defect := find_defect(error, self._label, self._fn)) is not None:
             return defect
+        if isinstance(error, ModelError):
+            return retell(error, self._label)
         said = f"{self._label} raised {type(error).__name__}"
         if (status := status_of(error)) is None:
             return ModelError("unavailable", said)

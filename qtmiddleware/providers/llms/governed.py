@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.errors import REASONS, ConfigError, ModelError, retell
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.calls import time_left
 from qtmiddleware.providers.llms.defects import find_defect
@@ -25,6 +25,10 @@ _ANSWERED: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
 _NEARLY: Final = 0.005
 
 
+class _NoReply(ModelError):
+    """A model returned something else than a reply, in our own words."""
+
+
 class GovernedModel:
     """*inner* behind a circuit breaker and a budget.
 
@@ -38,13 +42,16 @@ class GovernedModel:
     def __init__(self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER) -> None:
         self.inner = inner
         self.can_async: bool = getattr(inner, "can_async", True)
+        # The errors of any other one may say anything.
+        self.is_ours = type(inner).__module__.startswith("qtmiddleware.")
         self._budget = settings.budget
         self.breaker = breaker
         self.meter = meter
         self._most = settings.llm.max_tokens
         # One caller in a hurry, or after a slow search, must not close the model to all others.
         self._enough = min(settings.limits.llm_timeout_ms, settings.limits.deadline_ms) / 2e3
-        self.prices = Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
+        known = getattr(inner, "prices", None)
+        self.prices = known or Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
         if self._budget.max_usd is not None and self.prices.cost(1, 1) is None:
             raise ConfigError(
                 f"budget.maxUsd needs the price of {inner.name}, which is not known here; set llm.inputPrice and"
@@ -57,6 +64,11 @@ class GovernedModel:
     def name(self) -> str:
         """The model's name."""
         return self.inner.name
+
+    @property
+    def provider(self) -> str:
+        """Who serves the model, where that is known."""
+        return getattr(self.inner, "provider", "")
 
     def reason_to_wait(self) -> ModelError | None:
         """Why a call made now would be refused without asking; ``None`` where it would be made."""
@@ -144,7 +156,7 @@ class _Call:
     def settle(self, reply: object) -> Reply:
         """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
         if not isinstance(reply, Reply):
-            raise ModelError(
+            raise _NoReply(
                 "unparsable", f"{self._model.name} returned {type(reply).__name__}; it has to return a Reply"
             )
         self._has_output = True
@@ -170,6 +182,9 @@ class _Call:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, ModelError):
             self._record_error(error)
+            is_ours = self._model.is_ours and error.reason in REASONS
+            if not is_ours and not isinstance(error, _NoReply):
+                raise retell(error, self._model.name) from error
         elif error is None:
             self._attempt.succeed()
         elif not isinstance(error, Exception):

@@ -7,15 +7,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing, closing
 from dataclasses import asdict, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from qtmiddleware.config.settings import ReasoningEffort, Settings, StructuredOutput
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.calls import LONGEST_WAIT, complete_in_background, make_timeout, request_timeout
 from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
-from qtmiddleware.providers.llms.openai.prices import Prices, find_prices
+from qtmiddleware.providers.llms.openai.prices import OPENAI, Prices, find_prices
 from qtmiddleware.providers.llms.openai.replies import StreamReader, is_whole_completion
-from qtmiddleware.providers.llms.openai.requests import Negotiator, Received, Response
+from qtmiddleware.providers.llms.openai.requests import Negotiator, Received, Response, least_effort
+from qtmiddleware.providers.openai_client import provider_of
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.steps import aconverse, converse
 from qtmiddleware.types import Deadline
@@ -53,6 +55,10 @@ class OpenAIModel:
     is still being waited for: some servers never send that, nor close. Whoever stops listening closes the connection.
     """
 
+    _price_list = OPENAI
+    _find_effort = staticmethod(least_effort)
+    _advice: Mapping[str, str] = MappingProxyType({})
+
     def __init__(
         self,
         model: str,
@@ -77,16 +83,23 @@ class OpenAIModel:
             max_tokens=max_tokens,
             response_format=None if structured_output == "auto" else structured_output,
             reasoning_effort=reasoning_effort,
+            find_effort=self._find_effort,
+            advice=self._advice,
         )
-        self._prices = Prices(model, input_price, output_price)
+        self.prices = Prices(model, input_price, output_price, self._price_list)
 
     def __repr__(self) -> str:
-        return f"OpenAIModel({self._model!r}, host={self._clients.host!r})"
+        return f"{type(self).__name__}({self._model!r}, host={self._clients.host!r})"
 
     @property
     def name(self) -> str:
         """The model's name."""
         return self._model
+
+    @property
+    def provider(self) -> str:
+        """Who serves the model, as OpenTelemetry's conventions call them; ``openai`` where the host is not known."""
+        return provider_of(self._clients.host)
 
     @property
     def can_async(self) -> bool:
@@ -163,7 +176,7 @@ class OpenAIModel:
         if isinstance(piece, str):
             return piece
         self._negotiator.learn(response.capabilities)
-        usd = self._prices.cost(piece.input_tokens, piece.output_tokens)
+        usd = self.prices.cost(piece.input_tokens, piece.output_tokens)
         return replace(piece, calls=response.calls, cost_usd=usd)
 
     def warm_up(self) -> None:
@@ -240,19 +253,22 @@ def accepts(given: Any) -> bool:
 
 def make_model(client: Any, settings: Settings) -> OpenAIModel:
     """The model that *settings* name, asked through *client*; ``None`` is a client of our own."""
+    options = read_options(settings)
+    return OpenAIModel(settings.transformation_model, client=client, base_url=settings.llm.base_url, **options)
+
+
+def read_options(settings: Settings) -> dict[str, Any]:
+    """What *settings* say of how a model is asked, as arguments of `OpenAIModel`."""
     llm = settings.llm
-    return OpenAIModel(
-        settings.transformation_model,
-        client=client,
-        base_url=llm.base_url,
-        temperature=llm.temperature,
-        temperatures=find_temperatures(settings),
-        max_tokens=llm.max_tokens,
-        structured_output=llm.structured_output,
-        reasoning_effort=llm.reasoning_effort,
-        input_price=llm.input_price,
-        output_price=llm.output_price,
-    )
+    return {
+        "temperature": llm.temperature,
+        "temperatures": find_temperatures(settings),
+        "max_tokens": llm.max_tokens,
+        "structured_output": llm.structured_output,
+        "reasoning_effort": llm.reasoning_effort,
+        "input_price": llm.input_price,
+        "output_price": llm.output_price,
+    }
 
 
 def find_temperatures(settings: Settings) -> dict[str, float]:

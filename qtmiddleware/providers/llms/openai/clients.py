@@ -54,6 +54,8 @@ class Clients:
     under a call.
     """
 
+    _async_kind = "openai.AsyncOpenAI()"
+
     def __init__(self, given: Any, base_url: str | None) -> None:
         members = given if isinstance(given, tuple | list) else () if given is None else (given,)
         self._base_url = base_url
@@ -98,17 +100,15 @@ class Clients:
         """The client for a call in the running event loop; raises `ModelError` where only a sync one was given."""
         given = self._given_async
         if not self._own and given is None:
-            raise ModelError(
-                "unavailable", "a sync client cannot serve an asynchronous call; pass openai.AsyncOpenAI()"
-            )
-        if not self._own and not can_copy(given):
+            raise ModelError("unavailable", f"a sync client cannot serve an asynchronous call; pass {self._async_kind}")
+        if not self._own and not self._can_copy(given):
             return given
         loop = asyncio.get_running_loop()
         clients = _clients_of(loop)
         held = clients.get(self)
         if held is None or held[0].is_closed():
             with explained(partial(ModelError, "unavailable")):
-                client = self._make(is_async=True) if self._own else copy_with_own_connections(given)
+                client = self._make(is_async=True) if self._own else self._copy(given)
             held = clients[self] = client, _close_at_end(client)
             self._loops = {key: it for key, it in self._loops.items() if it() is not None} | {id(loop): ref(loop)}
             if is_in_background_loop():
@@ -151,6 +151,12 @@ class Clients:
         _, lifetime = _clients_of(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
             await lifetime.aclose()
+
+    def _can_copy(self, given: Any) -> bool:
+        return can_copy(given)
+
+    def _copy(self, given: Any) -> Any:
+        return copy_with_own_connections(given)
 
     def _make_sync(self) -> Any:
         with explained(partial(ModelError, "unavailable")):
@@ -237,7 +243,7 @@ def can_copy(client: Any) -> bool:
     if not can_stream(client):
         return False
     return _has_own_connections(client) or (
-        is_async_client(client) and _has_known_pools(getattr(client, "_client", None))
+        is_async_client(client) and has_known_pools(getattr(client, "_client", None))
     )
 
 
@@ -246,7 +252,7 @@ def copy_with_own_connections(client: Any) -> Any:
     if _has_own_connections(client):
         http = make_http_client(is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True)
     else:
-        http = _copy_with_empty_pools(client._client)
+        http = copy_with_empty_pools(client._client)
         bound_error_bodies(http)
     return client.with_options(http_client=http)
 
@@ -255,14 +261,15 @@ def _has_own_connections(client: Any) -> bool:
     return type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
 
 
-def _has_known_pools(http: Any) -> bool:
+def has_known_pools(http: Any) -> bool:
+    """Whether the connections of *http*, a client of `httpx`, lie where `copy_with_empty_pools` leaves them."""
     mounts = getattr(http, "_mounts", {}).values()
     transports = [getattr(http, "_transport", None), *(it for it in mounts if it is not None)]
     pools = [getattr(transport, "_pool", None) for transport in transports]
     return all(isinstance(getattr(pool, "_connections", None), list) and hasattr(pool, "_requests") for pool in pools)
 
 
-def _copy_with_empty_pools(http: Any) -> Any:
+def copy_with_empty_pools(http: Any) -> Any:
     """A copy of the client *http* of `httpx`, with its proxies, certificates and hooks, and no connection yet."""
     twin = copy(http)
     twin._transport = _copy_with_empty_pool(http._transport)

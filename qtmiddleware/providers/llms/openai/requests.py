@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ModelError
@@ -31,11 +32,12 @@ MOST_WORDS: Final = 2_000
 
 _PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
     "response_format": re.compile(
-        r"response[_ ]?format|json[_ ]?(?:schema|object|mode)|structured[_ ]?outputs?|schema|guided_|grammar"
+        r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_ ]?outputs?|schema|guided_"
+        r"|grammar|output[_ ](?:config(?!\.effort)|format)"
     ),
     "tokens": re.compile(r"max_(?:completion_|output_|new_)?tokens"),
     "temperature": re.compile(r"temperature"),
-    "reasoning_effort": re.compile(r"reasoning[_. ]?effort"),
+    "reasoning_effort": re.compile(r"reasoning[_. ]?effort|thinking|output_config\.effort"),
     "stream": re.compile(r"stream|include_usage"),
 }
 _OTHER_CAUSE: Final = re.compile(
@@ -220,7 +222,8 @@ class Negotiator:
 
     *response_format* ``None`` begins with a JSON schema and steps down where that is refused. *reasoning_effort*
     ``auto`` is the least that one of OpenAI's models takes, and none is sent to others; ``None`` sends none.
-    *temperatures* are those of single prompts, by their mode, in place of *temperature*.
+    *temperatures* are those of single prompts, by their mode, in place of *temperature*. *find_effort* gives the least
+    effort of a model that reasons, and *advice* goes to `read_client_error`.
     """
 
     def __init__(
@@ -233,15 +236,19 @@ class Negotiator:
         max_tokens: int | None,
         response_format: str | None,
         reasoning_effort: str | None = "auto",
+        find_effort: Callable[[str], str | None] = least_effort,
+        advice: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._model = model
+        self._advice = advice
         self._where = where
         self._temperature = temperature
         self._temperatures = temperatures or {}
         self._max_tokens = max_tokens
         self._format = response_format
-        self._reasons = least_effort(model) is not None
-        self._effort = least_effort(model) if reasoning_effort == "auto" else reasoning_effort
+        least = find_effort(model)
+        self._reasons = least is not None
+        self._effort = least if reasoning_effort == "auto" else reasoning_effort
         self.capabilities = ProviderCapabilities()
 
     def learn(self, capabilities: ProviderCapabilities) -> None:
@@ -268,7 +275,9 @@ class Negotiator:
 
     def read_error(self, error: Exception) -> ModelError:
         """*error* of a client as a `ModelError`, which it may be already."""
-        return error if isinstance(error, ModelError) else read_client_error(error, f"{self._model} at {self._where()}")
+        if isinstance(error, ModelError):
+            return error
+        return read_client_error(error, f"{self._model} at {self._where()}", **self._advice)
 
     def _build(self, prompt: Prompt, capabilities: ProviderCapabilities, *, streams: bool) -> dict[str, Any]:
         effort = None if capabilities.reasoning_effort else self._effort

@@ -169,7 +169,7 @@ def test_a_second_store_of_this_process_costs_no_write_of_another_process(tmp_pa
     path = tmp_path / "index.sqlite"
 
     def written_elsewhere(id_: str) -> None:
-        subprocess.run([sys.executable, "-c", ANOTHER_PROCESS, str(path), id_], check=True, timeout=50)
+        subprocess.run([sys.executable, "-c", ANOTHER_PROCESS, str(path), id_], check=True, timeout=200)
 
     with open_store(path) as store:
         store.upsert([Passage("a", "")], [X])
@@ -266,7 +266,7 @@ def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path, room: int) -> None:
         [sys.executable, "-c", code, str(tmp_path / "index.sqlite")],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
         check=False,
     )
     assert ended.stderr.splitlines()[-1].endswith("with room on the disk")

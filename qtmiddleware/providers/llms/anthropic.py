@@ -1,0 +1,128 @@
+"""Anthropic's models, through any client of the package ``anthropic``: its own, Bedrock's, Vertex' or Foundry's."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from qtmiddleware.providers.llms.calls import LONGEST_CONNECT
+from qtmiddleware.providers.llms.openai.replies import read_field
+from qtmiddleware.providers.llms.vendors import (
+    Chunk,
+    Vendor,
+    count_tokens,
+    find_limit,
+    find_schema,
+    make_chunk,
+    provide,
+    split_messages,
+)
+
+# Up to Claude 4.6 a model thinks only if it is told to, and takes a temperature; later ones refuse that.
+_OLDER: Final = re.compile(r"claude-(?:v?[1-3]\b|instant|[a-z]+-4(?:-[0-6])?(?:-\d{8}|-v\d|[@:]|$))")
+_DEFAULT_LIMIT: Final = 4_096
+"""The tokens asked for where ``llm.maxTokens`` is null: Anthropic wants a number."""
+_ENDS: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "end_turn": "stop"}
+# All that was read, whatever of it was kept on their side.
+_READ: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+class _Anthropic(Vendor):
+    name = "Anthropic"
+    package = "anthropic"
+    prices = "anthropic"
+    provider = "anthropic"
+    key = "ANTHROPIC_API_KEY"
+    async_client = "AsyncAnthropic"
+    calls = ("create",)
+
+    def find_effort(self, model: str) -> str | None:
+        return None if _OLDER.search(model) else "none"
+
+    def find_resource(self, client: Any, *, is_async: bool) -> Any:  # noqa: ARG002
+        return client.messages
+
+    def find_http(self, client: Any, *, is_async: bool) -> Any:  # noqa: ARG002
+        return client._client
+
+    def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:  # noqa: ARG002
+        return client.with_options(http_client=http, max_retries=0).messages
+
+    def find_address(self, client: Any) -> str:
+        return str(client.base_url)
+
+    def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
+        system, user = split_messages(request)
+        # In the body itself: which of these the client has a name for depends on its version.
+        body: dict[str, Any] = {}
+        config: dict[str, Any] = {}
+        if (schema := find_schema(request)) is not None:
+            config["format"] = {"type": "json_schema", "schema": schema}
+        effort = request.get("reasoning_effort")
+        if effort == "none":
+            body["thinking"] = {"type": "disabled"}
+        elif effort is not None:
+            config["effort"] = "low" if effort == "minimal" else effort
+        if config:
+            body["output_config"] = config
+        if (temperature := request.get("temperature")) is not None and _OLDER.search(request["model"]):
+            body["temperature"] = min(temperature, 1.0)
+        options: dict[str, Any] = {"stream": True} if "stream" in request else {}
+        return resource.create(
+            model=request["model"],
+            max_tokens=find_limit(request) or _DEFAULT_LIMIT,
+            system=system,
+            messages=[{"role": "user", "content": user}],
+            extra_body=body,
+            timeout=_make_timeout(seconds),
+            **options,
+        )
+
+    def read_whole(self, answer: Any) -> Any:
+        if (content := read_field(answer, "content")) is None:
+            return {"choices": [{"message": None}]}
+        usage = _Usage()
+        usage.add(read_field(answer, "usage"))
+        return make_chunk(content, _read_end(answer), usage.total(), part="message")
+
+    def make_reader(self) -> Callable[[Any], Chunk | None]:
+        usage = _Usage()
+
+        def read(event: Any) -> Chunk | None:
+            usage.add(read_field(event, "usage") or read_field(read_field(event, "message"), "usage"))
+            delta = read_field(event, "delta")
+            text = read_field(delta, "text")
+            finish = _read_end(delta)
+            if finish is None and not isinstance(text, str):
+                return None
+            return make_chunk(text, finish, usage.total() if finish else None)
+
+        return read
+
+
+class _Usage:
+    """The tokens of one reply, whose counts come in several events, each with the sum so far."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, usage: Any) -> None:
+        counts = {name: read_field(usage, name) for name in (*_READ, "output_tokens")}
+        self._counts |= {name: count for name, count in counts.items() if isinstance(count, int)}
+
+    def total(self) -> Chunk:
+        return count_tokens(sum(self._counts.get(name, 0) for name in _READ), self._counts.get("output_tokens"))
+
+
+def _read_end(holder: Any) -> str | None:
+    end = read_field(holder, "stop_reason")
+    return _ENDS.get(end, end) if isinstance(end, str) else None
+
+
+def _make_timeout(seconds: float) -> Any:
+    return sys.modules["anthropic"].Timeout(seconds, connect=min(0.9 * seconds, LONGEST_CONNECT))
+
+
+accepts, make_model = provide(_Anthropic())

@@ -1,0 +1,128 @@
+"""Google's models, through a ``google.genai.Client``, which serves both ways, of the Gemini API or of Vertex."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from copy import copy
+from functools import cache
+from math import ceil
+from typing import Any, Final
+
+from qtmiddleware.providers.llms.openai.replies import read_field
+from qtmiddleware.providers.llms.vendors import (
+    Chunk,
+    Vendor,
+    count_tokens,
+    find_limit,
+    find_schema,
+    make_chunk,
+    provide,
+    split_messages,
+)
+
+_SHORTEST: Final = 10
+"""The shortest time in seconds that the service lets itself be given: less is refused. We wait no longer than ever."""
+_ENDS: Final = {"stop": "stop", "max_tokens": "length"}
+_DECLINED: Final = frozenset(
+    {"safety", "recitation", "blocklist", "prohibited_content", "spii", "language", "escalation"}
+)
+_MAY_NOT_THINK: Final = re.compile(r"gemini-(?:live-)?2\.5-flash")
+_THINKS: Final = re.compile(r"gemini-(?:2\.5|[3-9]|flash|pro)")
+
+
+class _Google(Vendor):
+    name = "Google"
+    package = "google.genai"
+    prices = "google"
+    provider = "gcp.gen_ai"
+    key = "GEMINI_API_KEY"
+    calls = ("generate_content", "generate_content_stream")
+
+    def find_effort(self, model: str) -> str | None:
+        if _MAY_NOT_THINK.search(model):
+            return "none"
+        return "low" if _THINKS.search(model) else None
+
+    def find_resource(self, client: Any, *, is_async: bool) -> Any:
+        return client.aio.models if is_async else client.models
+
+    def find_http(self, client: Any, *, is_async: bool) -> Any:
+        # Asynchronous connections are kept by event loop there, below what could be copied, and Vertex' credentials
+        # are fetched once a client.
+        return None if is_async or client._api_client.vertexai else client._api_client._httpx_client
+
+    def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:  # noqa: ARG002
+        api = copy(client._api_client)
+        kind: Any = type(api)
+        # It closes its connections when it is garbage, and they are not the copy's.
+        api.__class__ = _without_end(kind)
+        api._httpx_client = http
+        return type(client.models)(api)
+
+    def find_address(self, client: Any) -> str:
+        return str(client._api_client._http_options.base_url)
+
+    def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
+        system, user = split_messages(request)
+        config: dict[str, Any] = {
+            "system_instruction": system,
+            "temperature": request.get("temperature"),
+            "max_output_tokens": find_limit(request),
+            "automatic_function_calling": {"disable": True},
+            "http_options": {
+                "timeout": max(1, int(seconds * 1_000)),
+                "headers": {"X-Server-Timeout": str(max(_SHORTEST, ceil(seconds)))},
+                "retry_options": {"attempts": 1},
+            },
+        }
+        if "response_format" in request:
+            config["response_mime_type"] = "application/json"
+            config["response_json_schema"] = find_schema(request)
+        effort = request.get("reasoning_effort")
+        if effort == "none":
+            config["thinking_config"] = {"thinking_budget": 0}
+        elif effort is not None:
+            config["thinking_config"] = {"thinking_level": "high" if effort == "max" else effort}
+        call = resource.generate_content_stream if "stream" in request else resource.generate_content
+        given = {name: value for name, value in config.items() if value is not None}
+        return call(model=request["model"], contents=user, config=given)
+
+    def read_whole(self, answer: Any) -> Any:
+        return _read(answer, "message")
+
+    def make_reader(self) -> Callable[[Any], Chunk | None]:
+        return lambda event: _read(event, "delta")
+
+
+@cache
+def _without_end(kind: Any) -> Any:
+    return type(kind.__name__, (kind,), {"__del__": lambda _: None})
+
+
+def _read(answer: Any, part: str) -> Chunk:
+    usage = read_field(answer, "usage_metadata")
+    written = [read_field(usage, f"{kind}_token_count") or 0 for kind in ("candidates", "thoughts")]
+    # What was kept on their side counts as read.
+    counted = None if usage is None else count_tokens(read_field(usage, "prompt_token_count"), sum(written))
+    candidates = read_field(answer, "candidates")
+    if read_field(read_field(answer, "prompt_feedback"), "block_reason"):
+        return make_chunk("", "content_filter", counted, part=part)
+    if not candidates:
+        return {"choices": [], "usage": counted}
+    parts = read_field(read_field(candidates[0], "content"), "parts") or []
+    text = "".join(read_field(it, "text") or "" for it in parts if not read_field(it, "thought"))
+    return make_chunk(text, _read_end(candidates[0]), counted, part=part)
+
+
+def _read_end(candidate: Any) -> str | None:
+    end = read_field(candidate, "finish_reason")
+    if not end:
+        return None
+    name = str(getattr(end, "value", end)).lower()
+    if name.removeprefix("image_") in _DECLINED or name.startswith("pup_"):
+        return "content_filter"
+    return _ENDS.get(name, name)
+
+
+accepts, make_model = provide(_Google())

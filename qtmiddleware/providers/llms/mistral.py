@@ -1,0 +1,62 @@
+"""Mistral's models, through a client of the package ``mistralai``, which serves both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any, Final
+
+from qtmiddleware.providers.llms.openai.replies import read_field
+from qtmiddleware.providers.llms.vendors import Chunk, Vendor, find_limit, provide
+
+_KEPT: Final = ("model", "messages", "response_format", "temperature", "reasoning_effort")
+
+
+class _Mistral(Vendor):
+    name = "Mistral"
+    package = "mistralai"
+    prices = "mistral"
+    provider = "mistral_ai"
+    key = "MISTRAL_API_KEY"
+    calls = ("complete", "complete_async", "stream", "stream_async")
+
+    def find_resource(self, client: Any, *, is_async: bool) -> Any:  # noqa: ARG002
+        return client.chat
+
+    def find_http(self, client: Any, *, is_async: bool) -> Any:
+        config = client.sdk_configuration
+        return config.async_client if is_async else config.client
+
+    def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:
+        config = copy(client.sdk_configuration)
+        setattr(config, "async_client" if is_async else "client", http)
+        return type(client.chat)(config, parent_ref=client)
+
+    def find_address(self, client: Any) -> str:
+        return str(client.sdk_configuration.get_server_details()[0])
+
+    def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:
+        options = {name: request[name] for name in _KEPT if name in request}
+        if (limit := find_limit(request)) is not None:
+            options["max_tokens"] = limit
+        call = ("stream" if "stream" in request else "complete") + ("_async" if is_async else "")
+        # `None` for the retries is none at all; what is left out is those of the client.
+        return getattr(resource, call)(**options, retries=None, timeout_ms=max(1, int(seconds * 1_000)))
+
+    def read_whole(self, answer: Any) -> Any:
+        return _read(answer)
+
+    def make_reader(self) -> Callable[[Any], Chunk | None]:
+        return lambda event: _read(read_field(event, "data"))
+
+
+def _read(answer: Any) -> Any:
+    """*answer*, which is a completion already but for the name of one end."""
+    choices = read_field(answer, "choices")
+    if isinstance(choices, list) and choices and read_field(choices[0], "finish_reason") == "model_length":
+        kept = {name: read_field(choices[0], name) for name in ("delta", "message")}
+        return {"choices": [{**kept, "finish_reason": "length"}], "usage": read_field(answer, "usage")}
+    return answer
+
+
+accepts, make_model = provide(_Mistral())
