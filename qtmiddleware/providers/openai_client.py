@@ -86,6 +86,30 @@ def host_of(address: str) -> str:
         return "an address that cannot be read"
 
 
+_PROVIDERS: Final = tuple(
+    (re.compile(rf"(^|[.-])({host})$"), name)
+    for host, name in (
+        (r"openai\.azure\.com", "azure.ai.openai"),
+        (r"ai\.azure\.com", "azure.ai.inference"),
+        (r"bedrock[\w.-]*\.amazonaws\.com", "aws.bedrock"),
+        (r"anthropic\.com", "anthropic"),
+        (r"aiplatform\.googleapis\.com", "gcp.vertex_ai"),
+        (r"generativelanguage\.googleapis\.com", "gcp.gemini"),
+        (r"mistral\.ai", "mistral_ai"),
+        (r"groq\.com", "groq"),
+        (r"deepseek\.com", "deepseek"),
+        (r"cohere\.(?:com|ai)", "cohere"),
+        (r"perplexity\.ai", "perplexity"),
+        (r"x\.ai", "x_ai"),
+    )
+)
+
+
+def provider_of(host: str, otherwise: str = "openai") -> str:
+    """Who serves the models at *host*, as OpenTelemetry's conventions (``gen_ai.provider.name``) call them."""
+    return next((name for ends, name in _PROVIDERS if ends.search(host)), otherwise)
+
+
 def is_async_client(client: Any) -> bool:
     """Whether *client* is an asynchronous one, told by the names of its classes."""
     return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
@@ -104,9 +128,12 @@ def is_vendor_client(client: Any, resource: str) -> bool:
     return "create" not in vars(attrgetter(resource)(client))
 
 
+_VENDORS: Final = ("openai.", "anthropic.", "google.genai.")
+
+
 def copy_without_retries(client: Any) -> Any:
     """A copy of the vendor's *client* that does not retry and bounds the bodies of errors, sharing its connections."""
-    return client.with_options(max_retries=0, http_client=_copy_with_bounded_error_bodies(client._client))
+    return client.with_options(max_retries=0, http_client=copy_with_bounded_error_bodies(client._client))
 
 
 def make_http_client(*, is_async: bool, **options: Any) -> Any:
@@ -150,10 +177,10 @@ def bound_error_bodies(http: Any) -> None:
     http.event_hooks = {"request": [begin, *hooks["request"]], "response": [bound, *hooks["response"]]}
 
 
-def _copy_with_bounded_error_bodies(http: Any) -> Any:
+def copy_with_bounded_error_bodies(http: Any) -> Any:
     """*http* with `bound_error_bodies`, sharing its connections; it stays as it is, and so does one we cannot copy."""
     kind: Any = type(http)
-    if kind.__name__.endswith("HttpxClientWrapper"):
+    while "__del__" in vars(kind) and kind.__module__.startswith(_VENDORS):
         # The vendor's closes its connections when it is garbage, and they are not the copy's.
         kind = kind.__base__
     if hasattr(kind, "__del__"):
@@ -254,11 +281,14 @@ _CODE: Final = {
     "context_length_exceeded": "too_long",
     "invalid_api_key": "unauthorized",
 }
-_UNREADABLE: Final = frozenset({"DecodingError", "JSONDecodeError", "APIResponseValidationError"})
+_UNREADABLE: Final = frozenset(
+    {"DecodingError", "JSONDecodeError", "APIResponseValidationError", "ResponseValidationError", "ValidationError"}
+    | {"UnknownApiResponseError"}
+)
 
 _ADVICE: Final = {
     "timeout": "did not answer in time; raise {timeout} where that is usual",
-    "unauthorized": "refused the key; check OPENAI_API_KEY and what it may use",
+    "unauthorized": "refused the key; check {key} and what it may use",
     "rate_limited": "takes no more requests for now (rate limit or quota)",
     "refused": "withheld the answer by its content filter",
     "too_long": "says the request is too long for the model",
@@ -272,18 +302,19 @@ def read_client_error(
     *,
     address: str = "llm.baseUrl",
     timeout: str = "limits.llmTimeoutMs, for answers answer.timeoutMs,",
+    key: str = KEY_VARIABLE,
 ) -> ModelError:
     """The `ModelError` for *error*, raised by a client while asking *where*.
 
-    Its message names the kind of failure, the settings to look at (*address*, *timeout*) and, for a rejected request,
-    the provider's own error code where that is a plain identifier; never a key, a query or a reply, which providers
-    like to quote in theirs.
+    Its message names the kind of failure, what to look at (*address*, *timeout* and the variable *key*) and, for a
+    rejected request, the provider's own error code where that is a plain identifier; never a key, a query or a reply,
+    which providers like to quote in theirs.
     """
     if type(error.__cause__).__name__ == "ConnectTimeout":
         return ModelError("timeout", f"{where} cannot be reached (ConnectTimeout); check {address} and the network")
     if isinstance(error, UnicodeEncodeError):
         # Headers must be ASCII, and the key is the only one that is not ours.
-        return ModelError("unauthorized", f"the key for {where} holds letters no key holds; check OPENAI_API_KEY")
+        return ModelError("unauthorized", f"the key for {where} holds letters no key holds; check {key}")
     status = status_of(error)
     reason = _reason(error, status)
     if status == 407 or type(error.__cause__).__name__ == "ProxyError":
@@ -296,7 +327,9 @@ def read_client_error(
     if wait is not None:
         wait = min(wait, LONGEST_REST)
     if reason != "unavailable":
-        return ModelError(reason, f"{where} {_ADVICE[reason].format(timeout=timeout)} ({seen})", retry_after=wait)
+        return ModelError(
+            reason, f"{where} {_ADVICE[reason].format(timeout=timeout, key=key)} ({seen})", retry_after=wait
+        )
     said = f"{where} is not available ({seen}); check {address} and the network"
     if status is not None and status < 400:
         said = f"{where} redirects to another address ({seen}), which is not followed; check {address}"

@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
+from qtmiddleware.providers import name_of
 from qtmiddleware.providers.embedders.vectors import check_vectors, read_vectors
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.drivers import in_thread
@@ -78,6 +79,10 @@ class CallableEmbedder:
         self._plain, self._awaited = _find_methods(given, QUERY_METHODS if for_queries else PASSAGE_METHODS)
         self._keyword, self._contract = _read_signature(self._plain)
         self._name = name or _name_of(given, self._plain)
+        self.model_name = "" if self._name == name_of(given) else self._name
+        """The model's name, ``""`` for a function, which has none."""
+        self.provider: str = getattr(given, "provider", "")
+        """Who serves it, where an embedder of ours knows."""
         self._dimension = dimension
 
     def __repr__(self) -> str:

@@ -31,6 +31,7 @@ from qtmiddleware.providers.openai_client import (
     is_async_client,
     is_vendor_client,
     make_client,
+    provider_of,
     read_client_error,
     read_key,
     retry_after,
@@ -113,6 +114,11 @@ class OpenAIEmbedder:
     def name(self) -> str:
         """The model's name, whatever the dimensions are: `dimension` stands beside it wherever it is kept."""
         return self._model
+
+    @property
+    def provider(self) -> str:
+        """Who serves the model, as OpenTelemetry's conventions call them; ``openai`` where the host is not known."""
+        return provider_of(self._host)
 
     @property
     def dimension(self) -> int:

@@ -80,6 +80,8 @@ class CallableReranker:
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
         self._name = name or name_of(fn)
+        self.model_name = name
+        """The model's name, where one was given."""
         if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
             raise ConfigError(
                 f"{self._name} is async, but a reranker is called in a thread: give a plain function", path="reranker"

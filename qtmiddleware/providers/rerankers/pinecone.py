@@ -41,6 +41,8 @@ class PineconeReranker:
     def __repr__(self) -> str:
         return f"PineconeReranker({self._name!r})"
 
+    provider = "pinecone"
+
     @property
     def name(self) -> str:
         """The model's name, as Pinecone knows it."""

@@ -686,6 +686,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return SentenceTransformer(str(folder), device="cpu", prompts={"query": "text: ", "document": ""})
 
 
+@pytest.mark.thorough
 def test_a_model_of_sentence_transformers_embeds_questions_and_passages_as_it_should(model: Any) -> None:
     texts = ["Does Jaco have any health concerns?", "What is the strategy of Nike?"]
     near = partial(pytest.approx, abs=1e-6)

@@ -12,6 +12,8 @@ from qtmiddleware.providers.stores import LanceDBStore
 from qtmiddleware.providers.stores import lancedb as lancedb_store
 from tests.support.store_contract import AtomicStoreContract, FileStoreContract, KeywordContract, X
 
+pytestmark = pytest.mark.thorough
+
 
 def open_store(path: Path) -> LanceDBStore:
     return LanceDBStore(path, embedding_model="model", dimension=3)

@@ -15,6 +15,8 @@ from qtmiddleware.providers.stores.pinecone import HybridPineconeStore, Pinecone
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.store_contract import TEXT, KeywordContract, StoreContract
 
+pytestmark = pytest.mark.thorough
+
 IDS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=40)
 VALUES = st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
 METADATA = st.dictionaries(

@@ -21,6 +21,8 @@ from tests.support.pinecone_server.state import Index, Stored
 from tests.support.pinecone_world import API_KEY, pinecone_world
 from tests.support.shared_data import needs_shared_data
 
+pytestmark = pytest.mark.thorough
+
 HEADERS = {"Api-Key": API_KEY, "X-Pinecone-Api-Version": "2026-04"}
 # What is served, and of which index; those with texts need one that embeds.
 SERVED = [

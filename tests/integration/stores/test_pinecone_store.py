@@ -12,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import qtmiddleware as qtm
 from qtmiddleware.errors import InvalidQuery, StoreError
 from qtmiddleware.protocols import KeywordStore, Passage, Store
 from qtmiddleware.providers.stores.pinecone import PineconeStore
+from tests.support.pinecone_server import operations
 from tests.support.pinecone_server.state import Stored
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world
 
@@ -51,6 +53,14 @@ def store(world: PineconeWorld) -> PineconeStore:
 
 def ids(records: list[dict[str, Any]]) -> list[str]:
     return [one["id"] for one in records]
+
+
+def test_what_its_searches_read_is_part_of_the_account(store: PineconeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.upsert([Passage("a", "apples", {})], [X])
+    monkeypatch.setitem(operations.USAGE, "readUnits", 6)
+    with qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts]) as qm:
+        trace = qm.retriever.retrieve("apples?").trace
+    assert (trace.searches, trace.read_units) == (1, 6)
 
 
 def test_it_is_a_store_without_a_word_search(store: Any) -> None:

@@ -168,11 +168,22 @@ def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
 
     lengths = np.array([len(ids) for ids in token_ids])
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    pooled: Floats = np.add.reduceat(encode_tokens(weights, token_ids), starts, axis=0)
+    pooled /= lengths[:, None].astype(np.float32)
+    pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
+    return pooled
+
+
+def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
+    """One vector for each token of each list, one list after the other: shape (tokens, 384), float32."""
+    import numpy as np
+
+    lengths = [len(ids) for ids in token_ids]
     rows: Floats = weights.words[np.concatenate([np.asarray(ids, dtype=np.int64) for ids in token_ids])]
     rows += weights.positions[np.concatenate([np.arange(length) for length in lengths])]
     rows = weights.norm(rows)
     for layer in weights.layers:
-        mixed = layer.attended(_attention(layer.qkv(rows), lengths.tolist()))
+        mixed = layer.attended(_attention(layer.qkv(rows), lengths))
         mixed += rows
         rows = layer.attended_norm(mixed)
         inner = layer.inner(rows)
@@ -180,10 +191,7 @@ def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
         outer = layer.outer(inner)
         outer += rows
         rows = layer.outer_norm(outer)
-    pooled: Floats = np.add.reduceat(rows, starts, axis=0)
-    pooled /= lengths[:, None].astype(np.float32)
-    pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
-    return pooled
+    return rows
 
 
 def _runs(lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import StoreError
+from qtmiddleware.retrieval.searching import note_reads
 
 _ADVICE: Final = {
     400: "rejected the request; its own words stand in the cause of this error",
@@ -104,11 +105,13 @@ class Calls:
                 'the pinecone client that is installed is too old for this; run: pip install "pinecone>=6"'
             )
         try:
-            return call_within(self._seconds, partial(call, **arguments), self.subject, doing)
+            answer = call_within(self._seconds, partial(call, **arguments), self.subject, doing)
         except StoreError as error:
             if may_be_missing and error.__cause__ is not None and status_of(error.__cause__) == 404:
                 return None
             raise
+        note_reads(answer)
+        return answer
 
     def close(self) -> None:
         """Close what was opened for this; an index that was given stays open."""
