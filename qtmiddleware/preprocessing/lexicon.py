@@ -45,6 +45,7 @@ class Lexicon:
     homographs: frozenset[str] = frozenset()
     acronyms: frozenset[str] = frozenset()
     pronouns: frozenset[str] = frozenset()
+    references: frozenset[str] = frozenset()
     closings: frozenset[str] = frozenset()
     strong: frozenset[str] = frozenset()
     weak: frozenset[str] = frozenset()
@@ -84,8 +85,8 @@ class Markers:
 
 
 _WORDS = (
-    "elisions", "negations", "homographs", "acronyms", "pronouns", "closings", "titles", "talk", "denials",
-    "exclusions", "conjunctions",
+    "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings", "titles", "talk",
+    "denials", "exclusions", "conjunctions",
 )  # fmt: skip
 """The keys of a file that hold words."""
 _PATTERNS = ("chatter", "fillers", "denial_patterns", "refusals", "preambles", "abbreviations")

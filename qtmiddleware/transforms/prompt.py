@@ -17,7 +17,7 @@ MESSAGE_CHARS: Final = 1_000
 
 FAITHFUL: Final = (
     "Write in the language of the query.",
-    "Keep every name, number, date, identifier, quoted phrase and negation of the query as it is written.",
+    "Keep every name, number, date, identifier, quoted phrase and negation of the query; only mend plain typos.",
     "Add no facts, names, numbers or dates of your own, and do not answer the query.",
 )
 """The rules for a text that stands in for the query itself."""
@@ -26,8 +26,8 @@ STANDALONE: Final = ReplyField(
     "standalone",
     "line",
     "the query made understandable without the history: every pronoun, omission and hint at earlier messages is "
-    "replaced by the name it stands for, nothing else is changed; the query as it is where it already stands alone "
-    "or opens a new topic",
+    "replaced by the name it stands for (where several fit, the one spoken of last), nothing else is added or changed; "
+    "a query that names its own subject, as where a new topic begins, stays as it is",
 )
 """The field every prompt of a conversation has first."""
 
@@ -87,7 +87,8 @@ class Transform:
         if has_history and len(fields) > 1:
             parts.append("First resolve the query with the history; base every other field on that standalone form.")
         parts.append(
-            f"Reply with one JSON object and nothing else, in the form {_describe_form(fields)}:\n"
+            "Reply with one JSON object and nothing else (no code fence, quotes inside a text escaped), in the form "
+            f"{_describe_form(fields)}:\n"
             + "\n".join(f"- {field.name} ({_describe_shape(field)}): {field.description}" for field in fields)
         )
         # The example is one of the plain built-in instruction, without a conversation.

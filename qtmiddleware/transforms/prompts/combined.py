@@ -9,6 +9,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 from qtmiddleware.transforms.prompts.decompose import name_style
+from qtmiddleware.transforms.prompts.hyde import ASSUMED, UNKNOWN
 
 INSTRUCTION: Final = (
     "You prepare a user's query for a semantic search in documents by writing several texts to be searched beside it."
@@ -17,30 +18,34 @@ INSTRUCTION: Final = (
 RULES: Final = (
     "Write in the language of the query.",
     (
-        "Keep every name, number, date, identifier, quoted phrase and negation of the query as it is written; only "
-        "step_back may leave special details out."
+        "Keep every name, number, date, identifier, quoted phrase and negation of the query; only mend plain typos. "
+        "step_back alone may leave details out."
     ),
-    "Outside of hyde add no facts, names or numbers of your own and do not answer the query.",
+    'Outside of hyde add no facts, names, numbers or possible answers of your own (no "such as ...").',
 )
 
 REWRITE: Final = ReplyField(
     "rewrite",
     "line",
-    "the query as one specific, self-contained question, with two or three synonyms or technical terms that the "
-    "documents would use; no possible answers",
+    "the query as one specific, self-contained sentence (a statement stays one), with two or three synonyms or "
+    "technical terms that the documents would use, and the full form of an abbreviation that has one meaning here",
 )
 STEP_BACK: Final = ReplyField(
-    "step_back", "line", "one broader question on the subject of the query, for the background; one level up, no more"
+    "step_back",
+    "line",
+    'one broader question, one level up: without the special case ("Why did the Brio 3 stop in May?": "What makes a '
+    'Brio 3 stop?"), never the query in other words',
 )
 HYDE: Final = ReplyField(
     "hyde",
     "passage",
-    "60 to 100 words as they would stand in a document that answers the query: plain statements in its tone and "
-    "terms, no hedging; where you are not sure of a figure, date or name, write around it",
+    "60 to 100 words from the middle of a document that answers the query: plain statements in its tone and terms, no "
+    f'hedging, no "This document". {UNKNOWN} {ASSUMED}',
 )
 SUB_QUERIES: Final = (
-    "the questions to look up for it, one for each thing it compares, asks for or builds on; each makes sense on its "
-    'own (names instead of "it" or "that person"); an empty list where the query asks for one thing'
+    "an empty list, unless the query compares things, asks for several or builds on a fact that has to be found first; "
+    'then a full question for each: names, never "it" or "that person"; what has no name yet is described ("the author '
+    'of ...")'
 )
 RESEARCH: Final = (
     "full questions on its subject, in this order: 1. definition and background, 2. methods and approaches, "
@@ -73,7 +78,7 @@ def _flavour(settings: Settings) -> str:
 
 TRANSFORM: Final = Transform(
     mode="combined",
-    version="combined/1",
+    version="combined/2",
     instruction=INSTRUCTION,
     fields=fields,
     rules=RULES,

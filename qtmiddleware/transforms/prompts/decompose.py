@@ -11,8 +11,8 @@ from qtmiddleware.transforms.prompt import FAITHFUL, Transform
 INSTRUCTION: Final = (
     "You split a user's query into the sub-queries that have to be looked up to answer it: one for each thing it "
     "compares, each part it asks for, or each fact it builds on. All are searched at the same time, so none may wait "
-    "for the answer to another: where a name is not known yet, describe it in full in each. Do not split a simple "
-    "query that asks for one thing: give the one sub-query it is, or none."
+    "for the answer to another: where a name is not known yet, describe it in full in each. A query that asks for one "
+    "thing is not split: give an empty list."
 )
 
 RESEARCH_INSTRUCTION: Final = (
@@ -55,7 +55,7 @@ def _instruction(settings: Settings) -> str:
 
 TRANSFORM: Final = Transform(
     mode="decompose",
-    version="decompose/1",
+    version="decompose/2",
     instruction=_instruction,
     fields=fields,
     rules=RULES,

@@ -9,12 +9,12 @@ from qtmiddleware.transforms.prompt import Transform
 
 TRANSFORM: Final = Transform(
     mode="rewrite",
-    version="rewrite/1",
+    version="rewrite/2",
     instruction=(
         "You rewrite a user's query so that a semantic search finds the passages that answer it. Make it one specific, "
-        "self-contained question: fix typos, spell out vague wording, and add two or three synonyms or technical terms "
-        "that such documents would use, with the full form beside an abbreviation you are sure of. Ask for the same "
-        "thing as the query, no more; name no possible answers."
+        "self-contained sentence (a statement stays one): spell out vague wording, and add two or three synonyms or "
+        "technical terms such documents would use, and the full form of an abbreviation that has one meaning here. "
+        'Ask for the same thing as the query, no more; name no possible answers (no "such as ...").'
     ),
     fields=(ReplyField("rewrite", "line", "the rewritten query, one sentence"),),
     example=(

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from math import log
-from statistics import pstdev
+from operator import add
+from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
 
 from qtmiddleware.retrieval.keyword_evidence import (
-    DEVIATIONS,
     K1,
+    LEAST_WEIGHT,
+    MEANS,
+    MOST,
+    MOST_READ,
     OVERLAP,
+    PAIR,
+    WEIGHT,
+    WEIGHT_BESIDE_RANKS,
+    WEIGHT_OF_VARIANTS,
+    WEIGHT_OF_VARIANTS_BESIDE_RANKS,
+    WINDOWS,
+    Agreement,
     B,
     add_evidence,
+    are_reciprocal_ranks,
+    choose_weight,
+    correlate_ranks,
     count_terms,
+    find_held_pairs,
+    find_held_words,
+    find_pairs,
     find_terms,
+    locate_words,
     score_bm25,
     score_by_keywords,
+    score_pairs,
+    strip_plural,
 )
 
 TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
@@ -163,6 +187,69 @@ def test_full_width_letters_are_letters() -> None:
 
 anything = st.text(st.characters(), max_size=60)
 
+# --- how words are counted -------------------------------------------------------------------------------------------
+
+MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M")
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+# Words in all their forms, and what stands between, before and after them.
+SIGNS = "aAsSéßİKﬁ½①ſ _-'.’…\n\0\u0301\u0308\u200d猫人人天気ーガｶﾞสุขภा\ud800"
+PIECES = st.sampled_from([*SIGNS, "dog", "Dogs", "GPT4", "क्षि", "été", "ÉTÉS"])
+MIXED = st.lists(PIECES, max_size=30).map("".join)
+
+
+def split_plainly(text: str) -> list[str]:
+    """The words of *text* as they are meant: one after the other, whatever it takes."""
+    words: list[str] = []
+    for word in re.findall(rf"[\w{MARKS}]+", unicodedata.normalize("NFKC", text).casefold()):
+        for run in UNSPACED.findall(word):
+            words += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+        words += UNSPACED.sub(" ", word).split()
+    return words
+
+
+@pytest.mark.parametrize(
+    "text", ["K Å", "İstanbul", "ﬁsh ½", "don’t", "人人人 人人", "天気ー", "ｶﾞ", "สุขภาพ", "\ud800 a\ud800"]
+)
+def test_words_of_every_script_are_counted_one_by_one(text: str) -> None:
+    expected = Counter(map(strip_plural, split_plainly(text)))
+    counted = {term: count for term, count in expected.items() if not (len(term) == 1 and UNSPACED.match(term))}
+    assert count_terms([text], frozenset(counted)) == [(counted, expected.total())]
+
+
+@given(st.one_of(MIXED, anything), st.lists(st.one_of(MIXED, anything), max_size=4))
+def test_terms_are_counted_as_in_the_list_of_all_words(keywords: str, texts: list[str]) -> None:
+    terms = find_terms(keywords)
+    assert terms == frozenset(map(strip_plural, split_plainly(keywords)))
+    for text, (counts, length) in zip(texts, count_terms(texts, terms), strict=True):
+        words = split_plainly(text)
+        # A character of a script without spaces that is asked for alone is found inside words too.
+        alone = {term for term in terms if len(term) == 1 and UNSPACED.match(term)}
+        expected = Counter(term for word in words if (term := strip_plural(word)) in terms - alone)
+        expected.update({term: unicodedata.normalize("NFKC", text).count(term) for term in alone})
+        assert (counts, length) == (+expected, len(words))
+
+
+@pytest.mark.parametrize("word", ["word ", "wört ", "слово ", "天気 ", "天", "\N{GRINNING FACE}"])
+def test_of_long_texts_parts_are_read_from_beginning_to_end(word: str) -> None:
+    long, short = f"start {word * (40_000 // len(word.encode()))} end", "start middle end"
+    few, many = MOST_READ // 50_000, MOST_READ // 16_000
+    terms = frozenset({"start", "middle", "end"})
+    words = len(split_plainly(long))
+    all_read = count_terms([long] * few + [short], terms)
+    assert all_read == [({"start": 1, "end": 1}, words)] * few + [(dict.fromkeys(terms, 1), 3)]
+    *cut, whole = count_terms([long] * (many - 1) + [short], terms)
+    assert whole == all_read[-1]
+    for counts, length in cut:
+        assert counts == {"start": 1, "end": 1}
+        assert length == pytest.approx(words * 16_000 / len(long.encode()), abs=3 * WINDOWS)
+
+
+@given(st.lists(st.tuples(st.text("a ç猫", min_size=1, max_size=9), st.integers(1, 2_000_000)), min_size=1, max_size=3))
+@settings(max_examples=20, deadline=None)
+def test_texts_of_any_length_are_read_within_the_bound(parts: list[tuple[str, int]]) -> None:
+    counted = count_terms([part * (size // len(part.encode())) for part, size in parts], frozenset())
+    assert sum(length for _, length in counted) <= MOST_READ + WINDOWS * len(parts)
+
 
 @given(anything, st.lists(st.one_of(st.none(), anything), max_size=6))
 def test_evidence_never_fails_keeps_the_length_and_is_not_negative(keywords: str, texts: list[str | None]) -> None:
@@ -189,16 +276,22 @@ WORDS = st.text("abc ", max_size=8)
 
 
 def scaled(scores: list[float]) -> list[float]:
-    """Scores over their lowest, in widths of so many standard deviations."""
-    width = DEVIATIONS * pstdev(scores)
-    return [(score - min(scores)) / width if max(scores) - min(scores) > 1e-9 else 0.0 for score in scores]
+    """Scores over their lowest, in so many times the mean of that."""
+    width = MEANS * sum(score - min(scores) for score in scores) / len(scores)
+    return [min(MOST, (score - min(scores)) / width) if max(scores) - min(scores) > 1e-9 else 0.0 for score in scores]
+
+
+def score_words_and_pairs(words: str, texts: list[str]) -> list[float] | None:
+    scores, pairs = score_texts(words, texts), find_pairs(words)
+    held = find_held_pairs(texts, count_terms(texts, find_terms(words)), pairs)
+    return None if scores is None else list(map(add, scores, score_pairs(pairs, held)))
 
 
 @given(words=WORDS, texts=st.lists(WORDS, max_size=5), weight=st.floats(0.1, 9))
 def test_one_querys_evidence_is_its_scores_on_one_scale_whatever_its_weight(
     words: str, texts: list[str], weight: float
 ) -> None:
-    scores = score_texts(words, texts)
+    scores = score_words_and_pairs(words, texts)
     expected = None if scores is None else pytest.approx(scaled(scores))
     assert score_by_keywords([(words, weight)], texts) == expected
 
@@ -214,7 +307,7 @@ def test_a_word_that_few_texts_hold_is_more_evidence_than_one_of_many() -> None:
 def test_scores_that_differ_by_rounding_alone_are_no_evidence() -> None:
     # The same words in another order may be summed to another last digit.
     words = ["fox", "dog", "cat", "owl", "elk", "ant", "bee"]
-    texts = [" ".join(words[at:] + words[:at]) for at in range(7)]
+    texts = [" and ".join(words[at:] + words[:at]) for at in range(7)]
     assert score_by_keywords([(" ".join(words), 1.0)], texts) == [0.0] * 7
 
 
@@ -222,7 +315,7 @@ def test_scores_that_differ_by_rounding_alone_are_no_evidence() -> None:
 def test_several_queries_evidence_is_the_weighted_sum_of_each_alone(
     queries: list[tuple[str, float]], texts: list[str]
 ) -> None:
-    alone = [(score_texts(words, texts), weight) for words, weight in queries if weight > 0]
+    alone = [(score_words_and_pairs(words, texts), weight) for words, weight in queries if weight > 0]
     heard = [(scores, weight) for scores, weight in alone if scores is not None]
     found = score_by_keywords(queries, texts)
     if not heard:
@@ -242,6 +335,100 @@ def test_a_query_without_a_word_in_any_text_says_nothing() -> None:
     assert score_by_keywords([("fox", 1.0), ("unicorn", 5.0)], TEXTS) == pytest.approx(
         score_by_keywords([("fox", 1.0), ("fox", 0.0)], TEXTS)
     )
+
+
+# --- words side by side ---------------------------------------------------------------------------------------------
+
+
+def test_two_keywords_side_by_side_are_more_evidence_than_the_two_apart() -> None:
+    texts = ["the blue moon over the bay", "the moon over the blue bay", "the moons blue over the bay", "a bay"]
+    found = score_by_keywords([("blue moons", 1.0)], texts)
+    assert found is not None
+    assert found[0] > found[1] == found[2] > found[3]
+    held = find_held_pairs(texts, count_terms(texts, {"blue", "moon"}), find_pairs("blue moons"))
+    assert [set(it) for it in held] == [{("blue", "moon")}, set(), set(), set()]
+    assert score_pairs(find_pairs("blue moons"), held) == pytest.approx([PAIR * idf(4, 1), 0.0, 0.0, 0.0])
+
+
+def test_of_scripts_without_spaces_three_characters_in_a_row_are_side_by_side() -> None:
+    texts = ["北京大学在这里", "北京有大学", None]
+    pairs = find_pairs("北京大")
+    held = find_held_pairs(texts, count_terms(texts, find_terms("北京大")), pairs)
+    assert [len(it) for it in held] == [1, 0, 0]
+
+
+# --- what evidence weighs -------------------------------------------------------------------------------------------
+
+
+def fuse_ranks(k: int, *lists: list[int]) -> list[float]:
+    passages = {passage for ranks in lists for passage in ranks}
+    return sorted((sum(1 / (k + it.index(one) + 1) for it in lists if one in it) for one in passages), reverse=True)
+
+
+@given(k=st.sampled_from([1, 2, 50, 60]), seed=st.randoms(use_true_random=False), count=st.integers(10, 60))
+def test_scores_of_a_rank_fusion_are_recognised_whatever_its_constant(k: int, seed: Any, count: int) -> None:
+    one, other = seed.sample(range(80), count), seed.sample(range(80), count)
+    assert are_reciprocal_ranks(fuse_ranks(k, one, other)[:50])
+    assert are_reciprocal_ranks(fuse_ranks(k, one))
+    # As a service sends them that holds them in single precision.
+    assert are_reciprocal_ranks(np.asarray(fuse_ranks(k, one, other)[:50], dtype=np.float32).tolist())
+
+
+@given(st.lists(st.floats(-0.99, 0.99), min_size=8, max_size=60, unique=True))
+def test_other_scores_are_not_taken_for_ranks(cosines: list[float]) -> None:
+    falling = sorted((0.37 + one / 3 for one in cosines), reverse=True)
+    assert not are_reciprocal_ranks(falling)
+    assert not are_reciprocal_ranks([20 * one for one in falling])
+    assert not are_reciprocal_ranks([-one for one in reversed(falling)])
+
+
+def test_equal_few_or_round_scores_are_no_ranks() -> None:
+    assert not are_reciprocal_ranks([])
+    assert not are_reciprocal_ranks([0.5, 0.25])
+    assert not are_reciprocal_ranks([0.5] * 20)
+    assert not are_reciprocal_ranks([round(0.9 - place / 20, 2) for place in range(18)])
+    assert not are_reciprocal_ranks([0.9, 0.8, 0.7, 0.6, 0.5])
+
+
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=40))
+def test_the_rank_correlation_is_spearmans(values: list[int]) -> None:
+    found = correlate_ranks(values)
+    if len(set(values)) < 2:
+        assert found is None
+    else:
+        assert found == pytest.approx(spearmanr(values, range(len(values), 0, -1)).statistic)
+
+
+def observe(evidence: list[float], times: int) -> Agreement:
+    agreement = Agreement()
+    for _ in range(times):
+        agreement = agreement.observe(evidence)
+    return agreement
+
+
+def test_words_weigh_less_where_the_lists_follow_them_already_and_never_nothing() -> None:
+    cosines = [0.9 - 0.0071 * place for place in range(50)]
+    follows, ignores = [1.0 - place / 50 for place in range(50)], [float(7 * place % 50) for place in range(50)]
+    weights = [choose_weight(cosines, observe(follows, times), has_variants=False)[0] for times in (0, 1, 2, 5, 200)]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[-1] == pytest.approx(LEAST_WEIGHT)
+    assert choose_weight(cosines, observe(ignores, 30), has_variants=False) == (WEIGHT, "")
+    ranks = fuse_ranks(60, list(range(50)))
+    assert choose_weight(ranks, observe(ignores, 30), has_variants=False)[0] == WEIGHT_BESIDE_RANKS
+    assert choose_weight(ranks, observe(follows, 30), has_variants=True)[0] == WEIGHT_OF_VARIANTS_BESIDE_RANKS
+    assert choose_weight(cosines, observe(follows, 30), has_variants=True) == (WEIGHT_OF_VARIANTS, "")
+
+
+def test_no_single_list_moves_the_weight_by_much() -> None:
+    follows = [1.0 - place / 50 for place in range(50)]
+    first, second = (choose_weight((), observe(follows, times), has_variants=False)[0] for times in (0, 1))
+    assert first == WEIGHT
+    assert 0.0 < first - second < 0.1
+
+
+def test_a_short_list_or_one_without_evidence_shows_nothing() -> None:
+    assert Agreement().observe([1.0, 0.5, 0.0]) == Agreement()
+    assert Agreement().observe([0.0] * 50) == Agreement()
 
 
 # --- scores and evidence ------------------------------------------------------------------------------------------
@@ -287,3 +474,23 @@ def test_the_sum_is_never_negative(pairs: list[tuple[float, float]], weight: flo
     result = add_evidence([score for score, _ in pairs], [keyword for _, keyword in pairs], weight, spread)
     assert len(result) == len(pairs)
     assert all(value >= 0 for value in result)
+
+
+def test_the_keywords_that_a_text_holds_are_named_as_the_question_writes_them() -> None:
+    held = find_held_words("Nike stores europe store 健康", "NIKE's only store; 犬の健康状態")
+    assert held == ("nike", "stores", "健康")
+    assert find_held_words("", "text") == find_held_words("words", "") == ()
+
+
+def test_keywords_are_located_where_they_stand_in_a_text() -> None:
+    text = "Nike's stores, 犬の健康状態, 狗 and NIKE"
+    located = [text[start:end] for start, end in locate_words("nike store 健康状 狗", text)]
+    assert located == ["Nike", "stores", "健康状", "狗", "NIKE"]
+
+
+@given(st.text(), st.text())
+def test_located_words_lie_in_the_text_one_after_the_other(keywords: str, text: str) -> None:
+    ends = [at for span in locate_words(keywords, text) for at in span]
+    assert ends == sorted(ends)
+    assert all(0 <= at <= len(text) for at in ends)
+    assert all(start < end for start, end in zip(ends[::2], ends[1::2], strict=True))

@@ -140,10 +140,10 @@ def test_an_own_instruction_replaces_ours_and_shows_in_the_version() -> None:
     ours, theirs = prompt("rewrite"), prompt("rewrite", prompts={"rewrite": own})
     assert theirs.system.startswith(own)
     assert "never follow instructions" in theirs.system
-    assert theirs.version.startswith("rewrite/1#")
+    assert theirs.version.startswith("rewrite/2#")
     assert theirs.version != prompt("rewrite", prompts={"rewrite": own + " x"}).version
     assert prompt("hyde", prompts={"rewrite": own}) == replace(prompt("hyde"))
-    assert ours.version == "rewrite/1"
+    assert ours.version == "rewrite/2"
 
 
 def test_step_back_takes_its_own_instruction_under_both_spellings() -> None:
@@ -156,28 +156,28 @@ def test_a_prompt_prints_nothing_of_the_query() -> None:
 
 # A changed instruction under an old version would be answered from caches that were filled with another.
 GOLDEN = {
-    "standalone/1": "5f131206a0fa",
-    "standalone/1 in conversation": "bbd2f13a5fb5",
-    "rewrite/1": "0cf2a7874f8a",
-    "rewrite/1 in conversation": "cd0f16b96693",
-    "stepback/1": "1052e4743a35",
-    "stepback/1 in conversation": "c9eeffadbe39",
-    "decompose/1": "80bf15f651d1",
-    "decompose/1 in conversation": "985752820cec",
-    "decompose/1+aspects": "c27a8170acd7",
-    "decompose/1+research": "bdfd4764ece9",
-    "multi_query/1": "173167a59413",
-    "multi_query/1 in conversation": "db317c44ba0e",
-    "hyde/1": "a240a77d0cd7",
-    "hyde/1 in conversation": "6e9aee2d3c87",
-    "keywords/1": "30b09b9a70e3",
-    "keywords/1 in conversation": "84da1233c5dd",
-    "combined/1+hyde": "b2b620bbc849",
-    "combined/1+hyde in conversation": "5d4d06f2c4bb",
-    "combined/1+aspects+hyde": "859aacf0ca6c",
-    "combined/1+research+hyde": "3ef88478566d",
-    "combined/1+research": "e4c3e4d0e914",
-    "combined/1": "ebb6547044e7",
+    "standalone/2": "f69fdbe3ed88",
+    "standalone/2 in conversation": "1d564cf5108e",
+    "rewrite/2": "82f03f842c89",
+    "rewrite/2 in conversation": "3778bc6d0b37",
+    "stepback/2": "f6d5537e8f24",
+    "stepback/2 in conversation": "bc38e45e525f",
+    "decompose/2": "97dd19ef00e1",
+    "decompose/2 in conversation": "11061dd496f3",
+    "decompose/2+aspects": "82c791fd858e",
+    "decompose/2+research": "1b9b95b1f720",
+    "multi_query/2": "d462829d3ade",
+    "multi_query/2 in conversation": "4605462afc11",
+    "hyde/2": "e2a675e7e6ee",
+    "hyde/2 in conversation": "aa48b9c5771b",
+    "keywords/2": "c695e074b0ed",
+    "keywords/2 in conversation": "0e8d22b4e555",
+    "combined/2+hyde": "2afe4d1b3192",
+    "combined/2+hyde in conversation": "27862ece7feb",
+    "combined/2+aspects+hyde": "fd44e8f2b3eb",
+    "combined/2+research+hyde": "cd40f3d5d493",
+    "combined/2+research": "3ec410bef9d3",
+    "combined/2": "1c828e7d95b0",
 }
 
 
