@@ -162,12 +162,15 @@ class TransformRow:
     """One way to transform a question: its *name* in the settings, and *label*, what it does.
 
     *fields* are the texts its prompt asks for. One with *parts* asks several prompts of other transforms instead.
+    *max_searches* is how many searches a question may cost, its own counted, where the settings do not say;
+    ``None``: one for every variant.
     """
 
     name: str
     label: str
     fields: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    max_searches: int | None = None
 
 
 def _by_name(*rows: Row) -> Mapping[str, Row]:
@@ -191,6 +194,7 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
         name="combined",
         label="Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
         fields=("rewrite", "step_back", "sub_queries", "hyde"),
+        max_searches=2,
     ),
     TransformRow(name="multi_query", label="Paraphrases (asks the same in other words)", fields=("paraphrases",)),
     TransformRow(name="hyde", label="Hypothetical passage (searches with an imagined answer)", fields=("hyde",)),
@@ -202,6 +206,9 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
 STANDALONE: Final = "standalone"
 """The prompt that makes a follow-up question stand alone; asked where a conversation needs it, never chosen."""
 
+JOINED: Final = "joined"
+"""The kind of the variant that is the question and all texts without a search of their own, as one text."""
+
 
 def prompt_names() -> tuple[str, ...]:
     """The transforms that have a prompt of their own."""
@@ -212,19 +219,20 @@ def prompt_names() -> tuple[str, ...]:
 class FusionMethod:
     """One way to make several rankings one: its *name* in the settings.
 
-    *needs_scores*: without usable scores it falls back on ``weighted_rrf``. *merges* is false where every list stays as
-    it is, so that nothing is weighed or reranked.
+    *weighs*: the weights of variants count. *needs_scores*: without usable scores it falls back on ``weighted_rrf``.
+    *merges* is false where every list stays as it is, so that nothing is weighed or reranked.
     """
 
     name: str
+    weighs: bool = False
     needs_scores: bool = False
     merges: bool = True
 
 
 FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _by_name(
-    FusionMethod(name="anchored", needs_scores=True),
+    FusionMethod(name="anchored", weighs=True, needs_scores=True),
     FusionMethod(name="rrf"),
-    FusionMethod(name="weighted_rrf"),
+    FusionMethod(name="weighted_rrf", weighs=True),
     FusionMethod(name="max", needs_scores=True),
     FusionMethod(name="concat", merges=False),
 )
@@ -265,6 +273,11 @@ class ModelProvider:
 
 MODEL_PROVIDERS: Final = (
     ModelProvider(name="openai", clients="an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both"),
+    ModelProvider(
+        name="anthropic", clients="an anthropic.Anthropic or AsyncAnthropic client (Bedrock's and Vertex' too)"
+    ),
+    ModelProvider(name="mistral", clients="a mistralai Mistral client"),
+    ModelProvider(name="google", clients="a google.genai.Client"),
     ModelProvider(
         name="callable",
         clients=(

@@ -110,6 +110,9 @@ class MissingExtra(QtMiddlewareError, ImportError):
 _UNASKED: Final = frozenset({"circuit_open", "over_budget", "overloaded"})
 _REFUSED: Final = frozenset({"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"})
 _FREE: Final = _UNASKED | _REFUSED
+_REPLIED: Final = frozenset({"timeout", "refused", "empty", "truncated", "unparsable", "cancelled", "failed"})
+REASONS: Final = _FREE | _REPLIED
+"""All reasons of a `ModelError`: what is told of one of somebody else's."""
 
 
 class ModelError(QtMiddlewareError):
@@ -119,8 +122,9 @@ class ModelError(QtMiddlewareError):
     ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long``, ``cancelled``, ``unrecorded`` (a
     recording has no reply), ``failed`` (a bug in the user's own model function, which is logged), or, where the model
     was not asked at all, ``circuit_open``, ``over_budget`` or ``overloaded`` (all threads of the middleware are taken).
-    The message never holds the query, the reply or a key. *retry_after* is for how many seconds the service asked to be
-    left alone. *retrieval* is what had been found where an answer failed.
+    The message never holds the query, the reply or a key: of one that a model or function of yours raises its reason
+    alone is told, and ``unavailable`` where that is another word. *retry_after* is for how many seconds the service
+    asked to be left alone. *retrieval* is what had been found where an answer failed.
     """
 
     def __init__(self, reason: str, message: str = "", *, retry_after: float | None = None) -> None:
@@ -151,9 +155,9 @@ class StoreError(QtMiddlewareError):
 class UnreadableDocument(QtMiddlewareError):
     """A document cannot be read; *path* names it.
 
-    *reason* is ``empty``, ``binary``, ``HTML``, ``not text in UTF-8``, ``encrypted``, ``damaged``,
-    ``no text in it (scanned?)`` or ``cannot be opened``; *detail* says more where more is known. Neither holds any of
-    its text.
+    *reason* is ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``too large``, ``an old Office
+    format``, ``no text in it``, ``no text in it (scanned?)``, ``its reader failed`` or ``cannot be opened``; *detail*
+    says more where more is known. Neither holds any of its text.
     """
 
     def __init__(self, path: Path, reason: str, detail: str = "") -> None:
@@ -210,6 +214,12 @@ def as_model_error(error: BaseException | None) -> ModelError:
     failed = ModelError("unavailable", f"the language model raised {type(error).__name__}")
     failed.__cause__ = error
     return failed
+
+
+def retell(error: ModelError, name: str) -> ModelError:
+    """What may be told of *error*, which the user's own model *name* raised: its reason and message may be any text."""
+    reason = error.reason if error.reason in REASONS else "unavailable"
+    return ModelError(reason, f"{name} raised {type(error).__name__}: {reason}", retry_after=error.retry_after)
 
 
 def is_outage(error: BaseException) -> bool:

@@ -192,7 +192,8 @@ class Observer(Protocol):
 
     An operation within another starts after it. Each ends once: one that is given up does so at that moment, in the
     thread or task of whoever waited, however long the call itself goes on. What is raised here is logged once and
-    changes nothing else.
+    changes nothing else. What is set in a context variable at the start of a search, embedding, model call or reranking
+    is seen by what performs it, and never by the reader of a stream.
     """
 
     def on_start(self, operation: Operation) -> None:

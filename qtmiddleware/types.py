@@ -92,7 +92,8 @@ class Trace:
     """The account of one retrieval, written while it runs. It holds no query or passage text.
 
     *query_id* is a random name. *added_ms* is the time beyond the original's own search; *replayed_ms* what model
-    replies that were replayed took when they were first had. *cost_usd* is ``None`` where a price is not known.
+    replies that were replayed took when they were first had. *cost_usd* is what the model cost, *read_cost_usd* what
+    the searches did; either is ``None`` where a price is not known.
     """
 
     query_id: str = field(default_factory=lambda: os.urandom(8).hex())
@@ -102,12 +103,14 @@ class Trace:
     cost_usd: float | None = 0.0
     cache_hits: int = 0
     searches: int = 0
+    read_price: float | None = None
     replayed_ms: float = 0.0
     original_ms: float = 0.0
     total_ms: float = 0.0
     decision: Decision | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
     _stages: list[Stage] = field(default_factory=list)
+    _more_read_units: float = 0
     _began: float = field(default_factory=perf_counter)
 
     @property
@@ -119,6 +122,19 @@ class Trace:
     def added_ms(self) -> float:
         """Milliseconds this retrieval took beyond the original's own search."""
         return max(0.0, self.total_ms - self.original_ms)
+
+    @property
+    def read_units(self) -> float:
+        """What the responses say their searches read (``usage.read_units``), and 1 for each that says nothing.
+
+        Pinecone bills by it, by the size of the namespace; its responses round each search up to a whole unit.
+        """
+        return self.searches + self._more_read_units
+
+    @property
+    def read_cost_usd(self) -> float | None:
+        """US dollars that the searches cost, by ``store.readPrice``; ``None`` where that is not set."""
+        return None if self.read_price is None else self.read_units * self.read_price / 1e6
 
     @property
     def started_at(self) -> float:
@@ -147,6 +163,16 @@ class Trace:
         self.output_tokens += output_tokens
         self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
 
+    def note_reads(self, units: Sequence[float]) -> None:
+        """Let the search that was counted last have read *units*, where its response says so."""
+        if units:
+            self._more_read_units += sum(units) - 1
+
+    def add_searches(self, other: Trace) -> None:
+        """Count the searches of *other* here too."""
+        self.searches += other.searches
+        self._more_read_units += other._more_read_units
+
     def finish(self) -> None:
         """Write down the whole time."""
         self.total_ms = self.clock() * 1e3
@@ -160,6 +186,8 @@ class Trace:
             "added_ms": round(self.added_ms, 3),
             "replayed_ms": round(self.replayed_ms, 3),
             "searches": self.searches,
+            "read_units": self.read_units,
+            "read_cost_usd": self.read_cost_usd,
             "llm_calls": self.llm_calls,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -214,15 +242,20 @@ class Variant:
     weight: float = 1.0
 
 
+Key = tuple[str, str]
+"""What makes two matches the same passage: namespace and id; the text stands in only where there is no id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """One passage that was found.
 
-    *score* is the backend's own number for the user's question (in a conversation for its standalone form), ``None``
+    *score* is the backend's own number for the user's question (or for its standalone form, if searched), ``None``
     where only variants found the passage, which have numbers of their own; with the ``concat`` fusion it is that of the
     list the passage stands in. *fused_score* is ours: higher is better, and it falls with the order. *found_by* names
     the kinds of variant that found it, in the order they were searched. *rerank_score* is the reranker's, where it
-    judged this one. *raw* is the very object the wrapped function returned for it.
+    judged this one. *raw* is the very object the wrapped function returned for it. *key* is what it is called in the
+    lists of its `Retrieval`.
     """
 
     id: str | None
@@ -234,10 +267,7 @@ class Match:
     found_by: tuple[str, ...] = ()
     rerank_score: float | None = None
     raw: Any = field(default=None, repr=False, compare=False)
-
-
-Key = tuple[str, str]
-"""What makes two matches the same passage: namespace and id; the text stands in only where there is no id."""
+    key: Key = field(default=("", ""), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +296,22 @@ class Degradation:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What keywords said of the leading passages after the fusion.
+
+    *keywords* are the words that were looked for, each group with its weight: the question's first, then those of its
+    variants. *keys* are those passages in their order after it and *scores* their sums, higher is better, of which
+    *shares* is owed to keywords. *weight*, from 0 to 1, is what keywords counted beside the scores.
+    """
+
+    keywords: tuple[tuple[str, float], ...] = field(repr=False)
+    weight: float
+    keys: tuple[Key, ...] = field(repr=False)
+    scores: tuple[float, ...] = field(repr=False)
+    shares: tuple[float, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Retrieval:
     """The outcome of one retrieval.
 
@@ -275,7 +321,9 @@ class Retrieval:
     wrapped function's own shape; *matches* is the same result, read.
 
     *rankings* and *fused* are what it was made of: each variant's own list, and their keys after fusion, before any
-    evidence, with *fused_scores*, higher is better. *reranked* holds the candidates a reranker judged, in its order,
+    evidence, with *fused_scores*, higher is better. *gains* holds, for methods that add up, what each place of each
+    ranking added to that score; a passage that stands in a list twice has the first. *evidence* is what the keywords
+    then changed, ``None`` where they were not weighed. *reranked* holds the candidates a reranker judged, in its order,
     and *rerank_scores* what it gave each, ``None`` where that has no text. *offsets* holds, with the ``concat`` fusion,
     where each list begins in *matches*, in the order of *rankings*.
     """
@@ -295,6 +343,8 @@ class Retrieval:
     keywords: str = field(default="", repr=False)
     fused_scores: tuple[float, ...] = field(default=(), repr=False)
     rerank_scores: tuple[float | None, ...] = field(default=(), repr=False)
+    gains: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
+    evidence: Evidence | None = field(default=None, repr=False)
 
 
 def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval:
@@ -360,8 +410,11 @@ class Operation:
 
     *kind* is ``retrieval``, ``answer`` or ``transform``, or what is done within these: ``search``, ``embedding``,
     ``model`` or ``rerank``. *parent* is the operation it is part of. *name* is a search's kind of variant, whose
-    *weight* is that in the fusion, or the mode of a model's prompt, and *model* the model's name. *began* is in seconds
-    since the epoch, *seconds* how long it took.
+    *weight* is that in the fusion, or the mode of a model's prompt. *model* is the name of the model that is asked,
+    embeds or reranks, and *provider* who serves it, as OpenTelemetry's conventions call them (``openai``,
+    ``azure.ai.openai``, ...); both are empty where they are not known. *top_k* is how many passages a retrieval or
+    search asks for, ``None`` where that is not known. *began* is in seconds since the epoch, *seconds* how long it
+    took.
 
     *outcome* is ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for it any more) or ``cancelled``.
     *reason* is why it failed, in one word: that of a `ModelError`, else the type of what was raised. *counts* holds,
@@ -378,7 +431,9 @@ class Operation:
     name: str = ""
     parent: Operation | None = field(default=None, repr=False)
     model: str = ""
+    provider: str = ""
     weight: float = 1.0
+    top_k: int | None = None
     began: float = 0.0
     seconds: float = 0.0
     outcome: Literal["running", "ok", "failed", "late", "cancelled"] = "running"

@@ -82,7 +82,19 @@ class KeywordEvidenceSettings:
     candidates: int = option(
         50, "How many passages each search asks for when the wrapped function has a top_k.", ge=1, le=10_000
     )
-    weight: float = option(0.35, "Share of the keyword score in the sum; the rest is the backend's.", ge=0.0, le=1.0)
+    max_chars: int = option(
+        1_000_000,
+        "Most characters of candidates a search brings: of longer passages fewer are asked for, never fewer than by you.",
+        ge=1,
+        le=1_000_000_000,
+    )
+    weight: float | None = option(
+        None,
+        "Share of the keyword score in the sum, the rest is the backend's; null is 0.4 with a model's words and "
+        "0.35 without, and less where the function's own lists show that words help it less.",
+        ge=0.0,
+        le=1.0,
+    )
     variants: float = option(
         1.25,
         "How much the words of searched variants count, as a share of their weight in the fusion.",
@@ -152,6 +164,13 @@ class LimitSettings:
     llm_timeout_ms: int = option(5_000, "Longest wait for the language model.", ge=1, le=600_000)
     deadline_ms: int = option(
         8_000, "After this nothing is waited for but the original's own search.", ge=1, le=600_000
+    )
+    max_searches: int | None = option(
+        None,
+        "Most searches one question may cost, its own counted; null is "
+        f"{TRANSFORMS['combined'].max_searches} for combined and one for every variant of the others.",
+        ge=1,
+        le=50,
     )
     max_concurrency: int = option(8, "Most calls one query has in flight.", ge=1, le=256)
     max_threads: int = option(
@@ -297,6 +316,9 @@ class LogSettings:
         None, "JSON-lines file with one record a query, in a folder that is there; null writes none.", marks="named"
     )
     query_text: bool = option(True, "Whether that file holds the texts that were searched, or only their hashes.")
+    passage_text: bool = option(
+        False, "Whether it holds the texts of the passages, too; a judge of shadow mode reads them."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +342,9 @@ class StoreSettings:
     index: str | None = option(None, "Name of the Pinecone index.", marks="named")
     host: str | None = option(None, "Host of the Pinecone index, in place of its name.", marks="named")
     namespace: str = option("", "Pinecone namespace.")
+    read_price: float | None = option(
+        None, "US dollars for a million read units, for the cost of searches; of wrapped functions too.", ge=0.0
+    )
     integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is unused then.")
     text_field: str = option("text", "Metadata field of Pinecone records that holds the text.", min_length=1)
     sparse_index: str | None = option(
@@ -349,6 +374,13 @@ class Settings:
     transformation_model: str = option("gpt-6-luna", "Model of the transformations.", marks="model", min_length=1)
     max_sub_queries: int = option(4, "Most sub-queries of a decomposition.", marks="reply", ge=2, le=6)
     top_k: int = option(4, "Passages a search of the own store returns.", ge=1, le=10_000)
+    shadow: float | None = option(
+        None,
+        "Shadow mode: callers get what the plain function returns, and this share of the calls, 0 to 1, is retrieved by us"
+        " afterwards and logged; null is off.",
+        ge=0.0,
+        le=1.0,
+    )
     scores: Scores = option(
         "backend",
         "The score a passage is returned with: backend, the function's own for the user's question, or fused, our own,"

@@ -27,7 +27,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import FUSION_METHODS
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.retrieval.responses import read_text
-from qtmiddleware.types import Key, Ranking
+from qtmiddleware.types import Evidence, Key, Ranking
 
 
 @dataclass(slots=True, eq=False)
@@ -49,12 +49,15 @@ class Fused:
     """One list made of several, best first.
 
     *method* is the one that was really used. *spread* is how far apart such scores usually lie, ``None`` where they are
-    not the backend's.
+    not the backend's. *gains* are what each place of each list added to a score, where they are added up; *evidence* is
+    what keywords made of it afterwards.
     """
 
     items: Sequence[FusedItem]
     method: str
     spread: float | None = None
+    gains: Sequence[Sequence[float]] = field(default=(), repr=False)
+    evidence: Evidence | None = None
 
     @property
     def keys(self) -> list[Key]:
@@ -235,7 +238,7 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
     ]
     # What a passage would have that is the lowest of every list; each list adds what it has over that.
     floor = sum(weight * least for weight, least in zip(weights, lowest, strict=True))
-    return Fused(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean)
+    return Fused(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean, gains)
 
 
 def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
@@ -314,13 +317,15 @@ def _sort_by_score(merged: Mapping[Key, FusedItem]) -> list[FusedItem]:
 
 
 def _merge_by_rank(method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int) -> Fused:
-    merged = _add_up(rankings, list(map(_reciprocal_ranks, rankings, weights, repeat(k))))
+    gains = list(map(_reciprocal_ranks, rankings, weights, repeat(k)))
+    merged = _add_up(rankings, gains)
     best: dict[Key, int] = {}
     for ranking in rankings:
         for rank, key in enumerate(ranking.keys):
             best[key] = min(rank, best.get(key, rank))
     # Rounded, for sums of the same parts differ in their last digits by the order of the lists.
-    return Fused(sorted(merged.values(), key=lambda it: (-round(it.score, 12), best[it.key], it.key)), method)
+    items = sorted(merged.values(), key=lambda it: (-round(it.score, 12), best[it.key], it.key))
+    return Fused(items, method, gains=gains)
 
 
 def _keep_order(ranking: Ranking, method: str, sign: int) -> Fused:

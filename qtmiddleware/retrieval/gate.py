@@ -4,13 +4,14 @@
 which a low one means doubt:
 
 ==============  =======================================================================================================
-``lead``        How far the mean score of the first three lies above that of the others among the first ten, in the
-                backend's own unit. Of a shorter result the first half lead.
+``lead``        How far the first score lies above the tenth (or the last of fewer), in the backend's own unit.
 ``coverage``    Share of the question's keywords that stand in one of the first three passages.
-``backing``     Mean keyword evidence of the first three, among the first thirty: whether the words of the question
-                stand where the scores put them, or further down.
-``joint_lead``  How far the best two of the first twenty lie above their mean when scores and evidence, both stretched
-                from 0 to 1, are added as keyword evidence usually is.
+``agreement``   How high the scores put the passage that the words of the question put first, from 0 (the last of the
+                first thirty) to 1 (the first): two ways of searching that agree seldom err together. 0 where the words
+                tell no passages apart.
+``joint_lead``  How far the leading three of the first thirty lie above their mean when scores, stretched from 0 to 1,
+                and words are added as keyword evidence usually is. The first counts most, as in nDCG: the one passage
+                that answers is seen, and several that do.
 ==============  =======================================================================================================
 
 Where scores are missing, ranks stand in for them beside the words.
@@ -23,6 +24,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nlargest
 from itertools import islice
+from math import log2
+from operator import mul
 from typing import Final
 
 from qtmiddleware.config.settings import Settings
@@ -31,13 +34,13 @@ from qtmiddleware.retrieval.keyword_evidence import count_terms, find_terms, sco
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Decision
 
-# How many of the first passages each signal looks at.
+# How many of the first passages the signals look at.
 LOOKED_AT: Final = 30
-JOINED: Final = 20
 NEAR: Final = 10
 LEADING: Final = 3
-BEST: Final = 2
 SHARE_OF_WORDS: Final = 0.35
+# The discount of a rank in nDCG.
+_DISCOUNTS: Final = tuple(1.0 / log2(rank + 2) for rank in range(LEADING))
 # So much of a passage is read: a longer one holds every word somewhere, and takes time.
 _READ: Final = 1_500
 
@@ -45,9 +48,9 @@ _READ: Final = 1_500
 MAX_OBSERVED: Final = 512
 PRIOR: Final = 5
 # Between which numbers most queries lie where sentences are compared by cosines; counts until an index shows its own.
-_EXPECTED: Final = {"lead": (0.015, 0.2), "coverage": (0.4, 1.0), "backing": (0.3, 0.9), "joint_lead": (0.3, 0.6)}
+_EXPECTED: Final = {"lead": (0.05, 0.4), "coverage": (0.4, 1.0), "agreement": (0.2, 1.0), "joint_lead": (0.4, 0.65)}
 # Between which doubts most queries lie, as evenly as need be: the mean of several percentiles is seldom near 0 or 1.
-_LOWEST, _HIGHEST = 0.15, 0.85
+_LOWEST, _HIGHEST = 0.18, 0.8
 
 # Calls that were made too often or too rarely are evened out over about so many queries.
 HORIZON: Final = 20
@@ -183,10 +186,9 @@ class Percentiles:
 def measure_signals(scores: Sequence[float | None], texts: Sequence[str | None], keywords: str) -> dict[str, float]:
     """Returns the signals of a first result, best first, as far as there are *scores* or *texts* to measure them."""
     signals: dict[str, float] = {}
-    numbers = _to_numbers(scores[:NEAR])
-    if len(numbers) > 1:
-        leading = min(LEADING, len(numbers) // 2)
-        signals["lead"] = abs(_mean(numbers[:leading]) - _mean(numbers[leading:]))
+    near = _to_numbers(scores[:NEAR])
+    if len(near) > 1:
+        signals["lead"] = abs(near[0] - near[-1])
     terms = find_terms(keywords)
     if not terms or not any(texts):
         return signals
@@ -194,35 +196,36 @@ def measure_signals(scores: Sequence[float | None], texts: Sequence[str | None],
     covered = set().union(*(counts for counts, _ in count_terms(read[:LEADING], terms)))
     signals["coverage"] = len(covered) / len(terms)
     if len(read) >= LEADING:
+        heights = _measure_heights(scores[: len(read)], len(read))
         evidence = score_by_keywords([(keywords, 1.0)], read) or [0.0] * len(read)
-        signals["backing"] = _mean(evidence[:LEADING])
-        signals["joint_lead"] = _measure_joint_lead(scores, evidence[:JOINED])
+        best = max(evidence)
+        signals["agreement"] = heights[evidence.index(best)] if best > 0.0 else 0.0
+        joint = [
+            (1.0 - SHARE_OF_WORDS) * height + SHARE_OF_WORDS * match
+            for height, match in zip(heights, evidence, strict=True)
+        ]
+        leading = sum(map(mul, nlargest(LEADING, joint), _DISCOUNTS)) / sum(_DISCOUNTS)
+        signals["joint_lead"] = leading - _mean(joint)
     return signals
 
 
-def _measure_joint_lead(scores: Sequence[float | None], evidence: Sequence[float]) -> float:
-    numbers = _to_numbers(scores[: len(evidence)])
-    if len(numbers) < len(evidence):
-        numbers = [-float(rank) for rank in range(len(evidence))]
+def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
+    """The *scores* of *count* passages from 0, the worst, to 1, the best; those of their ranks where one is missing."""
+    numbers = _to_numbers(scores)
+    if len(numbers) < count:
+        numbers = [-float(rank) for rank in range(count)]
     elif numbers[0] < numbers[-1]:
         # A list whose numbers rise is one of distances.
         numbers = [-number for number in numbers]
-    pairs = zip(_stretch(numbers), _stretch(evidence), strict=True)
-    joint = [(1.0 - SHARE_OF_WORDS) * height + SHARE_OF_WORDS * match for height, match in pairs]
-    return _mean(nlargest(BEST, joint)) - _mean(joint)
+    low = min(numbers)
+    width = max(numbers) - low
+    return [(number - low) / width if width else 0.0 for number in numbers]
 
 
 def _to_numbers(scores: Sequence[float | None]) -> list[float]:
     """The *scores*; none of them where one is missing."""
     numbers = [score for score in scores if score is not None]
     return numbers if len(numbers) == len(scores) else []
-
-
-def _stretch(numbers: Sequence[float]) -> list[float]:
-    """*numbers* from 0 to 1; zeros where all are the same."""
-    low = min(numbers)
-    width = max(numbers) - low
-    return [(number - low) / width if width else 0.0 for number in numbers]
 
 
 def _mean(numbers: Sequence[float]) -> float:

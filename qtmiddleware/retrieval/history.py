@@ -1,4 +1,4 @@
-"""A conversation as messages, out of whatever form people keep it in."""
+"""A conversation as messages, out of whatever form people keep it in, and whether a question goes on with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qtmiddleware.types import Degradation, Message
+from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.text import fold_words
+from qtmiddleware.retrieval.keyword_evidence import find_terms
+from qtmiddleware.types import Degradation, Message, Query
 
 # What libraries call those who speak. A tool's output is nothing anybody said.
 _ROLES: Final[Mapping[str, str]] = {
@@ -16,6 +19,12 @@ _ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("tool", "function"), ""),
 }
 _TEXT_PARTS: Final = frozenset({"", "text", "input_text", "output_text"})
+
+# So many content words of a question that opens a new topic were not said before, and so large a share of them.
+NEW_WORDS: Final = 4
+NEW_SHARE: Final = 2 / 3
+# Shorter words tell little: if, so, up.
+_MIN_LETTERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,23 @@ def read_history(history: Any) -> History:
     kinds = ", ".join(dict.fromkeys(unread[:3]))
     detail = f"{len(unread)} of {len(turns)} messages ({kinds})"
     return History(tuple(messages), Degradation("history", "unreadable", detail))
+
+
+def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
+    """Returns whether *query* stands alone, by its words: it points to nothing, and most of them were not said before.
+
+    True where no word refers to something else (he, this, other), and at least `NEW_WORDS` keywords, and `NEW_SHARE` of
+    all, stand nowhere in *history*. That is seldom wrong and often silent: false says nothing. Where the language of
+    the query is unknown or its word list has no ``references`` it is false.
+    """
+    references = load(query.language).references if query.language else frozenset[str]()
+    if not references or not references.isdisjoint(word.partition("'")[0] for word in fold_words(query.original)):
+        return False
+    words = {word for word in find_terms(query.keywords) if len(word) >= _MIN_LETTERS}
+    if len(words) < NEW_WORDS:
+        return False
+    new = words - find_terms(" ".join(message.content for message in history))
+    return len(new) >= max(NEW_WORDS, NEW_SHARE * len(words))
 
 
 def _list_turns(history: Any) -> Sequence[Any]:

@@ -1,7 +1,9 @@
 """Lexical evidence: how well passages that were already found match the keywords of the query.
 
-BM25 (Robertson and Zaragoza, 2009) over the candidates alone: document frequencies are taken from them, so no index
-is needed and no call is made.
+BM25 (Robertson and Zaragoza, 2009) over the candidates alone, with pairs of neighbouring keywords as further terms
+(Metzler and Croft, 2005): frequencies are taken from the candidates, so no index is needed and no call is made.
+
+How much evidence weighs is found out from the lists themselves where no weight is set, see `choose_weight`.
 """
 
 from __future__ import annotations
@@ -9,21 +11,27 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
-from math import log, sqrt
-from operator import add, attrgetter
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from math import ceil, log, sqrt
+from operator import add
+from typing import Final, TypeVar
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.fusion import Fused
 from qtmiddleware.retrieval.responses import read_text
-from qtmiddleware.types import Trace
+from qtmiddleware.types import Evidence, Trace
 
 K1: Final = 1.2
 B: Final = 0.75
-# The best match of a query usually scores about four standard deviations more than the worst one.
-DEVIATIONS: Final = 4.0
+# The best match of a query usually scores about five times as much over the worst one as the mean does, more where the
+# words single out a few passages, and less where most hold them alike; no passage has more evidence than so much.
+MEANS: Final = 5.0
+MOST: Final = 1.4
+# What a pair of neighbours counts beside a single term, and in how many characters of a text it is looked for.
+PAIR: Final = 0.5
+_READ: Final = 8_000
 # Variants share words with their question. At 1 their evidence would count as one opinion, at 2 as independent ones.
 OVERLAP: Final = 1.5
 
@@ -32,41 +40,160 @@ _MARKS: Final = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unico
 _WORD: Final = re.compile(rf"[\w{_MARKS}]+")
 # Scripts that are written without spaces: there a "word" is every pair of neighbouring characters.
 _UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+_RUNS: Final = re.compile(f"({_UNSPACED.pattern})")
+# So many bytes are read of all texts of a question. Where they have more, those longer than their equal share are read
+# in windows, evenly spread from beginning to end.
+MOST_READ: Final = 800_000
+WINDOWS: Final = 8
+# Bytes of ASCII to lower case, and to a space what belongs to no word; those of other characters stay.
+_SPACED: Final = bytes(c if c > 127 else ord(chr(c).lower()) if chr(c).isalnum() or c == 95 else 32 for c in range(256))
+
+
+# What evidence weighs where the function's own order says little of the words, where it follows them by itself (from
+# which rank correlation to which), and where its scores are ranks, which say nothing of distances. With the words of
+# variants, which are news to every function, it weighs more.
+WEIGHT: Final = 0.35
+LEAST_WEIGHT: Final = 0.2
+WEIGHT_BESIDE_RANKS: Final = 0.1
+WEIGHT_OF_VARIANTS: Final = 0.4
+WEIGHT_OF_VARIANTS_BESIDE_RANKS: Final = 0.3
+_INDEPENDENT, _FOLLOWING = 0.35, 0.45
+# Passages a list must have to show what its order follows.
+_TELLING: Final = 20
+# How many scores are looked at, and how far from a whole number a rank may be by rounding.
+_LOOKED_AT: Final = 8
+_ROUNDING: Final = 1e-4
 
 WeightedKeywords = Sequence[tuple[str, float]]
 """The keywords of several queries, each with its weight."""
+Pair = tuple[str, str]
+"""Two neighbouring words."""
+_Term = TypeVar("_Term", str, Pair)
 TermCounts = Sequence[tuple[Counter[str], int]]
 """Of each text how often each term stands in it, and how many words it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far the lists of one function follow the words of the question by themselves: from -1 to 1, and of how many.
+
+    The *mean* of Spearman's rank correlation between their order and the evidence. It begins as if some lists had been
+    seen, so that the first ones decide little, and forgets what is long ago.
+    """
+
+    mean: float = _INDEPENDENT
+    lists: int = 10
+
+    def observe(self, evidence: Sequence[float]) -> Agreement:
+        """Returns it with one more list, whose passages have this *evidence*; itself where the list is too short."""
+        if len(evidence) < _TELLING or (correlation := correlate_ranks(evidence)) is None:
+            return self
+        lists = min(self.lists + 1, 200)
+        return Agreement(self.mean + (correlation - self.mean) / lists, lists)
 
 
 def weigh_by_keywords(
     fused: Fused,
     collect_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
+    own_scores: Sequence[float | None],
+    agreement: Agreement,
     trace: Trace,
-) -> Fused:
+) -> tuple[Fused, Agreement]:
     """Returns *fused* with its leading candidates ordered by score and by keywords; unchanged where none has a text.
 
-    *collect_keywords* is called only where there are texts to look for keywords in.
+    *collect_keywords* is called only where there are texts to look for keywords in. *own_scores* are those of the
+    question's own list, *agreement* is that of the earlier lists of the same function; it is returned with this one.
     """
     candidates, rest = fused.items[: options.candidates], fused.items[options.candidates :]
     if len(candidates) < 2:
-        return fused
+        return fused, agreement
     texts = [read_text(it.item, options.text_field) for it in candidates]
     if not any(texts):
         trace.note("keyword_evidence", "no text in the metadata; order kept")
-        return fused
-    evidence = score_by_keywords(collect_keywords(), texts)
+        return fused, agreement
+    keywords = collect_keywords()
+    evidence = score_by_keywords(keywords, texts)
     if evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
-        return fused
+        return fused, agreement
     numbers = [it.score for it in candidates]
+    weight, has_variants = options.weight, len(keywords) > 1
+    if weight is None:
+        weight, why = choose_weight(own_scores, agreement, has_variants=has_variants)
+        if why:
+            usual = WEIGHT_OF_VARIANTS if has_variants else WEIGHT
+            trace.note("keyword_evidence", f"weight {weight:.2f} of {usual}: {why}")
+    if not has_variants and all(it.sources == 1 for it in candidates):
+        agreement = agreement.observe(evidence)
     spread = max(numbers) - min(numbers) if fused.spread is None else fused.spread
     # What follows the candidates has no evidence, and no score above theirs: it stays behind them, in its order.
-    scores = add_evidence(fused.scores, [*evidence, *(0.0 for _ in rest)], options.weight, spread)
+    scores = add_evidence(fused.scores, [*evidence, *(0.0 for _ in rest)], weight, spread)
     weighed = [replace(it, score=score) for it, score in zip(fused.items, scores, strict=True)]
-    leading = sorted(weighed[: len(candidates)], key=attrgetter("score"), reverse=True)
-    return Fused([*leading, *weighed[len(candidates) :]], fused.method)
+    leading = sorted(zip(weighed, evidence, strict=False), key=lambda pair: pair[0].score, reverse=True)
+    items = [it for it, _ in leading]
+    account = Evidence(
+        keywords=tuple(keywords),
+        weight=weight,
+        keys=tuple(it.key for it in items),
+        scores=tuple(it.score for it in items),
+        shares=tuple(weight * share for _, share in leading),
+    )
+    return Fused([*items, *weighed[len(candidates) :]], fused.method, evidence=account), agreement
+
+
+def choose_weight(own_scores: Sequence[float | None], agreement: Agreement, *, has_variants: bool) -> tuple[float, str]:
+    """Returns what evidence weighs beside scores, and why that is less than usual.
+
+    A function that fuses lists by rank, or whose order follows the words already, has less to gain from them.
+    *own_scores* are those of the question's own list, and *agreement* is that of the function's earlier lists.
+    """
+    scores = [score for score in own_scores if score is not None]
+    if len(scores) == len(own_scores) and are_reciprocal_ranks(scores):
+        weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS if has_variants else WEIGHT_BESIDE_RANKS
+        return weight, "the scores are reciprocal ranks"
+    if has_variants:
+        return WEIGHT_OF_VARIANTS, ""
+    share = (agreement.mean - _INDEPENDENT) / (_FOLLOWING - _INDEPENDENT)
+    weight = round(WEIGHT - (WEIGHT - LEAST_WEIGHT) * min(1.0, max(0.0, share)), 2)
+    return weight, "the function's order follows the words already" if weight < WEIGHT else ""
+
+
+def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
+    """Whether *scores*, best first, are those of a reciprocal rank fusion: 1 / (k + rank) of one list or of two.
+
+    The lower half is looked at, whose passages are seldom in more lists. Any k will do, and no weights. Of few scores
+    nothing can be said, nor of round ones: 0.7 is 1 / 2 + 1 / 5.
+    """
+    lower = scores[len(scores) // 2 :]
+    if len(lower) < 5 or not 0.0 < lower[-1] < lower[0] < 1.0 or all(score == round(score, 3) for score in lower):
+        return False
+    step = max(1, len(lower) // _LOOKED_AT)
+    return all(map(_is_sum_of_reciprocals, lower[::step]))
+
+
+def _is_sum_of_reciprocals(score: float) -> bool:
+    """Whether *score* is 1 / i, or 1 / i + 1 / j with i <= j, of whole numbers."""
+    if abs(1.0 / score - round(1.0 / score)) < _ROUNDING:
+        return True
+    rests = (score - 1.0 / i for i in range(ceil(1.0 / score), min(1_000, int(2.0 / score + _ROUNDING)) + 1))
+    return any(rest > 0.0 and abs(1.0 / rest - round(1.0 / rest)) < _ROUNDING for rest in rests)
+
+
+def correlate_ranks(values: Sequence[float]) -> float | None:
+    """Returns Spearman's rank correlation of *values* with their own falling order; ``None`` where all are equal.
+
+    Equal values have the mean of their ranks.
+    """
+    size, ranks = len(values), dict[int, float]()
+    order = sorted(range(size), key=lambda place: -values[place])
+    for _, group in groupby(order, key=lambda place: values[place]):
+        places, first = list(group), len(ranks)
+        ranks.update(dict.fromkeys(places, first + (len(places) - 1) / 2))
+    middle = (size - 1) / 2
+    own = sum((rank - middle) ** 2 for rank in ranks.values())
+    both = sum((place - middle) * (rank - middle) for place, rank in ranks.items())
+    return both / sqrt(own * size * (size * size - 1) / 12) if own else None
 
 
 def add_evidence(scores: Sequence[float], evidence: Sequence[float], weight: float, spread: float) -> list[float]:
@@ -85,13 +212,19 @@ def add_evidence(scores: Sequence[float], evidence: Sequence[float], weight: flo
 def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -> list[float] | None:
     """Returns how well each text holds several queries' keywords; ``None`` where no text holds any.
 
-    evidence = sum over queries of weight x (BM25 - lowest) / (DEVIATIONS x standard deviation), divided by
-    (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text matches. The worst text has 0, the best
-    usually about 1, and more where the words single out a few.
+    evidence = sum over queries of weight x (score - lowest) / (`MEANS` x mean of that), at most `MOST`, divided by
+    (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text matches; score is BM25 of the words plus
+    `PAIR` x idf for each two of them that stand side by side in the text as in the query. The worst text has 0, and the
+    best the more, the fewer have as much.
     """
-    queries = [(find_terms(words), weight) for words, weight in keywords if weight > 0]
-    counted = count_terms(texts, frozenset[str]().union(*(terms for terms, _ in queries)))
-    matching = [(scores, weight) for terms, weight in queries if (scores := score_bm25(terms, counted)) is not None]
+    queries = [(find_terms(words), find_pairs(words), weight) for words, weight in keywords if weight > 0]
+    counted = count_terms(texts, frozenset[str]().union(*(terms for terms, _, _ in queries)))
+    held = find_held_pairs(texts, counted, frozenset[Pair]().union(*(pairs for _, pairs, _ in queries)))
+    matching = [
+        (list(map(add, scores, score_pairs(pairs, held))), weight)
+        for terms, pairs, weight in queries
+        if (scores := score_bm25(terms, counted)) is not None
+    ]
     if not matching:
         return None
     largest = max(weight for _, weight in matching)
@@ -108,17 +241,86 @@ def find_terms(keywords: str) -> frozenset[str]:
     return frozenset(map(strip_plural, _split_words(keywords)))
 
 
+def find_pairs(keywords: str) -> frozenset[Pair]:
+    """Returns each two words of the *keywords* that stand side by side, as they are compared."""
+    return frozenset(pairwise(map(strip_plural, _split_words(keywords))))
+
+
+def find_held_words(keywords: str, text: str) -> tuple[str, ...]:
+    """Returns those words of the *keywords*, in their order and each once, that stand in *text*."""
+    ((counts, _),) = count_terms([text], find_terms(keywords))
+    words = {strip_plural(word): word for word in _split_words(keywords)[::-1]}
+    return tuple(words[term] for term in dict.fromkeys(map(strip_plural, _split_words(keywords))) if term in counts)
+
+
+def locate_words(keywords: str, text: str) -> list[tuple[int, int]]:
+    """Returns from where to where words of the *keywords* stand in *text*, in their order; none overlap."""
+    terms = find_terms(keywords)
+    spans: list[tuple[int, int]] = []
+    for word in _WORD.finditer(text):
+        start = word.start()
+        for piece in _RUNS.split(word.group()):
+            # Of scripts without spaces, as where they are counted, each pair of neighbours is a word.
+            size = 2 if _UNSPACED.match(piece) else len(piece)
+            for at in range(start, start + max(1, len(piece) - size + 1) if piece else start):
+                if not find_terms(text[at : at + size]).isdisjoint(terms):
+                    begins = spans.pop()[0] if spans and spans[-1][1] > at else at
+                    spans.append((begins, min(at + size, start + len(piece))))
+            start += len(piece)
+    return spans
+
+
+def find_held_pairs(texts: Sequence[str | None], counted: TermCounts, wanted: Set[Pair]) -> list[frozenset[Pair]]:
+    """Returns for each text which of the *wanted* pairs stand in it; only where both words were *counted* it is read.
+
+    Of a long text the beginning is read.
+    """
+    forms = {
+        (one, other): pair
+        for pair in wanted
+        for one in (pair[0], pair[0] + "s")
+        for other in (pair[1], pair[1] + "s")
+        if (strip_plural(one), strip_plural(other)) == pair
+    }
+    held = []
+    for text, (counts, _) in zip(texts, counted, strict=True):
+        found = frozenset[Pair]()
+        if text and any(one in counts and other in counts for one, other in wanted):
+            found = frozenset(forms[pair] for pair in pairwise(_split_words(text[:_READ])) if pair in forms)
+        held.append(found)
+    return held
+
+
+def score_pairs(pairs: Set[Pair], held: Sequence[Set[Pair]]) -> list[float]:
+    """Returns for each text `PAIR` x idf, summed over those of the *pairs* that it holds."""
+    frequencies = Counter(pair for found in held for pair in found & pairs)
+    idf = _weigh_by_rarity(frequencies, len(held))
+    return [PAIR * sum(idf[pair] for pair in found & pairs) for found in held]
+
+
 def count_terms(texts: Sequence[str | None], wanted: Set[str]) -> TermCounts:
-    """Returns for each text how often each of the *wanted* terms stands in it, and how many words it has."""
-    # A character of an unspaced script that is asked for alone stands in no list of pairs.
-    single = {term for term in wanted if len(term) == 1 and _UNSPACED.match(term)}
-    forms = {form: term for term in wanted - single for form in (term, term + "s") if strip_plural(form) == term}
+    """Returns for each text how often each of the *wanted* terms stands in it, and how many words it has.
+
+    Of long texts, as by `MOST_READ`, both are those of parts, so that time does not grow with length.
+    """
+    forms = {form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term}
+    ascii_forms = {form.encode(): term for form, term in forms.items() if form.isascii()}
+    # A pair of such characters, or one that is asked for alone and stands in no list of pairs.
+    unspaced = {form for form in forms if len(form) <= 2 and _UNSPACED.fullmatch(form)}
     counted = []
-    for text in texts:
-        words = _split_words(text or "")
-        counts = Counter([forms[word] for word in words if word in forms])
-        counts.update({sign: count for sign in single if (count := (text or "").count(sign))})
-        counted.append((counts, len(words)))
+    for text in _read_windows([text or "" for text in texts]):
+        # Most words are ASCII, and bytes are split several times as fast as a pattern finds words.
+        words = text.encode("utf-8", "surrogatepass").translate(_SPACED).split()
+        counts = Counter([ascii_forms[word] for word in words if word in ascii_forms])
+        length = len(words)
+        if not text.isascii():
+            others = [word for word in words if not word.isascii()]
+            found, runs = _split_others(b" ".join(others).decode("utf-8", "surrogatepass"))
+            length += len(found) - len(others) + sum(max(1, len(run) - 1) for run in runs)
+            counts.update([forms[word] for word in found if word in forms])
+            joined = " ".join(runs)
+            counts.update({form: count for form in unspaced if (count := _count_in_runs(joined, form))})
+        counted.append((counts, length))
     return counted
 
 
@@ -132,7 +334,7 @@ def score_bm25(terms: Set[str], counted: TermCounts) -> list[float] | None:
     frequencies = Counter(term for counts, _ in counted for term in counts if term in terms)
     if not frequencies:
         return None
-    idf = {term: log(1.0 + (size - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()}
+    idf = _weigh_by_rarity(frequencies, size)
     mean_length = sum(length for _, length in counted) / size
     return [
         sum(
@@ -144,18 +346,48 @@ def score_bm25(terms: Set[str], counted: TermCounts) -> list[float] | None:
     ]
 
 
+def _weigh_by_rarity(frequencies: Mapping[_Term, int], size: int) -> dict[_Term, float]:
+    """The idf of each term that stands in so many of *size* texts: log(1 + (size - df + 0.5) / (df + 0.5))."""
+    return {term: log(1.0 + (size - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()}
+
+
+def _read_windows(texts: Sequence[str]) -> Sequence[str]:
+    """What is read of *texts*: all of them where they are not too long together, else parts of the long ones."""
+    sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
+    if sum(sizes) <= MOST_READ:
+        return texts
+    share = MOST_READ // len(texts)
+    return [
+        text if size <= share else " ".join(_cut_windows(text, share * len(text) // (size * WINDOWS)))
+        for text, size in zip(texts, sizes, strict=True)
+    ]
+
+
+def _cut_windows(text: str, width: int) -> list[str]:
+    """`WINDOWS` parts of *text*, each of *width* characters."""
+    starts = [(len(text) - width) * window // (WINDOWS - 1) for window in range(WINDOWS)]
+    return [text[start : start + width] for start in starts]
+
+
 def _split_words(text: str) -> list[str]:
     """The words of *text*, casefolded; of scripts without spaces, all pairs of neighbours."""
-    text = unicodedata.normalize("NFKC", text).casefold()
-    words: list[str] = _WORD.findall(text)
-    if text.isascii() or not _UNSPACED.search(text):
-        return words
-    parts: list[str] = []
-    for word in words:
-        for run in _UNSPACED.findall(word):
-            parts.extend(run[i : i + 2] for i in range(max(1, len(run) - 1)))
-        parts.extend(_UNSPACED.sub(" ", word).split())
-    return parts
+    words, runs = _split_others(text)
+    return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
+
+
+def _split_others(text: str) -> tuple[list[str], list[str]]:
+    """The words of *text*, casefolded, and apart from them its runs of scripts without spaces."""
+    words: list[str] = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    if not _UNSPACED.search(text := " ".join(words)):
+        return words, []
+    return _UNSPACED.sub(" ", text).split(), _UNSPACED.findall(text)
+
+
+def _count_in_runs(runs: str, form: str) -> int:
+    """How often *form*, one or two characters, stands in *runs*; the same one twice may overlap."""
+    if len(form) == 2 and form[0] == form[1]:
+        runs = runs.replace(form[0], f"{form[0]} {form[0]}")
+    return runs.count(form)
 
 
 def strip_plural(word: str) -> str:
@@ -167,11 +399,10 @@ def strip_plural(word: str) -> str:
 
 
 def _normalize(scores: Sequence[float]) -> list[float]:
-    """*scores* over their lowest, in widths of `DEVIATIONS` standard deviations; zeros where all are the same."""
+    """*scores* over their lowest, in `MEANS` times the mean of that, at most `MOST`; zeros where all are the same."""
     low, high = min(scores), max(scores)
     # What differs by rounding alone is the same.
     if high - low <= 1e-9 * high:
         return [0.0] * len(scores)
-    mean = sum(scores) / len(scores)
-    width = DEVIATIONS * sqrt(sum((score - mean) ** 2 for score in scores) / len(scores))
-    return [(score - low) / width for score in scores]
+    width = MEANS * (sum(scores) / len(scores) - low)
+    return [min(MOST, (score - low) / width) for score in scores]

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from qtmiddleware.catalogue import NOTHING
+from qtmiddleware.catalogue import FUSION_METHODS, NOTHING, STANDALONE
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.retrieval.fusion import (
@@ -28,8 +28,9 @@ from qtmiddleware.retrieval.fusion import (
     weighted_rankings,
 )
 from qtmiddleware.retrieval.gate import find_skip_reason
+from qtmiddleware.retrieval.history import opens_new_topic
 from qtmiddleware.retrieval.keyword_evidence import weigh_by_keywords
-from qtmiddleware.retrieval.request import Request, collect_keywords, prepare_query
+from qtmiddleware.retrieval.request import Request, collect_keywords, find_own_keywords, prepare_query
 from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -39,7 +40,13 @@ from qtmiddleware.retrieval.responses import (
     read_text,
 )
 from qtmiddleware.retrieval.result import build_result, read_matches
-from qtmiddleware.retrieval.searching import build_variants, search_variants, select_parts
+from qtmiddleware.retrieval.searching import (
+    build_variants,
+    choose_searches,
+    let_passage_lead,
+    search_variants,
+    select_parts,
+)
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Tell, Together, observe_flow
@@ -65,15 +72,15 @@ def retrieve(request: Request, *, parts: dict[str, Any] | None = None, found: Ou
     are searched, and the response to each is put into *parts* under its text. *found* is what came of the original's
     own search where that was made before.
     """
-    observation = request.observation.child("retrieval", content=request.original)
-    flow = observe_flow(_Pipeline(request, parts, found).retrieve(), observation, request.model)
+    observation = request.observation.child("retrieval", top_k=request.top_k, content=request.original)
+    flow = observe_flow(_Pipeline(request, parts, found).retrieve(), observation, request.models)
     return _tell_hooks(flow, request) if request.hooks else flow
 
 
 def transform(request: Request) -> Flow[Transformation]:
     """Ask the model alone; what could not be had is empty, and noted."""
     observation = request.observation.child("transform", content=request.original)
-    return observe_flow(_Pipeline(request).transform(), observation, request.model)
+    return observe_flow(_Pipeline(request).transform(), observation, request.models)
 
 
 def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
@@ -95,6 +102,15 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
     return retrieval
 
 
+@dataclass(frozen=True, slots=True)
+class _Variants:
+    """The question's *own* keywords, the variants whose words are *weighed*, and those that are *searched*."""
+
+    own: str
+    weighed: Sequence[Variant]
+    searched: Sequence[Variant]
+
+
 class _Pipeline:
     """One retrieval under way; its methods stand in the order they run."""
 
@@ -102,7 +118,7 @@ class _Pipeline:
         self.request = request
         self.settings = request.settings
         self.memory = request.memory
-        self.trace = Trace()
+        self.trace = Trace(read_price=self.settings.store.read_price)
         self.degradations = [] if request.history_problem is None else [request.history_problem]
         self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
@@ -111,13 +127,18 @@ class _Pipeline:
         self._searches_beside_model = False
         self._original_outcome = found
         self._parts = parts
+        self._is_follow_up = bool(request.history)
         self._keywords = ""
         self._first = Search(request.original)
 
     def retrieve(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
         if self.request.problem is not None:
-            return (yield from self._pass_on(self.request.problem))
+            self.degradations.append(self.request.problem)
+            return (yield from self._pass_on())
+        if self.settings.shadow is not None:
+            self.trace.note("original", "shadow mode: what the plain function returns")
+            return (yield from self._pass_on())
         try:
             return (yield from self._improve())
         except Exception as error:
@@ -142,7 +163,7 @@ class _Pipeline:
 
     def _improve(self) -> Flow[Retrieval]:
         stage, transformation = self._prepare()
-        waits_for_first = self.settings.escalation.mode == "auto" and not self.request.history
+        waits_for_first = self.settings.escalation.mode == "auto" and not self._is_follow_up
         if stage is not None and not waits_for_first:
             self._searches_beside_model = True
             transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
@@ -151,13 +172,17 @@ class _Pipeline:
             first = read_response(self.original, response, self.request.shape, initial=self._first.initial)
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
+        self.memory.record_passages(first.ranking.items)
         if stage is not None and waits_for_first and self._escalate(first):
             transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
+        if not self._is_follow_up and transformation.standalone:
+            transformation = replace(transformation, standalone=None)
         variants, others = yield from self._search_variants(transformation)
         fusion = self._fuse(first, others)
         candidates, rerank_scores = fusion.fused, list[float | None]()
         if self.request.uses_keyword_evidence:
-            candidates = self._weigh_by_keywords(fusion, transformation, others)
+            candidates = self._weigh_by_keywords(fusion, transformation, variants)
+        evidence = candidates.evidence
         self._note_texts(fusion, candidates)
         if self.request.uses_reranker:
             candidates, rerank_scores = yield from rerank(
@@ -167,12 +192,14 @@ class _Pipeline:
         return self._build_retrieval(
             response,
             matches=matches,
-            variants=(self.original, *variants),
+            variants=(self.original, *variants.searched),
             transformation=transformation,
             offsets=fusion.offsets,
             rankings=fusion.rankings,
             fused=tuple(fusion.fused.keys),
             fused_scores=tuple(fusion.fused.scores),
+            gains=tuple(map(tuple, fusion.fused.gains)),
+            evidence=evidence,
             reranked=tuple(candidates.keys[: len(rerank_scores)]),
             rerank_scores=tuple(rerank_scores),
         )
@@ -196,15 +223,21 @@ class _Pipeline:
             return None, NOTHING
         # The free tier does not wait for its modules.
         from qtmiddleware.retrieval.question import Question
+        from qtmiddleware.transforms.prompt import select_recent
 
+        if request.history:
+            said = select_recent(request.history, request.original, self.settings.llm.history_messages)
+            if opens_new_topic(self.query, said):
+                self._is_follow_up = False
+                trace.note("standalone", "not searched: the question opens a new topic")
         question = Question(request.original, request.history, self.settings)
         stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
         if (remembered := stage.recall()) is not None:
             trace.decision = Decision(call=False, reason="cached")
             return None, remembered
-        if request.history:
+        if self._is_follow_up:
             self.memory.gate.record_forced_call(self.settings.escalation.target_call_rate)
-        trace.decision = Decision(call=True, reason="conversation" if request.history else "always")
+        trace.decision = Decision(call=True, reason="conversation" if self._is_follow_up else "always")
         return stage, NOTHING
 
     def _find_spans(self) -> Sequence[Span]:
@@ -238,6 +271,11 @@ class _Pipeline:
         return outcomes
 
     def _build_first_search(self, width: int | None) -> Search:
+        if (full := self.request.full_width) is not None and width != full:
+            count, chars = width or self.request.top_k, self.memory.passage_chars
+            self.trace.note(
+                "keyword_evidence", f"{count} candidates instead of {full}: passages of {chars:,.0f} characters"
+            )
         self._first = Search(self.query.text, width, may_narrow=True, weight=self.original.weight)
         return self._first
 
@@ -251,6 +289,7 @@ class _Pipeline:
 
     def _note_original(self, began: float, seconds: float, width: int | None) -> None:
         self.trace.searches += 1
+        self.trace.note_reads(self._first.reads)
         self.trace.original_ms = seconds * 1e3
         if self._first.embed_seconds:
             self.trace.stage("embed", self._first.embed_seconds, detail="original", began=began)
@@ -275,13 +314,16 @@ class _Pipeline:
 
     # --- after the model ----------------------------------------------------------------------------------------------
 
-    def _search_variants(self, transformation: Transformation) -> Flow[tuple[Sequence[Variant], list[SearchResult]]]:
+    def _search_variants(self, transformation: Transformation) -> Flow[tuple[_Variants, list[SearchResult]]]:
         """The variants, and what they found; nothing where too few of their searches succeed."""
-        searched = transformation if self._parts is None else select_parts(transformation)
-        variants, notes = build_variants(searched, self.query.text, self.settings.fusion)
+        used = transformation if self._parts is None else select_parts(transformation)
+        own = find_own_keywords(self.query, transformation, self.settings)
+        topic = own if self.settings.llm.guard else ""
+        variants, notes = build_variants(used, self.query.text, self.settings.fusion, topic)
         self.trace.notes.extend(notes)
+        weighed, searched = self._choose_searches(variants)
         results = yield from search_variants(
-            variants,
+            searched,
             self.request,
             width=self.request.width,
             deadline=self.deadline,
@@ -290,11 +332,32 @@ class _Pipeline:
         )
         if self._parts is not None:
             self._parts |= {it.ranking.variant.text: it.response for it in results}
-        if len(results) < min(self.settings.fusion.min_successes, len(variants)):
-            detail = f"{len(results)} of {len(variants)} variants"
+        if len(results) < min(self.settings.fusion.min_successes, len(searched)):
+            detail = f"{len(results)} of {len(searched)} variants"
             self.degradations.append(Degradation("search", "too_few_successes", detail))
-            results = []
-        return variants, results
+            return _Variants(own, (), searched), []
+        return _Variants(own, weighed, searched), results
+
+    def _choose_searches(self, variants: Sequence[Variant]) -> tuple[Sequence[Variant], Sequence[Variant]]:
+        """What of *variants* is weighed, and what is searched within the budget; the parts of an answer stay apart."""
+        if self._parts is not None:
+            most = self.settings.limits.max_searches
+            return variants, variants if most is None else variants[: most - 1]
+        most = self.request.max_searches
+        # What a follow-up asks for is found by a search more than the budget rather than not at all.
+        least = any(it.kind == STANDALONE for it in variants)
+        count = None if most is None else max(most - 1, int(least))
+        if self._lets_passage_lead(variants):
+            variants, notes = let_passage_lead(variants, self.settings.fusion)
+            self.trace.notes.extend(notes)
+        searched, notes = choose_searches(variants, self.query.text, count)
+        self.trace.notes.extend(notes)
+        return variants, searched
+
+    def _lets_passage_lead(self, variants: Sequence[Variant]) -> bool:
+        """Whether one of *variants* may lead a follow-up: weights count, and nobody asks for a search of each."""
+        most = self.settings.limits.max_searches
+        return FUSION_METHODS[self.settings.fusion.method].weighs and (most is None or len(variants) >= most)
 
     def _fuse(self, first: SearchResult, others: Sequence[SearchResult]) -> Fusion:
         began, options = self.trace.clock(), self.settings.fusion
@@ -309,15 +372,14 @@ class _Pipeline:
         self.trace.stage("fuse", self.trace.clock() - began)
         return Fusion(fused, tuple(rankings), own)
 
-    def _weigh_by_keywords(
-        self, fusion: Fusion, transformation: Transformation, others: Sequence[SearchResult]
-    ) -> Fused:
+    def _weigh_by_keywords(self, fusion: Fusion, transformation: Transformation, variants: _Variants) -> Fused:
         began = self.trace.clock()
-        searched = [result.ranking.variant for result in others]
-        candidates = weigh_by_keywords(
+        candidates, self.memory.agreement = weigh_by_keywords(
             fusion.fused,
-            lambda: collect_keywords(self.query, transformation, searched, self.settings),
+            lambda: collect_keywords(variants.own, transformation, variants.weighed, self.settings),
             self.settings.keyword_evidence,
+            fusion.own.scores,
+            self.memory.agreement,
             self.trace,
         )
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
@@ -350,12 +412,12 @@ class _Pipeline:
 
     # --- the plain function's answer, where nothing can be improved ---------------------------------------------------
 
-    def _pass_on(self, problem: Degradation) -> Flow[Retrieval]:
-        """The call as it was made, for a query that cannot be worked with."""
-        self.degradations.append(problem)
+    def _pass_on(self) -> Flow[Retrieval]:
+        """The call as it was made: in shadow mode, and for a query that cannot be worked with."""
+        problem = self.request.problem
         query, began = self.request.original, self.trace.clock()
         # A text is still embedded for a function that takes vectors; whatever else was passed is its own affair.
-        is_text = isinstance(query, str) and problem.reason != "missing"
+        is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
         self._first = Search(query if is_text else None, None)
         response = yield self._first
         self._note_original(began, self.trace.clock() - began, None)

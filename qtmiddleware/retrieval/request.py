@@ -2,44 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
+from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.gate import Gate
-from qtmiddleware.retrieval.responses import Shape
+from qtmiddleware.retrieval.keyword_evidence import Agreement
+from qtmiddleware.retrieval.responses import Shape, estimate_chars
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.logs import LogSampler, SafeLogger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation, Variant
 
+MOST_MEASURED: Final = 10
+"""Of how many passages of a list the length is taken, about."""
+NEWEST: Final = 0.1
+"""What the latest list weighs in what is learnt of all: one of odd passages does not narrow the next search much."""
+
 # Whose words are those of passages that answer the question.
-_EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
+EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
 
 class Memory:
     """What one wrapped function remembers between calls; *cache* and *sampler* are shared by all of a middleware."""
 
-    __slots__ = ("cache", "gate", "holds_text", "lower_is_better", "problem", "refuses_widening", "sampler", "warned")
+    __slots__ = (
+        *("agreement", "cache", "gate", "holds_text", "lower_is_better", "passage_chars", "problem"),
+        *("refuses_widening", "sampler", "warned"),
+    )
 
     def __init__(self, cache: TransformationCache, sampler: LogSampler | None = None) -> None:
         self.cache = cache
         self.sampler = sampler or LogSampler()
         self.gate = Gate()
+        # How far the lists follow the words by themselves. A value that is replaced: of two questions that end at the
+        # same moment one may go uncounted.
+        self.agreement = Agreement()
         self.refuses_widening = False
         # Whether lower scores are better, as the lists seen so far have shown.
         self.lower_is_better = False
+        # About how long a passage is, as the lists seen so far have shown; 0 before there were any.
+        self.passage_chars = 0.0
         # Whether a passage was ever seen to hold a text; None before there were any.
         self.holds_text: bool | None = None
         # For what reason the results cannot be improved, with how to mend that; and whether it was warned of.
         self.problem = ""
         self.warned = False
+
+    def record_passages(self, items: Sequence[Any]) -> None:
+        """Learn from the *items* of one list how long passages are."""
+        some = items[:: max(1, len(items) // MOST_MEASURED)]
+        with suppress(Exception):  # an item may raise at whatever is read of it, and nothing here is worth that
+            mean = sum(map(estimate_chars, some)) / len(some)
+            self.passage_chars += (mean - self.passage_chars) * (NEWEST if self.passage_chars else 1.0)
 
     def log_degradations(self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]) -> None:
         """Log that the one *of* which *trace* tells, a retrieval or an answer, is degraded, where that is due."""
@@ -65,12 +87,13 @@ class Request:
 
     *original* is the query as it was passed, and *problem* says why it cannot be worked with: the call is then made as
     it was. *history_problem* says what of the history could not be read. *top_k* is what the caller's call asks for,
-    ``None`` where that cannot be known. *model* names the language model, ``""`` where there is none, and
-    *reason_to_wait* returns why it would not be asked just now. *embeds* says that the wrapped function takes vectors,
-    *response_only* that the caller looks at the response alone, *reranker_is_unloaded* that the reranker has its model
-    to read first, *shares* that it may wait for an equal question under way: what is performed in step with others must
-    not. *bulkhead* has the threads for what is performed beside the original's own search. *observation* is the
-    operation that the retrieval is part of, and *hooks* are told of it in the end.
+    ``None`` where that cannot be known. *model* names the language model, ``""`` where there is none; *models* are what
+    observers are told the names of (`steps.Models`). *reason_to_wait* returns why it would not be asked just now.
+    *embeds* says that the wrapped function takes vectors, *response_only* that the caller looks at the response alone,
+    *reranker_is_unloaded* that the reranker has its model to read first, *shares* that it may wait for an equal
+    question under way: what is performed in step with others must not. *bulkhead* has the threads for what is performed
+    beside the original's own search. *observation* is the operation that the retrieval is part of, and *hooks* are told
+    of it in the end.
     """
 
     original: Any = field(repr=False)
@@ -82,6 +105,7 @@ class Request:
     history_problem: Degradation | None = None
     shape: Shape | None = None
     model: str = ""
+    models: Mapping[str, Any] = field(default_factory=dict, repr=False)
     embeds: bool = False
     response_only: bool = False
     reranker_is_unloaded: bool = False
@@ -102,6 +126,20 @@ class Request:
         )
 
     @property
+    def max_searches(self) -> int | None:
+        """How many searches the question may cost, its own counted; ``None``: one for every variant.
+
+        Unless the settings say otherwise a variant goes without a search only where its words are weighed instead.
+        """
+        settings = self.settings
+        if settings.limits.max_searches is not None:
+            return settings.limits.max_searches
+        weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
+        if not weighs_words or settings.llm.sub_query_style != "simple":
+            return None
+        return TRANSFORMS[settings.transformation_type].max_searches
+
+    @property
     def uses_reranker(self) -> bool:
         """Whether the leading candidates are scored by a reranker."""
         return self.settings.rerank.enabled and FUSION_METHODS[self.settings.fusion.method].merges
@@ -110,11 +148,23 @@ class Request:
     def width(self) -> int | None:
         """How many passages a search asks for, so that there is something to weigh; ``None`` as the caller asks.
 
-        A function whose passages never held a text is not asked for more of them, unless variants are fused.
+        A function whose passages never held a text is not asked for more of them, unless variants are fused; and one
+        whose passages are long for no more than `KeywordEvidenceSettings.max_chars` hold.
         """
+        options, chars = self.settings.keyword_evidence, self.memory.passage_chars
+        return self._find_width(
+            min(options.candidates, int(options.max_chars / chars)) if chars else options.candidates
+        )
+
+    @property
+    def full_width(self) -> int | None:
+        """The `width` if passages were short."""
+        return self._find_width(self.settings.keyword_evidence.candidates)
+
+    def _find_width(self, candidates: int) -> int | None:
         if self.memory.holds_text is False and self.settings.transformation_type == "none":
             return None
-        evidence = self.settings.keyword_evidence.candidates if self.uses_keyword_evidence else 0
+        evidence = candidates if self.uses_keyword_evidence else 0
         wide = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
         return None if self.top_k is None or self.top_k >= wide or self.memory.refuses_widening else wide
 
@@ -160,23 +210,26 @@ def prepare_query(original: str, settings: Settings) -> Query:
     return Query(original, text, rules.keywords, rules.language)
 
 
+def find_own_keywords(query: Query, transformation: Transformation, settings: Settings) -> str:
+    """Returns the keywords of the question or, in a conversation, of its standalone form."""
+    standalone = transformation.standalone
+    return prepare_query(standalone, settings).keywords if standalone else query.keywords
+
+
 def collect_keywords(
-    query: Query, transformation: Transformation, variants: Iterable[Variant], settings: Settings
+    own: str, transformation: Transformation, variants: Iterable[Variant], settings: Settings
 ) -> list[tuple[str, float]]:
     """Returns the keywords that count as evidence, each group with its weight.
 
-    First the question's own, or its standalone form's, with the keywords the model named; then those of the *variants*
-    that were searched, by a share of their weight in the fusion. A step back is about more than the question and says
-    nothing of it.
+    First the question's *own*, with the keywords the model named; then those of the *variants*, searched or not, by a
+    share of their weight in the fusion. A step back is about more than the question and says nothing of it.
     """
-    standalone = transformation.standalone
-    own = prepare_query(standalone, settings).keywords if standalone else query.keywords
     keywords = [(" ".join((own, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants
     if share:
         keywords.extend(
             (prepare_query(it.text, settings).keywords, share * it.weight)
             for it in variants
-            if it.weight > 0 and it.kind in _EVIDENT
+            if it.weight > 0 and it.kind in EVIDENT
         )
     return keywords

@@ -181,6 +181,7 @@ def _build_match(
         found_by=found_by,
         rerank_score=rerank_scores.get(passage.key),
         raw=passage.item,
+        key=passage.key,
     )
 
 

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final
 
-from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
+from qtmiddleware.catalogue import JOINED, NOTHING, STANDALONE, TEXT_FIELDS
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.responses import SearchResult, read_response
+from qtmiddleware.retrieval.keyword_evidence import find_terms
+from qtmiddleware.retrieval.request import EVIDENT, Request
+from qtmiddleware.retrieval.responses import SearchResult, read_response, read_usage
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
 
+IN_ONE_TEXT: Final = "searched in one text with the question"
+NOT_SEARCHED: Final = "not searched"
+PASSAGE_LEADS: Final = "not searched: the hypothetical passage leads"
+"""What is noted on a variant that has no search of its own."""
+
+# From this share of the question's keywords on a text is about the question, and has its whole weight.
+ON_TOPIC: Final = 0.4
+# With fewer keywords a good rewrite may hold none: heart attack, myocardial infarction.
+TELLING: Final = 4
+
+# From this share of its whole weight on the hypothetical passage leads in a follow-up.
+LEADS_FROM: Final = 0.7
+
 
 def build_variants(
-    transformation: Transformation, original: str, options: FusionSettings
+    transformation: Transformation, original: str, options: FusionSettings, keywords: str = ""
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Returns the variants to search beside *original*, and a note on each that says the same as another.
 
     All texts of one kind share its weight. One that says the same as the original is searched where the
-    original takes no part in the fusion.
+    original takes no part in the fusion. Where the question's *keywords* are given, a kind whose texts together hold
+    less than `ON_TOPIC` of them has that much less weight: a model that answers another question, or says nothing of
+    this one, has no say.
     """
     if transformation is NOTHING:
         return (), ()
@@ -51,7 +67,83 @@ def build_variants(
             repeated = "original" if other == ORIGINAL else candidates[other].kind
             notes.append((candidate.kind, f"not searched: says the same as the {repeated}"))
     kinds = [variant.kind for variant in variants]
-    return tuple(replace(it, weight=it.weight / kinds.count(it.kind)) for it in variants), tuple(notes)
+    terms = find_terms(keywords)
+    texts = {kind: " ".join(it.text for it in variants if it.kind == kind) for kind in kinds}
+    topics = {kind: _measure_topic(text, terms) for kind, text in texts.items() if kind != STANDALONE}
+    weights = [it.weight / kinds.count(it.kind) * topics.get(it.kind, 1.0) for it in variants]
+    return tuple(replace(it, weight=weight) for it, weight in zip(variants, weights, strict=True)), tuple(notes)
+
+
+def _measure_topic(text: str, terms: Set[str]) -> float:
+    """How far *text* is about a question of these *terms*, from 0 to 1; 1 where they are too few to tell."""
+    if len(terms) < TELLING:
+        return 1.0
+    return min(1.0, len(terms & find_terms(text)) / len(terms) / ON_TOPIC)
+
+
+def choose_searches(
+    variants: Sequence[Variant], question: str, count: int | None
+) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
+    """Returns what of *variants* is searched with *count* searches beside the question's own, and a note on the rest.
+
+    All of them where *count* is ``None`` or allows for it. Else those of the largest weight, and with the last search
+    the *question* and all other texts that may hold words of an answer, as one text. A follow-up costs one search
+    whatever *count* is, with the standalone form in place of the question: measured, more of them bring no more.
+    """
+    if count is None or len(variants) <= count:
+        return tuple(variants), ()
+    standalone = [it for it in variants if it.kind == STANDALONE]
+    others = [it for it in variants if it.kind != STANDALONE]
+    if standalone:
+        count, question = 1, standalone[0].text
+    alone = sorted(others, key=lambda it: -it.weight)[: max(0, count - 1)]
+    left = [it for it in others if it not in alone]
+    parts = [it for it in left if it.kind in EVIDENT and it.weight > 0] if count > 0 else []
+    text = " ".join([question, *(it.text.strip() for it in parts)])
+    kinds = {it.kind for it in parts}
+    weight = max((sum(it.weight for it in parts if it.kind == kind) for kind in kinds), default=0.0)
+    joined = [Variant(JOINED, text, weight)] if parts else standalone
+    notes = [(it.kind, IN_ONE_TEXT if it in parts else NOT_SEARCHED) for it in left]
+    return (*(it for it in others if it in alone), *joined), tuple(dict.fromkeys(notes))
+
+
+def count_most_searches(request: Request) -> int:
+    """Returns how many searches a question like that of *request* makes at most, its own counted.
+
+    A follow-up costs one search beside its own, whatever the budget.
+    """
+    settings, most = request.settings, request.max_searches
+    if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
+        return 1
+    # The free tier does not wait for its modules.
+    from qtmiddleware.transforms import build_prompts
+
+    asked = {it.name: it for prompt in build_prompts(settings, "?", request.history) for it in prompt.fields}
+    count = 1 + sum(max(1, it.max_items) for name, it in asked.items() if TEXT_FIELDS[name].variant)
+    return count if most is None else min(count, max(most, 2 if request.history else 1))
+
+
+def let_passage_lead(
+    variants: Sequence[Variant], options: FusionSettings
+) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
+    """Returns what is left of a follow-up's *variants* beside its hypothetical passage, and a note on each other kind.
+
+    The passages of one conversation all speak of what the standalone form names, so that it finds them all; how the
+    answer would read tells them apart. Where the hypothetical passage holds nearly enough of the keywords it stands
+    alone, with the weight of the standalone form, beside the question as it was asked; else it is left out itself.
+    """
+    forms = {it.kind: it for it in variants}
+    standalone, passage = forms.get(STANDALONE), forms.get("hyde")
+    if standalone is None or passage is None or not options.weights.hyde:
+        return tuple(variants), ()
+    topic = passage.weight / options.weights.hyde
+    if topic < LEADS_FROM:
+        return tuple(it for it in variants if it is not passage), (
+            ("hyde", "not searched: says little of the question"),
+        )
+    others = dict.fromkeys(it.kind for it in variants if it is not passage)
+    notes = tuple((kind, PASSAGE_LEADS) for kind in others)
+    return (replace(passage, weight=topic * standalone.weight),), notes
 
 
 def select_parts(transformation: Transformation) -> Transformation:
@@ -104,6 +196,7 @@ def search_variants(
     trace.stage("search.variants", trace.clock() - began)
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
+        trace.note_reads(step.reads)
         if outcome.ok:
             try:
                 results.append(read_response(variant, outcome.value, request.shape, initial=step.initial))
@@ -126,6 +219,7 @@ _under_way: Final[ContextVar[Search | None]] = ContextVar("under_way", default=N
 def searching(step: Search) -> Iterator[None]:
     """Let the function that is called within write down in *step* how it searched; an earlier try does not count."""
     step.initial.clear()
+    step.reads.clear()
     token = _under_way.set(step)
     try:
         yield
@@ -139,6 +233,13 @@ def note_embedding(seconds: float) -> None:
     """Note that embedding the text of the search under way took so long."""
     if (step := _under_way.get()) is not None:
         step.embed_seconds += seconds
+
+
+def note_reads(response: Any) -> None:
+    """Note what *response*, one of those to the search under way, says it read; most say nothing."""
+    step = _under_way.get()
+    if step is not None and (units := read_usage(response)) is not None:
+        step.reads.append(units)
 
 
 def note_initial_list(name: str, ranking: Ranking) -> None:

@@ -14,7 +14,7 @@ from itertools import count
 from time import perf_counter, time
 from typing import Any, Final, Literal, TypeVar
 
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.errors import REASONS, ConfigError, ModelError
 from qtmiddleware.protocols import Observer, Reply, RetrievalHook
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -118,6 +118,16 @@ class Observation:
 NOT_OBSERVED: Final = Observation()
 
 
+def describe_model(model: Any) -> dict[str, str]:
+    """The fields ``model`` and ``provider`` of an `Operation` by a language model, an embedder or a reranker.
+
+    A function of the user's has the name of a function, not that of a model, and says so by an empty ``model_name``.
+    """
+    name = getattr(model, "model_name", None)
+    told = {"model": getattr(model, "name", "") if name is None else name, "provider": getattr(model, "provider", "")}
+    return {field: text for field, text in told.items() if isinstance(text, str)}
+
+
 def observe(observers: Sequence[Observer]) -> Observation:
     """The ground for operations that are part of no other; raises `ConfigError` for what is no observer."""
     return Observation(tuple(_Guarded(it) for it in observers)) if observers else NOT_OBSERVED
@@ -132,7 +142,9 @@ def _read_outcome(error: BaseException) -> Ending:
 
 
 def _read_reason(error: BaseException) -> str:
-    return error.reason if isinstance(error, ModelError) else type(error).__name__
+    # A function of the user's may give a `ModelError` any reason.
+    is_known = isinstance(error, ModelError) and error.reason in REASONS
+    return error.reason if is_known else type(error).__name__  # type: ignore[attr-defined]
 
 
 def _count(result: Any) -> dict[str, int]:

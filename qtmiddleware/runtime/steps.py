@@ -6,16 +6,17 @@ with asyncio.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.protocols import LanguageModel, Prompt, RetrievalHook
-from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation, describe_model
 from qtmiddleware.runtime.single_flight import Flight
-from qtmiddleware.runtime.threads import Bulkhead
+from qtmiddleware.runtime.threads import Bulkhead, Overloaded
 from qtmiddleware.types import NEVER, Deadline, Ranking, Retrieval, VariantKind
 
 
@@ -35,7 +36,8 @@ class Search(_Leaf):
     that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
     *kind* is what the text is to the question, and *weight* that in the fusion; both are for observers.
 
-    Who performs it writes down how long the text took to embed, and the *initial* lists the response was merged from.
+    Who performs it writes down how long the text took to embed, the *initial* lists the response was merged from, and
+    the read units of each request that tells them.
     """
 
     text: str | None
@@ -46,6 +48,7 @@ class Search(_Leaf):
     weight: float = field(default=1.0, kw_only=True)
     embed_seconds: float = field(default=0.0, kw_only=True)
     initial: dict[str, Ranking] = field(default_factory=dict, kw_only=True)
+    reads: list[float] = field(default_factory=list, kw_only=True)
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -136,7 +139,7 @@ class Outcome:
         """Why there is no value, in one word: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
         if self.late:
             return "timeout"
-        return "overloaded" if getattr(self.error, "reason", "") == "overloaded" else "failed"
+        return "overloaded" if isinstance(self.error, Overloaded) else "failed"
 
     @property
     def detail(self) -> str:
@@ -243,22 +246,26 @@ def gather_flows(flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | N
     return [results[position] for position in range(len(flows))]
 
 
-def observe_flow(flow: Flow[T], observation: Observation, model: str = "") -> Flow[T]:
-    """*flow* as the operation of *observation*; *model* names the model of the transformations."""
-    return _observe_flow(flow, observation, model) if observation.is_observed else flow
+Models = Mapping[str, Any]
+"""What is asked in a flow, by the kind of operation: ``model`` (of the transformations), ``embedding``, ``rerank``."""
 
 
-def _observe_flow(flow: Flow[T], observation: Observation, model: str) -> Flow[T]:
+def observe_flow(flow: Flow[T], observation: Observation, models: Models = MappingProxyType({})) -> Flow[T]:
+    """*flow* as the operation of *observation*; *models* are what its steps ask."""
+    return _observe_flow(flow, observation, models) if observation.is_observed else flow
+
+
+def _observe_flow(flow: Flow[T], observation: Observation, models: Models) -> Flow[T]:
     with observation:
-        return observation.keep((yield from observe_steps(flow, observation, model)))
+        return observation.keep((yield from observe_steps(flow, observation, models)))
 
 
-def observe_steps(flow: Flow[T], within: Observation, model: str = "") -> Flow[T]:
+def observe_steps(flow: Flow[T], within: Observation, models: Models = MappingProxyType({})) -> Flow[T]:
     """*flow*, whose steps are operations *within* another one, save those that are part of one already."""
-    return _observe_steps(flow, within, model) if within.is_observed else flow
+    return _observe_steps(flow, within, models) if within.is_observed else flow
 
 
-def _observe_steps(flow: Flow[T], within: Observation, model: str) -> Flow[T]:
+def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T]:
     with closing(flow):
         answer: Any = None
         error: Exception | None = None
@@ -269,7 +276,7 @@ def _observe_steps(flow: Flow[T], within: Observation, model: str) -> Flow[T]:
                 return stop.value  # type: ignore[no-any-return]
             for leaf in _leaves(step):
                 if leaf.observation is NOT_OBSERVED:
-                    leaf.observation = _observe_step(leaf, within, model)
+                    leaf.observation = _observe_step(leaf, within, models)
             answer = error = None
             try:
                 answer = yield step
@@ -277,17 +284,23 @@ def _observe_steps(flow: Flow[T], within: Observation, model: str) -> Flow[T]:
                 error = raised
 
 
-def _observe_step(step: Leaf, within: Observation, model: str) -> Observation:
+def _observe_step(step: Leaf, within: Observation, models: Models) -> Observation:
     if isinstance(step, Search):
-        return within.child("search", step.kind, weight=step.weight, content=step.text)
+        return within.child("search", step.kind, weight=step.weight, top_k=step.top_k, content=step.text)
     if isinstance(step, Embed):
-        return within.child("embedding", counts={"texts": len(step.texts)}, content=step.texts)
+        return observe_embedding(within, models.get("embedding"), step.texts)
     if isinstance(step, Ask):
-        name = model if step.model is None else step.model.name
-        return within.child("model", step.prompt.mode, model=name, content=step.prompt)
+        known = describe_model(step.model or models.get("model"))
+        return within.child("model", step.prompt.mode, content=step.prompt, **known)
     if isinstance(step, Rerank):
-        return within.child("rerank", counts={"texts": len(step.texts)}, content=step.texts)
+        known = describe_model(models.get("rerank"))
+        return within.child("rerank", counts={"texts": len(step.texts)}, content=step.texts, **known)
     return NOT_OBSERVED
+
+
+def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
+    """The operation of embedding *texts*, which has not started."""
+    return within.child("embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder))
 
 
 def _leaves(step: Step) -> Sequence[Any]:

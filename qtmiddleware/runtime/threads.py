@@ -30,6 +30,10 @@ IDLE_SECONDS: Final = 10.0
 logger: Final = get_logger("qtmiddleware")
 
 
+class Overloaded(ModelError):
+    """All threads of a middleware are taken; the message is our own, whatever refused the call."""
+
+
 def _is_ending() -> bool:
     """Whether the interpreter is: daemon threads are stopped for good then, and no new one can be had."""
     return sys.is_finalizing() or not threading.main_thread().is_alive()
@@ -166,7 +170,7 @@ class Bulkhead:
                 in_use=in_use,
                 limit=self.limit,
             )
-        return ModelError("overloaded", f"all threads are taken; limits.maxThreads allows {self.limit}")
+        return Overloaded("overloaded", f"all threads are taken; limits.maxThreads allows {self.limit}")
 
     def _release(self) -> None:
         with self._lock:

@@ -120,3 +120,27 @@ def test_stages_that_were_read_do_not_change_later() -> None:
     seen = trace.stages
     trace.stage("second", 0.0)
     assert [it.name for it in seen] == ["first"]
+
+
+def test_a_search_that_does_not_say_what_it_read_counts_one_unit() -> None:
+    trace = Trace()
+    trace.searches += 1
+    trace.note_reads([])
+    trace.searches += 1
+    trace.note_reads([2, 3.5])  # two requests of one search
+    assert (trace.searches, trace.read_units) == (2, 6.5)
+
+
+def test_searches_cost_their_read_units_by_the_price() -> None:
+    trace, more = Trace(read_price=16.0), Trace()
+    trace.searches += 1
+    more.searches += 1
+    more.note_reads([9])
+    trace.add_searches(more)
+    assert (trace.searches, trace.read_units) == (2, 10)
+    assert trace.read_cost_usd == trace.to_dict()["read_cost_usd"] == pytest.approx(16e-5)
+    assert trace.cost_usd == 0.0  # the model's alone
+
+
+def test_without_a_price_what_searches_cost_is_not_known() -> None:
+    assert full_trace().read_cost_usd is None

@@ -31,6 +31,7 @@ from qtmiddleware.retrieval.responses.items import (
     SCORES,
     check_item,
     describe_missing_text,
+    estimate_chars,
     find_text_field,
     holds_text,
     names_document,
@@ -51,6 +52,7 @@ __all__ = [
     "Shape",
     "build_keys",
     "describe_missing_text",
+    "estimate_chars",
     "find_shape",
     "find_text_field",
     "holds_text",
@@ -60,6 +62,7 @@ __all__ = [
     "read_response",
     "read_score",
     "read_text",
+    "read_usage",
     "rescore",
     "to_number",
     "wait_for_response",
@@ -346,6 +349,16 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         pass
     return pd.Series(values).array
+
+
+def read_usage(response: Any) -> float | None:
+    """Returns the read units that *response* says its search used, as Pinecone's do; ``None`` where it says nothing."""
+    try:
+        usage = get_field(response, "usage")
+        units = [to_number(get_field(usage, name)) for name in ("read_units", "readUnits")]
+    except Exception:  # a response may raise at whatever is read of it, and this is no reason to lose it
+        return None
+    return next((int(it) if it.is_integer() else it for it in units if it is not None and it >= 0), None)
 
 
 # --- results that are still to come -----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from qtmiddleware.retrieval.responses.fields import (
     get_field,
     get_path,
     has_field,
+    is_array,
     is_number,
     list_fields,
     pick_fields,
@@ -38,6 +39,7 @@ _NOT_METADATA: Final = frozenset(
     (*_IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
 )
 NAMES: Final = (*_IDS, *_DOCUMENT_IDS, *_TEXTS)
+_NUMBER_CHARS: Final = 12  # of a 32-bit float in JSON, with its comma
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")  # some scripts put no space between words
 
@@ -117,6 +119,27 @@ def holds_text(item: Any, text_field: str | None) -> bool:
     """Whether a passage can be read of *item*; a bare word is taken for an id."""
     text = read_text(item, text_field)
     return text is not None and (text is not _find_holder(item) or bool(_READS_LIKE_A_TEXT.search(text)))
+
+
+def estimate_chars(item: Any) -> int:
+    """Returns about how many characters the item's texts and numbers take in a response."""
+    # What stands in front of a pair may be a bare text, and the fields behind it.
+    rest: list[Any] = [_list_all(item) or (_find_holder(item), read_metadata(item))]
+    count, seen = 0, set[int]()
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            count += len(value)
+        elif is_array(value):
+            count += int(value.size) * _NUMBER_CHARS
+        elif is_number(value):
+            count += _NUMBER_CHARS
+        elif isinstance(value, (list, tuple)) and value and is_number(value[0]):
+            count += len(value) * _NUMBER_CHARS  # an embedding has a thousand of them
+        elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            rest.extend(value.values() if isinstance(value, Mapping) else value)
+    return count
 
 
 def find_text_field(item: Any, text_field: str | None) -> str | None:

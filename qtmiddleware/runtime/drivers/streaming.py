@@ -10,6 +10,7 @@ import asyncio
 import queue
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing, suppress
+from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
@@ -42,8 +43,9 @@ def stream(
     stop with its next piece. *observation* is the operation of the call.
     """
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+    context = _enter(observation, bulkhead)
     with observation:
-        _start_reading(model, prompt, deadline, bulkhead, items.put)
+        _start_reading(model, prompt, deadline, bulkhead, context, items.put)
         piece: Piece | None = None
         is_over = False
         try:
@@ -75,11 +77,12 @@ async def astream(
 ) -> AsyncGenerator[Piece, None]:
     """`stream` without blocking the running loop."""
     items: asyncio.Queue[_Item] = asyncio.Queue()
+    context = _enter(observation, bulkhead)
     with observation:
         task = None
         if getattr(model, "can_async", True):
             reading = _aread(model, prompt, deadline, items.put_nowait)
-            task = context_within(bulkhead).run(asyncio.create_task, reading)
+            task = context.run(asyncio.create_task, reading)
         else:
             loop = asyncio.get_running_loop()
 
@@ -88,7 +91,7 @@ async def astream(
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(items.put_nowait, item)
 
-            _start_reading(model, prompt, deadline, bulkhead, put)
+            _start_reading(model, prompt, deadline, bulkhead, context, put)
         piece: Piece | None = None
         try:
             while True:
@@ -118,10 +121,25 @@ def _seconds_left(deadline: Deadline, last: Piece | None) -> float:
     return min(left, _ACCOUNT_SECONDS) if isinstance(last, Reply) else left
 
 
+def _enter(observation: Observation, bulkhead: Bulkhead) -> Context:
+    """Begin *observation* in the context in which the model is read, which is returned.
+
+    What an observer sets there, as a current span, is not the reader's: who may close this elsewhere, late or never.
+    """
+    context = context_within(bulkhead)
+    context.run(observation.__enter__)
+    return context
+
+
 def _start_reading(
-    model: StreamingModel, prompt: Prompt, deadline: Deadline, bulkhead: Bulkhead, put: Callable[[_Item], None]
+    model: StreamingModel,
+    prompt: Prompt,
+    deadline: Deadline,
+    bulkhead: Bulkhead,
+    context: Context,
+    put: Callable[[_Item], None],
 ) -> None:
-    bulkhead.start(partial(context_within(bulkhead).run, _read, model, prompt, deadline, put))
+    bulkhead.start(partial(context.run, _read, model, prompt, deadline, put))
 
 
 def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config, json_schema, known_keys, markdown_table
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, build_settings, camel
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
@@ -901,7 +902,8 @@ def ready(name: str) -> Settings:
 
 def test_the_ready_files_are_these() -> None:
     modes = ["rewrite", "stepback", "decompose", "multi-query", "hyde", "keywords", "all", "combined"]
-    others = ["query-transform", "rules", "auto", "research", "strip-as-text", "seed-parity", "off"]
+    budgets = ["words", "balanced", "thorough"]
+    others = ["query-transform", "rules", "auto", "research", "strip-as-text", "seed-parity", "off", *budgets]
     own_store = ["hybrid", "rerank", "synthesis", "contextual", "pinecone"]
     assert sorted(path.name for path in READY) == sorted(f"{name}.config.json" for name in modes + others + own_store)
     assert [ready(name).transformation_type for name in modes] == [name.replace("-", "_") for name in modes]
@@ -918,6 +920,8 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
     research = ready("research")
     assert (research.max_sub_queries, research.llm.sub_query_style) == (5, "research")
     assert (research.fusion.method, research.fusion.min_successes) == ("concat", 2)
+    budgets = [ready(name).limits.max_searches for name in ("words", "balanced", "thorough", "combined")]
+    assert budgets == [1, TRANSFORMS["combined"].max_searches, 20, None]
     assert ready("hybrid").hybrid.enabled
     assert ready("rerank").rerank.enabled
     assert ready("contextual").contextual_chunks

@@ -183,3 +183,15 @@ def test_auto_asks_in_every_conversation() -> None:
     decision = searched.retrieve(FOLLOW_UP, history=HISTORY).trace.decision
     assert decision is not None
     assert (decision.call, decision.reason) == (True, "conversation")
+
+
+NEW_TOPIC = "What is the boiling point of liquid nitrogen at sea level?"
+
+
+def test_auto_decides_by_the_first_result_where_a_question_opens_a_new_topic() -> None:
+    searched = Way("sync").wrap(config=transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 0.0}))
+    retrieval = searched.retrieve(NEW_TOPIC, history=HISTORY)
+    assert searched.model.prompts == []
+    assert retrieval.trace.decision is not None
+    assert retrieval.trace.decision.reason == "target_call_rate_is_zero"
+    assert ("standalone", "not searched: the question opens a new topic") in retrieval.trace.notes

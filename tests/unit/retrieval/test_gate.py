@@ -58,7 +58,7 @@ def test_a_decision_holds_the_numbers_it_was_made_on() -> None:
     gate = Gate()
     gate.decide(*UNSURE, KEYWORDS, target_call_rate=0.35)
     signals = gate.decide(*CLEAR, KEYWORDS, target_call_rate=0.35).signals
-    assert list(signals) == ["lead", "coverage", "backing", "joint_lead", "doubt", "threshold", "observed"]
+    assert list(signals) == ["lead", "coverage", "agreement", "joint_lead", "doubt", "threshold", "observed"]
     assert (signals["coverage"], signals["observed"]) == (1.0, 1)
     assert signals["doubt"] < signals["threshold"]
     assert json.loads(json.dumps(dict(signals))) == signals

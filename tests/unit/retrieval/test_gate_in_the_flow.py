@@ -18,7 +18,7 @@ from tests.support.retrieval_world import (
     transforming,
 )
 
-SIGNALS = ("lead", "coverage", "backing", "joint_lead")
+SIGNALS = ("lead", "coverage", "agreement", "joint_lead")
 AUTO = transforming("rewrite", escalation={"mode": "auto"}, cache={"enabled": False})
 
 
@@ -31,7 +31,7 @@ def signals_of(searched: Searched, query: str = QUERY) -> dict[str, float]:
 @every_way
 def test_scores_and_texts_decide(way: Way) -> None:
     signals = signals_of(way.wrap(config=AUTO))
-    assert list(signals) == ["lead", "coverage", "backing", "joint_lead", "doubt", "threshold", "observed"]
+    assert list(signals) == ["lead", "coverage", "agreement", "joint_lead", "doubt", "threshold", "observed"]
     assert signals["coverage"] == 1.0
 
 
@@ -48,7 +48,7 @@ def test_the_text_is_found_where_the_settings_say() -> None:
     ("kept", "signals"),
     [
         (("id", "score"), ["lead"]),
-        (("id", "metadata"), ["coverage", "backing", "joint_lead"]),
+        (("id", "metadata"), ["coverage", "agreement", "joint_lead"]),
         (("id",), []),
     ],
 )

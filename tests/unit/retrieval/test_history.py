@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.retrieval.history import read_history
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.retrieval.history import opens_new_topic, read_history
+from qtmiddleware.retrieval.request import prepare_query
 from qtmiddleware.types import Message
 
 HI = (Message("user", "Hi"),)
@@ -168,3 +170,53 @@ ANYTHING = st.recursive(
 def test_anything_is_read_or_told(history: Any) -> None:
     read = read_history(history)
     assert all(isinstance(it, Message) and it.content.strip() for it in read.messages)
+
+
+TALK = (
+    Message("user", "What group did Frank Zappa break up in 1969?"),
+    Message("assistant", "Frank Zappa broke up the Mothers of Invention, citing the financial strain."),
+)
+
+
+def asks_anew(question: str, history: tuple[Message, ...] = TALK) -> bool:
+    return opens_new_topic(prepare_query(question, Settings()), history)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is the boiling point of liquid nitrogen at sea level?",
+        "how do vaccines protect children against measles",
+        "Which rivers flow through Hamburg, Dresden and Prague?",
+    ],
+)
+def test_a_question_whose_words_were_not_said_before_opens_a_new_topic(question: str) -> None:
+    assert asks_anew(question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What other famous bands did break up that decade?",  # points back
+        "Why did he think musicians lacked effort and discipline?",
+        "it's known for which albums, singles and tours?",
+        "And the drummer?",  # says too little
+        "Why?",
+        "Did Frank Zappa ever regret the break up of the Mothers of Invention?",  # goes on with the topic
+        "Welche Flüsse fließen durch Hamburg, Dresden und Prag?",  # a language without a list of references
+        "ハンブルクを流れる川は何ですか",
+        "",
+    ],
+)
+def test_a_question_that_may_go_on_with_the_conversation_opens_no_new_topic(question: str) -> None:
+    assert not asks_anew(question)
+
+
+def test_a_question_that_stands_in_the_history_itself_opens_no_new_topic() -> None:
+    question = "What is the boiling point of liquid nitrogen at sea level?"
+    assert not asks_anew(question, (*TALK, Message("user", question)))
+
+
+@given(st.text(max_size=80), st.lists(st.text(max_size=80), max_size=3))
+def test_no_text_stops_the_look_for_a_new_topic(question: str, said: list[str]) -> None:
+    assert asks_anew(question, tuple(Message("user", text) for text in said)) in (True, False)

@@ -174,6 +174,52 @@ def test_the_users_words_have_no_voice_beside_their_standalone_form() -> None:
     assert [(it.variant.kind, it.variant.weight) for it in both.rankings] == [("original", 0.5), ("standalone", 1.0)]
 
 
+FORMS = {
+    "standalone": "Which dry food does Jaco eat?",
+    "rewrite": "Brand of dry dog food for Jaco",
+    "step_back": "How are dogs fed?",
+    "sub_queries": [],
+    "hyde": "Jaco eats dry food twice a day, in the morning and in the evening.",
+}
+
+
+@every_way
+def test_a_follow_up_is_led_by_its_hypothetical_passage_beside_the_users_words(way: Way) -> None:
+    searched = way.wrap(config=transforming("combined"), script=FORMS)
+    retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
+    assert sorted(searched.texts) == sorted([FOLLOW_UP, FORMS["hyde"]])
+    assert [(it.variant.kind, it.variant.weight) for it in retrieval.rankings] == [("original", 1.0), ("hyde", 1.0)]
+    assert ("standalone", "not searched: the hypothetical passage leads") in retrieval.trace.notes
+    assert ids(retrieval)[0] == "food"
+    assert retrieval.status == "full"
+
+
+@pytest.mark.parametrize(
+    ("limit", "searched"), [(1, ["original", "hyde"]), (20, ["original", "standalone", "rewrite", "hyde", "step_back"])]
+)
+def test_a_budget_of_searches_leads_a_follow_up_or_lets_every_form_be_searched(limit: int, searched: list[str]) -> None:
+    way = Way("sync").wrap(config=transforming("combined", limits={"maxSearches": limit}), script=FORMS)
+    assert set(kinds(way.retrieve(FOLLOW_UP, history=HISTORY))) == set(searched)
+
+
+def test_a_passage_about_something_else_leads_no_follow_up() -> None:
+    script = {**FORMS, "hyde": "The match was lost in extra time."}
+    searched = Way("sync").wrap(config=transforming("combined"), script=script)
+    retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
+    assert kinds(retrieval) == ["original", "joined"]
+    assert script["hyde"] not in " ".join(searched.texts)
+    assert ids(retrieval)[0] == "food"
+
+
+def test_a_question_that_opens_a_new_topic_is_searched_as_it_stands() -> None:
+    question = "What is the boiling point of liquid nitrogen at sea level?"
+    script = {**FORMS, "standalone": "What is the boiling point of liquid nitrogen for Jaco at sea level?"}
+    searched = Way("sync").wrap(config=transforming("rewrite"), script=script)
+    retrieval = searched.retrieve(question, history=HISTORY)
+    assert script["standalone"] not in searched.texts
+    assert retrieval.rankings[0].variant == qtm.Variant("original", question)
+
+
 HISTORIES: dict[str, list[Any]] = {
     "mappings": list(HISTORY),
     "pairs": [(turn["role"], turn["content"]) for turn in HISTORY],
@@ -240,6 +286,32 @@ def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
     assert (first.trace.searches, second.trace.searches) == (2, 1)
     assert first.matches == second.matches
     assert first.status == "full"
+
+
+@every_way
+def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(way: Way) -> None:
+    config = {**transforming("rewrite"), "keywordEvidence": {"maxChars": 300, "candidates": 6}, "cache": False}
+    searched = way.wrap(config=config)
+    first, second = searched.retrieve(QUERY, top_k=2), searched.retrieve(QUERY, top_k=2)
+    widths = {text: [top_k for it, top_k in searched.calls if it == text] for text in (QUERY, REWRITE)}
+    assert widths[QUERY][0] == 6
+    assert len({*widths[QUERY][1:], *widths[REWRITE]}) == 1
+    narrow = widths[QUERY][1]
+    assert 2 < narrow < 6
+    assert first.trace.notes == []
+    (note,) = second.trace.notes
+    assert note[0] == "keyword_evidence"
+    assert note[1].startswith(f"{narrow} candidates instead of 6: passages of ")
+    assert len(first.response) == len(second.response) == 2
+
+
+@every_way
+def test_never_fewer_passages_are_asked_for_than_by_the_caller(way: Way) -> None:
+    searched = way.wrap(config={"keywordEvidence": {"maxChars": 1}})
+    retrievals = [searched.retrieve(QUERY, top_k=3) for _ in range(2)]
+    assert searched.calls == [(QUERY, WIDE), (QUERY, 3)]
+    assert [len(it.response) for it in retrievals] == [3, 3]
+    assert retrievals[1].trace.notes[0][1].startswith(f"3 candidates instead of {WIDE}")
 
 
 @every_way

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import FusionSettings, FusionWeights
-from qtmiddleware.retrieval.searching import build_variants
+from qtmiddleware.retrieval.searching import build_variants, choose_searches, let_passage_lead
 from qtmiddleware.types import Transformation
 
 WEIGHTS = FusionWeights(standalone=1.1, rewrite=0.7, hyde=0.9, sub_queries=1.2, paraphrases=0.8, step_back=0.3)
@@ -124,4 +124,143 @@ def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
     assert build_variants(again, QUESTION, FusionSettings())[1] == (
         ("sub_query", "not searched: says the same as the rewrite"),
         ("paraphrase", "not searched: says the same as the original"),
+    )
+
+
+# --- a budget of searches -----------------------------------------------------------------------------------------
+
+FORMS = Transformation(
+    rewrite="medical history of the animal",
+    hyde="The veterinarian found arthritis in both hips.",
+    sub_queries=("current medication list", "vaccination dates"),
+    step_back="common geriatric conditions of large breeds",
+)
+
+
+def choose(made: Transformation, count: int | None) -> list[tuple[str, str, float]]:
+    chosen, _ = choose_searches(build_variants(made, QUESTION, OPTIONS)[0], QUESTION, count)
+    return [(it.kind, it.text, it.weight) for it in chosen]
+
+
+def test_without_a_budget_or_within_it_every_variant_is_searched_as_it_is() -> None:
+    whole = shown(FORMS)
+    assert choose(FORMS, None) == choose(FORMS, 5) == choose(FORMS, 9) == whole
+
+
+def test_the_last_search_of_a_budget_is_the_question_and_all_that_is_left_as_one_text() -> None:
+    rest = f"{QUESTION} {FORMS.rewrite} current medication list vaccination dates"
+    assert choose(FORMS, 2) == [("hyde", FORMS.hyde, 0.9), ("joined", rest, 1.2)]
+    (only,) = choose(FORMS, 1)
+    assert only == ("joined", f"{QUESTION} {FORMS.rewrite} {FORMS.hyde} current medication list vaccination dates", 1.2)
+
+
+def test_searches_of_their_own_go_to_the_largest_weights() -> None:
+    rest = f"{QUESTION} current medication list vaccination dates"
+    assert choose(FORMS, 3) == [("rewrite", FORMS.rewrite, 0.7), ("hyde", FORMS.hyde, 0.9), ("joined", rest, 1.2)]
+
+
+def test_a_step_back_is_no_part_of_a_joined_text() -> None:
+    made = Transformation(rewrite="medical history", step_back="conditions of large breeds")
+    assert choose(made, 1) == [("joined", f"{QUESTION} medical history", 0.7)]
+    variants = build_variants(made, QUESTION, OPTIONS)[0]
+    assert choose_searches(variants, QUESTION, 1)[1] == (
+        ("rewrite", "searched in one text with the question"),
+        ("step_back", "not searched"),
+    )
+
+
+def test_no_budget_leaves_the_words_alone() -> None:
+    assert choose(FORMS, 0) == []
+
+
+ALONE = "What illnesses has Jaco got?"
+
+
+def test_a_follow_up_short_of_searches_is_one_text_that_begins_with_its_standalone_form() -> None:
+    made = replace(FORMS, standalone=ALONE)
+    for count in (0, 1, 2, 4):
+        ((kind, text, weight),) = choose(made, count)
+        assert (kind, weight) == ("joined", 1.2)
+        assert text.startswith(f"{ALONE} medical history")
+    assert choose(Transformation(standalone=ALONE, step_back="large breeds"), 1) == [("standalone", ALONE, 1.1)]
+    assert choose(made, 6) == shown(made)
+
+
+@given(st.integers(0, 12), st.lists(st.text(min_size=1), max_size=6), st.text(), st.text())
+def test_no_budget_is_exceeded(count: int, parts: list[str], rewrite: str, hyde: str) -> None:
+    made = Transformation(rewrite=rewrite, hyde=hyde, sub_queries=tuple(parts))
+    assert len(choose(made, count)) <= count
+
+
+# --- what is not about the question -------------------------------------------------------------------------------
+
+
+def weigh(made: Transformation) -> dict[str, float]:
+    variants, _ = build_variants(made, QUESTION, OPTIONS, "old dog health concerns")
+    return {it.text: round(it.weight, 4) for it in variants}
+
+
+def test_a_text_that_holds_enough_of_the_keywords_has_its_whole_weight() -> None:
+    assert weigh(Transformation(rewrite="Health of the old", hyde="An old dog.")) == {
+        "Health of the old": 0.7,
+        "An old dog.": 0.9,
+    }
+
+
+def test_a_reply_to_another_question_has_no_weight_and_a_distant_one_little() -> None:
+    made = Transformation(rewrite="How is beer brewed?", hyde="Many old recipes are known.")
+    assert weigh(made) == {"How is beer brewed?": 0.0, "Many old recipes are known.": round(0.9 * 0.25 / 0.4, 4)}
+
+
+def test_sub_queries_are_judged_together() -> None:
+    assert weigh(Transformation(sub_queries=("dog illnesses", "age in years", "old age concerns"))) == {
+        "dog illnesses": 0.4,
+        "age in years": 0.4,
+        "old age concerns": 0.4,
+    }
+
+
+def test_a_standalone_form_is_the_question_whatever_its_words() -> None:
+    assert weigh(Transformation(standalone="What ails Jaco?")) == {"What ails Jaco?": 1.1}
+
+
+def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
+    made = Transformation(rewrite="How is beer brewed?", hyde="An old dog.", sub_queries=("health of a dog",))
+    variants, _ = build_variants(made, QUESTION, OPTIONS, "old dog health concerns")
+    (joined,), _ = choose_searches(variants, QUESTION, 1)
+    assert joined.text == f"{QUESTION} An old dog. health of a dog"
+
+
+# --- who leads a follow-up ----------------------------------------------------------------------------------------
+
+
+def lead(hyde: str | None, standalone: str | None = ALONE) -> list[tuple[str, float]]:
+    made = replace(FORMS, hyde=hyde, standalone=standalone)
+    variants, _ = build_variants(made, "And now?", OPTIONS, "illnesses old jaco got")
+    return [(it.kind, round(it.weight, 4)) for it in let_passage_lead(variants, OPTIONS)[0]]
+
+
+def test_the_passage_leads_alone_with_the_weight_of_the_standalone_form() -> None:
+    assert lead("Old Jaco has got two illnesses.") == [("hyde", 1.1)]
+
+
+def test_a_passage_that_holds_few_of_the_keywords_is_left_out() -> None:
+    kinds = [kind for kind, _ in lead("The match was lost in extra time.")]
+    assert kinds == ["standalone", "rewrite", "sub_query", "sub_query", "step_back"]
+
+
+def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
+    assert [kind for kind, _ in lead(None)] == ["standalone", "rewrite", "sub_query", "sub_query", "step_back"]
+    assert ("rewrite", 0.0) in lead("Old Jaco has got two illnesses.", standalone=None)
+    silent = FusionSettings(weights=replace(WEIGHTS, hyde=0.0))
+    variants, _ = build_variants(replace(FORMS, standalone=ALONE), "And now?", silent)
+    assert let_passage_lead(variants, silent) == (variants, ())
+
+
+def test_what_the_passage_leads_is_noted() -> None:
+    variants, _ = build_variants(replace(FORMS, standalone=ALONE), "And now?", OPTIONS)
+    notes = let_passage_lead(variants, OPTIONS)[1]
+    assert notes == tuple(
+        (kind, "not searched: the hypothetical passage leads")
+        for kind in ("standalone", "rewrite", "sub_query", "step_back")
     )

@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -322,6 +323,33 @@ async def test_an_answer_that_cannot_be_had_is_told_as_failed() -> None:
         with pytest.raises(ConnectionError):
             getattr(wrapped, way)(QUERY)
         assert set(ends(observer).values()) == {"failed ConnectionError"}
+
+
+async def test_what_an_observer_sets_for_a_call_is_seen_by_the_model_and_never_by_the_reader_of_a_stream() -> None:
+    class Setting:
+        def on_start(self, operation: Operation) -> None:
+            if operation.kind == "model":
+                current.set("set by the observer")
+
+        def on_end(self, operation: Operation) -> None:
+            pass
+
+    def model(messages: Any) -> str:
+        seen.append(current.get())
+        return CITED
+
+    async def amodel(messages: Any) -> str:
+        return model(messages)
+
+    current: ContextVar[str] = ContextVar("current", default="nothing")
+    seen: list[str] = []
+    for client in (model, amodel):
+        wrapped = qtm.QueryMiddleware(ANSWER, client=client, observers=(Setting(),)).wrap(plain)
+        for piece in wrapped.stream_answer(QUERY):
+            assert (piece, current.get()) == (CITED, "nothing")
+        async for piece in wrapped.astream_answer(QUERY):
+            assert (piece, current.get()) == (CITED, "nothing")
+    assert seen == ["set by the observer"] * 4
 
 
 def test_sub_answers_are_part_of_the_answer() -> None:

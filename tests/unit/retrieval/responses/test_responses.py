@@ -11,6 +11,7 @@ from multiprocessing.pool import ThreadPool
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from qtmiddleware.retrieval.responses import (
     Shape,
     build_keys,
     describe_missing_text,
+    estimate_chars,
     find_shape,
     holds_text,
     read_id,
@@ -36,7 +38,9 @@ from qtmiddleware.retrieval.responses import (
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 from qtmiddleware.types import Variant
+from tests.support.shapes_world import SHAPES as WORLD
 from tests.support.shapes_world import LangChainDocument, NodeWithScore, QdrantPoint, TextNode
+from tests.support.shapes_world import Row as WorldRow
 
 
 @dataclass
@@ -230,6 +234,37 @@ def test_every_known_shape_is_rebuilt_in_its_own_type_and_left_untouched(respons
     whole = shape.rebuild(response, items)
     assert as_data(whole) == as_data(list(response) if isinstance(response, deque) else response)
     assert whole is not response
+
+
+@pytest.mark.parametrize("name", [name for name, shape in WORLD.items() if shape.has_text])
+def test_how_long_a_passage_is_can_be_told_in_every_shape(name: str) -> None:
+    response = WORLD[name].build([WorldRow("a", "x" * 5_000, 0.9), WorldRow("b", "x", 0.8)])
+    long, short = (estimate_chars(item) for item in find_shape(response).items(response))
+    assert 5_000 <= long <= 5_100
+    assert long - short == 4_999
+
+
+def test_the_vectors_that_come_with_a_passage_count_as_much_as_they_take() -> None:
+    numbers = [0.0123456, -0.0654321] * 100
+    for values in (numbers, tuple(numbers), np.array(numbers, dtype=np.float32)):
+        counted = estimate_chars({"id": "a", "score": 0.9, "values": values})
+        assert counted == pytest.approx(len(json.dumps(numbers)), rel=0.1)
+    assert estimate_chars(ScoredVector(id="a", score=0.9, values=numbers)) > 2_000
+
+
+NESTED = st.recursive(
+    st.one_of(st.none(), st.integers(), st.floats(), st.text(), st.binary(), st.builds(object)),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner), st.tuples(inner, inner)),
+)
+
+
+@given(st.dictionaries(st.text(), NESTED))
+def test_whatever_a_passage_holds_has_a_length(item: dict[str, Any]) -> None:
+    alone = estimate_chars(item)
+    assert alone >= sum(len(value) for value in item.values() if isinstance(value, str))
+    # What holds itself is counted once.
+    item["itself"] = [item] * 10
+    assert estimate_chars(item) <= alone
 
 
 def as_data(value: Any) -> Any:

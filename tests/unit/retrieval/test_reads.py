@@ -1,0 +1,132 @@
+"""What the searches of a question read, as their responses say it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pinecone.models.vectors.responses import QueryResponse
+from pinecone.models.vectors.search import SearchRecordsResponse, SearchResult, SearchUsage
+from pinecone.models.vectors.usage import Usage
+from pinecone.models.vectors.vector import ScoredVector
+
+import qtmiddleware as qtm
+from qtmiddleware.rag.hybrid import Hybrid
+from qtmiddleware.retrieval.responses import read_usage
+from qtmiddleware.testing import ScriptedModel
+
+QUESTION = "What does the vet of Jaco do?"
+REPLY = {"sub_queries": ["Who is the vet of Jaco?", "What do vets do?"]}
+
+
+def query(query: str, top_k: int = 2) -> QueryResponse:
+    matches = [ScoredVector(id=str(at), score=1.0 - at / 10, metadata={"text": f"vet {at}"}) for at in range(top_k)]
+    return QueryResponse(matches=matches, usage=Usage(read_units=5))
+
+
+def plain(query: str, top_k: int = 2) -> list[dict[str, Any]]:
+    return [{"id": str(at), "score": 1.0 - at / 10, "text": f"vet {at}"} for at in range(top_k)]
+
+
+async def aquery(text: str, top_k: int = 2) -> QueryResponse:
+    return query(text, top_k)
+
+
+def middleware(**settings: Any) -> qtm.QueryMiddleware:
+    config = {"transformationType": "decompose", "store": {"readPrice": 16}, **settings}
+    return qtm.QueryMiddleware(config, client=ScriptedModel(REPLY))
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_the_units_of_all_searches_of_a_question_add_up(way: str) -> None:
+    if way == "sync":
+        trace = middleware().wrap(query).retrieve(QUESTION).trace
+    else:
+        trace = asyncio.run(middleware().wrap(aquery).aretrieve(QUESTION)).trace
+    assert (trace.searches, trace.read_units) == (3, 15)
+    assert trace.read_cost_usd == pytest.approx(15 * 16 / 1e6)
+
+
+def test_each_search_of_a_function_that_says_nothing_is_one_unit() -> None:
+    trace = middleware().wrap(plain).retrieve(QUESTION).trace
+    assert trace.read_units == trace.searches == 3
+
+
+def test_a_query_that_is_passed_on_reads_too() -> None:
+    trace = middleware().wrap(query).retrieve(" ").trace
+    assert (trace.searches, trace.read_units) == (1, 5)
+
+
+def test_a_hybrid_reads_what_both_its_searches_do() -> None:
+    trace = qtm.QueryMiddleware({}).wrap(Hybrid(query, query)).retrieve(QUESTION).trace
+    assert (trace.searches, trace.read_units) == (1, 10)
+
+
+def test_a_refused_width_counts_as_a_search_that_says_nothing() -> None:
+    def narrow(text: str, top_k: int = 2) -> QueryResponse:
+        if top_k > 10:
+            raise ValueError("too many")
+        return query(text, top_k)
+
+    trace = qtm.QueryMiddleware({}).wrap(narrow).retrieve(QUESTION).trace
+    assert (trace.searches, trace.read_units) == (2, 6)
+
+
+def test_an_answer_counts_the_reads_of_its_parts() -> None:
+    def reply(prompt: Any) -> Any:
+        return REPLY if prompt.mode == "decompose" else {"answer": "It heals [1].", "found": True}
+
+    config = {"transformationType": "decompose", "answer": {"mode": "synthesis"}, "fusion": {"minSuccesses": 1}}
+    trace = qtm.QueryMiddleware(config, client=ScriptedModel(reply)).wrap(query).answer(QUESTION).retrieval.trace
+    assert trace.read_units == 5 * trace.searches >= 15
+
+
+class Hostile:
+    """A response that fails at whatever is read of its usage."""
+
+    matches = ()
+
+    @property
+    def usage(self) -> Any:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("response", "units"),
+    [
+        (query("a"), 5),
+        (SearchRecordsResponse(result=SearchResult(hits=[]), usage=SearchUsage(read_units=7)), 7),
+        (QueryResponse(matches=[], usage=Usage()), None),
+        (QueryResponse(matches=[]), None),
+        ({"matches": [], "usage": {"readUnits": 3}}, 3),  # as the API itself says it
+        ({"matches": [], "usage": {"read_units": 0}}, 0),  # an index that is not billed by reads
+        ({"matches": [], "usage": {"read_units": 0.25}}, 0.25),
+        ({"usage": {"total_tokens": 9}}, None),
+        (Hostile(), None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_units_are_read_where_a_response_says_them(response: Any, units: float | None) -> None:
+    assert read_usage(response) == units
+
+
+SAID = st.none() | st.booleans() | st.floats() | st.integers() | st.text() | st.lists(st.integers())
+
+
+@given(SAID)
+def test_what_is_no_number_of_units_says_nothing(said: Any) -> None:
+    units = read_usage({"usage": {"read_units": said}})
+    assert units is None or (units >= 0 and units == said and units != float("inf"))
+
+
+def test_a_response_that_cannot_be_asked_for_its_usage_is_answered_all_the_same() -> None:
+    def hostile(query: str, top_k: int = 2) -> Any:
+        return Hostile()
+
+    retrieval = qtm.QueryMiddleware({}).wrap(hostile).retrieve(QUESTION)
+    assert isinstance(retrieval.response, Hostile)
+    assert retrieval.trace.read_units == 1
