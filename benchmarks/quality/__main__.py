@@ -18,15 +18,17 @@ from time import perf_counter
 def main() -> None:
     # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from benchmarks.quality import ablation, beside_peers, languages, systems, vectors
+    from benchmarks.quality import ablation, beside_peers, languages, private, systems, vectors, wrong_model
     from benchmarks.quality.sets import Source
 
     parts = {
         "systems": (systems.run, "every system (what is measured by default)"),
         "ablation": (ablation.run, "one factor of the defaults changed at a time"),
+        "wrong-model": (wrong_model.run, "`combined` on the replies of a model that is wrong"),
         "peers": (beside_peers.run, "other libraries on the same replies and vectors (see setup-peers)"),
         "check-vectors": (vectors.run, "the vectors, beside those of sentence-transformers"),
         "languages": (languages.run, "the rules in other languages"),
+        "private": (private.run, "documents in a vocabulary that no model knows, which lie in benchmarks/data"),
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)

@@ -21,6 +21,7 @@ ON_BOTH: Final[Mapping[str, Change]] = {
     **{f"{count} candidates": {"keywordEvidence": {"candidates": count}} for count in (20, 100)},
 }
 ON_COMBINED: Final[Mapping[str, Change]] = {
+    **{f"at most {count} searches": {"limits": {"maxSearches": count}} for count in (1, 3, 4, 20)},
     "words of variants off": {"keywordEvidence": {"variants": 0.0}},
     **{f"words of variants {share}": {"keywordEvidence": {"variants": share}} for share in SHARES},
     "rewrite without a voice": {"fusion": {"weights": {"rewrite": 0.0}}},

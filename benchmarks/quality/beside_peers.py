@@ -33,13 +33,14 @@ Values = Mapping[str, float]  # nDCG@10 by question
 
 @dataclass
 class Line:
-    """One system: its nDCG@10 of every question, by set."""
+    """One system: its nDCG@10 of every question and its searches by vectors a question, by set."""
 
     peer: str
     name: str
     replies: str = ""
     lists: str = ""
     sets: dict[str, Values] = field(default_factory=dict)
+    searches: dict[str, float] = field(default_factory=dict)
 
     @property
     def cells(self) -> list[str]:
@@ -67,6 +68,7 @@ def run(source: Source) -> None:
             data[name] = one.data
             for score in one.measured(chosen(OURS), SEED).systems:
                 ours[score.name].sets[name] = score.per_query.values[PRIMARY]
+                ours[score.name].searches[name] = score.searches_per_question or 0.0
         print(f"{name}: handed over", flush=True)
     peers, versions = _peers(handed, data)
     plain = [line for line in peers if line.name == BASELINE]
@@ -79,7 +81,11 @@ def run(source: Source) -> None:
         " ".join(filter(None, line.cells)): {name: round(average(values), 4) for name, values in line.sets.items()}
         for line in (*ours.values(), *lines)
     }
-    write(source, "quality-peers", about, parts, {"nDCG@10": content})
+    searches = {
+        " ".join(filter(None, line.cells)): {name: round(count, 4) for name, count in line.searches.items()}
+        for line in (*ours.values(), *lines)
+    }
+    write(source, "quality-peers", about, parts, {"nDCG@10": content, "searches": searches})
 
 
 def _hand_over(one: Prepared, source: Source, folder: Path) -> None:
@@ -126,7 +132,8 @@ def _peers(handed: Path, data: Mapping[str, Dataset]) -> tuple[list[Line], dict[
             key = (answer["peer"], it["system"], it["reply"], it["lists"])
             name = it["set"] + (GIVEN if it["original"] == "standalone" else "")
             values = evaluate(data[it["set"]].qrels, it["found"]).values[PRIMARY]
-            lines.setdefault(key, Line(*key)).sets[name] = values
+            line = lines.setdefault(key, Line(*key))
+            line.sets[name], line.searches[name] = values, it["searches"]
     return list(lines.values()), versions
 
 
@@ -152,9 +159,10 @@ def _report(ours: Sequence[Line], peers: Sequence[Line], plain: Sequence[Line]) 
     def row(line: Line) -> list[str]:
         cells = [quality(average(line.sets[it]), _hurt(line.sets[it], raw[it])) for it in names]
         hurt = mean([_hurt(line.sets[it], raw[it]) for it in own])
-        return [*line.cells, *cells, quality(line.mean(own), hurt)]
+        searches = mean([line.searches[it] for it in own])
+        return [*line.cells, *cells, quality(line.mean(own), hurt), f"{searches:.2f}"]
 
-    head = ["system", "replies", "lists", *names, "mean of sets"]
+    head = ["system", "replies", "lists", *names, "mean of sets", "searches a question"]
     best: dict[tuple[str, str], Line] = {}
     for line in peers:
         other = best.setdefault((line.peer, line.name), line)

@@ -36,8 +36,9 @@ class Source:
         return cls(data, recordings, tuple(names.split(",") if names else recorded), is_whole=not names)
 
     def recording(self, name: str) -> Path:
-        """The file with the replies of one set."""
-        return self.recordings / f"{name}.jsonl"
+        """The file with the replies of one set: its own, or the one of its name among the recordings."""
+        own = self.data / name / "recordings.jsonl"
+        return own if own.is_file() else self.recordings / f"{name}.jsonl"
 
     def hashes(self) -> dict[str, str]:
         """For each set, the head of the sha256 of its files and, where there is one, its recording."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence, Set
+from operator import mul
+from random import Random
+from typing import Any, Final, cast
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
-from benchmarks.quality.sets import Source, prepared
-from qtmiddleware.evaluation import BASELINE, PRIMARY, USUAL, Comparison, SystemScore, chosen
+from benchmarks.quality.sets import Prepared, Source, prepared
+from qtmiddleware.evaluation import BASELINE, PRIMARY, TOLERANCE, USUAL, Comparison, Run, SystemScore, chosen
 
 SYSTEMS: Final = (*USUAL, "combined, no hyde", "combined, no rules", "hybrid", "hybrid, combined")
 FULL: Final = "combined"
 GATED: Final = "combined, auto"
+ORDERS: Final = 10
 GAIN: Final = """## Gain over the raw query
 
 Points of nDCG@10 with the 95 % interval of the paired bootstrap; a star where a randomisation test finds it significant
@@ -23,16 +26,22 @@ at 5 % after Holm's correction for all systems of the set.
 def run(source: Source) -> None:
     """Measure all, and write ``results/quality.md``."""
     comparisons: dict[str, Comparison] = {}
+    asked: dict[str, list[Set[str]]] = {}
     conversations = set()
     for name in source.names:
         with prepared(source, name) as one:
             comparisons[name] = one.measured(chosen(SYSTEMS), SEED)
+            asked[name] = [_find_asked(one, order) for order in range(ORDERS)]
             if one.is_conversation:
                 conversations.add(name)
         print(f"{name}: combined {100 * comparisons[name][FULL].difference.gain:+.1f} points", flush=True)
     about = circumstances(source, "systems")
-    parts = [_qualities(comparisons), GAIN + _gains(comparisons), "## The gate\n\n" + _gate(comparisons, conversations)]
-    write(source, "quality", about, parts, {"sets": {name: _plain(found) for name, found in comparisons.items()}})
+    parts = [
+        _qualities(comparisons),
+        GAIN + _gains(comparisons),
+        "## The gate\n\n" + _gate(comparisons, asked, conversations),
+    ]
+    write(source, "quality", about, parts, {"sets": {name: to_plain(found) for name, found in comparisons.items()}})
 
 
 def _names(comparisons: Mapping[str, Comparison]) -> list[str]:
@@ -57,6 +66,7 @@ def _gains(comparisons: Mapping[str, Comparison]) -> str:
         found = [comparison[name] for comparison in comparisons.values()]
         gain, hurt = mean([it.difference.gain for it in found]), mean([it.hurt_rate for it in found])
         calls = mean([it.llm_calls / len(it.runs) for it in found])
+        searches = mean([it.searches_per_question or 0.0 for it in found])
         rows.append(
             [
                 name,
@@ -64,41 +74,78 @@ def _gains(comparisons: Mapping[str, Comparison]) -> str:
                 f"{100 * gain:+.1f}",
                 f"{hurt:.1%}",
                 f"{calls:.2f}",
+                f"{searches:.2f}",
             ]
         )
-    return table(["system", *comparisons, "mean", "hurt", "calls a question"], rows)
+    return table(["system", *comparisons, "mean", "hurt", "calls a question", "searches a question"], rows)
 
 
-def _gate(comparisons: Mapping[str, Comparison], conversations: set[str]) -> str:
-    """How much of the gain is kept where the model is asked only when it seems worth it."""
-    rows = [[name, *_share({name: found})] for name, found in comparisons.items()]
-    rows.append(["all", *_share(comparisons)])
-    if conversations and (others := {name: it for name, it in comparisons.items() if name not in conversations}):
+def _find_asked(one: Prepared, order: int) -> Set[str]:
+    """The questions of which a gate that begins with nothing asks the model; *order* 0 is that of the file."""
+    questions = list(one.data.questions)
+    if order:
+        Random(order).shuffle(questions)
+    system = one.bench.system(chosen([GATED])[GATED])
+    return {question.id for question in questions if cast(Run, system(question)).llm_calls}
+
+
+def _gate(
+    comparisons: Mapping[str, Comparison], asked: Mapping[str, Sequence[Set[str]]], conversations: set[str]
+) -> str:
+    """What the gate gains, beside as many calls made at random or with the gain known beforehand."""
+    found = {name: _compare_policies(it, asked[name]) for name, it in comparisons.items()}
+    rows = [[name, *_share([it])] for name, it in found.items()]
+    rows.append(["all", *_share(list(found.values()))])
+    if conversations and (others := [it for name, it in found.items() if name not in conversations]):
         rows.append(["all but conversations", *_share(others)])
-    head = [
-        "set",
-        "questions that call the model",
-        "gain of combined",
-        "gain of auto",
-        "share kept",
-        "kept beyond rules",
+    head = ["set", "calls", "never (rules)", "random", "auto", "oracle", "always", "kept", "kept beyond rules"]
+    return table([*head, "oracle beyond rules"], rows)
+
+
+def _compare_policies(found: Comparison, asked: Sequence[Set[str]]) -> dict[str, tuple[float, float]]:
+    """Gain over the raw query and hurt rate by policy, *auto* as the mean of its orders; under *calls* its call rate.
+
+    *random* is what to expect of as many calls, *oracle* spends them where they gain most.
+    """
+    always, never = found[FULL].gains, found["rules"].gains
+
+    def spend(calls: Set[str]) -> tuple[float, float]:
+        gains = [always[it] if it in calls else never[it] for it in always]
+        return mean(gains), mean([gain < -TOLERANCE for gain in gains])
+
+    rate = mean([len(calls) / len(always) for calls in asked])
+    best_first = sorted(always, key=lambda it: never[it] - always[it])
+    ends = {"never": spend(set()), "always": spend(set(always))}
+    orders = [spend(calls) for calls in asked]
+    return {
+        **ends,
+        "calls": (rate, 0.0),
+        "random": _mix([ends["never"], ends["always"]], [1.0 - rate, rate]),
+        "auto": _mix(orders, [1.0 / len(orders)] * len(orders)),
+        "oracle": spend(set(best_first[: round(rate * len(best_first))])),
+    }
+
+
+def _mix(pairs: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float]:
+    first, second = (sum(map(mul, column, weights)) for column in zip(*pairs, strict=True))
+    return first, second
+
+
+def _share(found: Sequence[Mapping[str, tuple[float, float]]]) -> list[str]:
+    """Call rate, gain and hurt rate of each policy, and which share of the gain gate and oracle keep."""
+    whole = {name: _mix([it[name] for it in found], [1.0 / len(found)] * len(found)) for name in found[0]}
+    gains = {name: 100 * gain for name, (gain, _) in whole.items()}
+    full, beyond = gains["always"], gains["always"] - gains["never"]
+    shares = [(gains["auto"], full), *((gains[it] - gains["never"], beyond) for it in ("auto", "oracle"))]
+    return [
+        f"{whole['calls'][0]:.0%}",
+        *(f"{gains[it]:+.1f} ({whole[it][1]:.0%})" for it in ("never", "random", "auto", "oracle", "always")),
+        *(f"{kept / of:.0%}" if of > 0.5 else "" for kept, of in shares),
     ]
-    return table(head, rows)
 
 
-def _share(comparisons: Mapping[str, Comparison]) -> list[str]:
-    def gain(name: str) -> float:
-        return 100 * mean([found[name].difference.gain for found in comparisons.values()])
-
-    calls = mean([found[GATED].call_rate for found in comparisons.values()])
-    full, kept, free = gain(FULL), gain(GATED), gain("rules")
-    shares = [
-        f"{over / whole:.0%}" if whole > 0.5 else "" for over, whole in ((kept, full), (kept - free, full - free))
-    ]
-    return [f"{calls:.0%}", f"{full:+.1f}", f"{kept:+.1f}", *shares]
-
-
-def _plain(comparison: Comparison) -> dict[str, Any]:
+def to_plain(comparison: Comparison) -> dict[str, Any]:
+    """The figures of every system, ready for JSON."""
     return {
         "passages": comparison.passages,
         "questions": comparison.questions,
@@ -112,5 +159,6 @@ def _system(score: SystemScore) -> dict[str, Any]:
         "difference": {name: round(value, 4) for name, value in score.difference.to_dict().items()},
         "hurtRate": round(score.hurt_rate, 4),
         "callRate": round(score.call_rate, 4),
+        "searches": round(score.searches_per_question or 0.0, 4),
         "degraded": score.degraded,
     }

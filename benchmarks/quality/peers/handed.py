@@ -49,7 +49,7 @@ MODEL = Model()
 
 @dataclass
 class Handed:
-    """One data set: passages, questions and the vectors of all texts that may be searched."""
+    """One data set: passages, questions and the vectors of all texts that may be searched; it counts *searches*."""
 
     name: str
     ids: list[str]
@@ -57,6 +57,7 @@ class Handed:
     passages: Any
     questions: list[dict[str, Any]]
     vectors: dict[str, Any]
+    searches: int = 0
     _found: dict[tuple[bytes, int], list[tuple[int, float]]] = field(default_factory=dict)
 
     @classmethod
@@ -69,6 +70,7 @@ class Handed:
 
     def search(self, vector: Any, top_k: int) -> list[tuple[int, float]]:
         """Positions and cosines of the nearest passages, best first; of equal ones (six decimals) the smaller id."""
+        self.searches += 1
         vector = np.asarray(vector, dtype=np.float32)
         key = (vector.tobytes(), top_k)
         if key not in self._found:
@@ -106,8 +108,10 @@ def serve(peer: str, versions: dict[str, str], classes: Sequence[type | Any], sy
             for reply in system.replies:
                 for original in ("text", "standalone"):
                     if any(question[original] for question in handed.questions):
+                        before = handed.searches
                         found = {it["id"]: _asked(system, it, reply, original) for it in handed.questions}
                         told = {"system": system.name, "lists": system.lists, "reply": reply, "original": original}
+                        told["searches"] = (handed.searches - before) / len(handed.questions)
                         runs.append({"set": handed.name, **told, "found": found})
     used = [f"{it.__module__}.{it.__qualname__}" for it in classes]
     target.write_text(json.dumps({"peer": peer, "versions": versions, "classes": used, "runs": runs}), encoding="utf-8")

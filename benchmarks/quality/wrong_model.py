@@ -1,0 +1,202 @@
+"""`combined` on the replies of a model that is wrong: recorded ones, corrupted, and ones written for this benchmark.
+
+Every reply is handed over as the text a model says, so that the product's own parser, salvage and guard read it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.quality.report import SEED, circumstances, mean, quality, table, write
+from benchmarks.quality.sets import Prepared, Source, prepared, records
+from qtmiddleware import preprocess
+from qtmiddleware.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, Question, Run, System, measure, run_of
+from qtmiddleware.testing import ScriptedModel
+
+Record = Mapping[str, Any]
+Replies = Mapping[str, str]
+"""What the model says, by the question's id."""
+
+REPLIES: Final = Path(__file__).resolve().parent / "replies"
+CLEAN: Final = "as recorded"
+RULES: Final = "rules"
+FULL: Final = "combined"
+KEPT_OF_CUT: Final = 0.6
+FIELDS: Final = ("standalone", "rewrite", "step_back", "sub_queries", "hyde")
+GENERIC: Final = (
+    "This is an important subject that has received a lot of attention in recent years. There are several aspects to "
+    "consider, and the details depend on the circumstances. Many people have different views on it. In general, it is "
+    "advisable to gather information from reliable sources and to take all relevant factors into account before a "
+    "decision is made. Further information can be found in the relevant documents."
+)
+ASKED: Final = {
+    name: settings
+    for name, settings in SYSTEMS.items()
+    if settings.get("transformationType") == "combined" and "hybrid" not in settings and ", no " not in name
+}
+"""The systems that make use of all that `combined` asks for, over one index."""
+
+_WHAT_WAS_LOST: Final = re.compile(r"(?:\w+ \d+:\d+(?:, )?)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One question of a set: its recorded fields, those of the question half a set away, and its *number*."""
+
+    question: Question
+    own: Record
+    other: Record
+    number: int
+
+
+def _write(fields: Record) -> str:
+    return json.dumps({name: fields[name] for name in FIELDS if fields.get(name)}, ensure_ascii=False)
+
+
+def _borrow_passage(case: Case) -> str:
+    return _write({**case.own, "hyde": case.other["hyde"]} if case.number % 2 else case.own)
+
+
+def _cut(case: Case) -> str:
+    text = _write(case.own)
+    return text[: int(KEPT_OF_CUT * len(text))]
+
+
+def _say_nothing(case: Case) -> str:
+    words = preprocess(case.question.text)
+    fields = {"rewrite": f"What should one know about {words}?", "step_back": f"What is {words} about?"}
+    return _write({**fields, "standalone": case.question.history and case.question.text, "hyde": GENERIC})
+
+
+CORRUPTIONS: Final[Mapping[str, Callable[[Case], str]]] = {
+    CLEAN: lambda case: _write(case.own),
+    "no hypothetical passage": lambda case: _write({**case.own, "hyde": ""}),
+    "passage of another question, every second one": _borrow_passage,
+    "reply to another question, every second one": lambda case: _write(case.other if case.number % 2 else case.own),
+    f"cut off at {KEPT_OF_CUT:.0%}": _cut,
+    "says nothing": _say_nothing,
+}
+"""What becomes of a recorded reply."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Questions that were asked under the same *conditions*: comparisons by set, and what became of the replies."""
+
+    title: str
+    conditions: list[str] = field(default_factory=list)
+    by_set: dict[str, Comparison] = field(default_factory=dict)
+    notes: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, name: str, one: Prepared, conditions: Mapping[str, Replies]) -> None:
+        """Measure every system of `ASKED` on the questions of *one* under each of the *conditions*."""
+        self.conditions = list(conditions)
+        systems = {it: one.bench.system(SYSTEMS[it]) for it in (BASELINE, RULES)}
+        for asked, settings in ASKED.items():
+            for condition, replies in conditions.items():
+                notes = self.notes.setdefault(condition, Counter()) if asked == FULL else Counter()
+                systems[_named(asked, condition)] = _answer_from(replies, one, settings, notes)
+        self.by_set[name] = measure(systems, one.data, baseline=BASELINE, seed=SEED)
+
+
+def run(source: Source) -> None:
+    """Measure all, and write ``results/quality-wrong-model.md``."""
+    written = {file.stem: _load_written(file) for file in sorted(REPLIES.glob("*.jsonl"))}
+    parts = {name: Part(f"The questions of replies/{name}.jsonl") for name in ("", *written)}
+    parts[""].title = "All recorded questions"
+    for name in source.names:
+        with prepared(source, name) as one:
+            recorded = records(source.recording(name))
+            cases = _pair(one.data.questions, recorded)
+            conditions = {it: {case.question.id: how(case) for case in cases} for it, how in CORRUPTIONS.items()}
+            parts[""].add(name, one, conditions)
+            for manner, by_set in written.items():
+                if ids := by_set.get(name, {}).keys():
+                    covering = {it: given[name] for it, given in written.items() if ids <= given.get(name, {}).keys()}
+                    drawn = replace(one, data=one.data.only(ids))
+                    parts[manner].add(name, drawn, {CLEAN: conditions[CLEAN], **covering})
+        print(f"{name}: measured under {len(CORRUPTIONS)} corruptions", flush=True)
+    asked = [part for part in parts.values() if part.by_set]
+    texts = [text for part in asked for text in (f"## {part.title}", *_tables(part))]
+    content = {part.title: _plain(part) for part in asked}
+    write(source, "quality-wrong-model", circumstances(source, "wrong-model"), texts, content)
+
+
+def _load_written(file: Path) -> dict[str, dict[str, str]]:
+    """The written replies, by set and question."""
+    found: dict[str, dict[str, str]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        found.setdefault(record["set"], {})[record["_id"]] = record["reply"]
+    return found
+
+
+def _pair(questions: Sequence[Question], recorded: Mapping[str, Record]) -> list[Case]:
+    away = len(questions) // 2
+    others = [*questions[away:], *questions[:away]]
+    return [
+        Case(one, recorded[one.id], recorded[other.id], number)
+        for number, (one, other) in enumerate(zip(questions, others, strict=True))
+    ]
+
+
+def _answer_from(replies: Replies, one: Prepared, settings: Mapping[str, Any], notes: Counter[str]) -> System:
+    """A system whose model says these *replies*; what was made of them is counted in *notes*."""
+
+    def answer(question: Question) -> Run:
+        bench = replace(one.bench, model=ScriptedModel(replies[question.id]))
+        found = bench.retrieve(settings, question)
+        notes.update({f"{name} {_WHAT_WAS_LOST.sub(_name_kinds, note)}" for name, note in found.trace.notes})
+        notes.update(f"no reply used: {it.reason}" for it in found.degradations)
+        return run_of(found)
+
+    return answer
+
+
+def _name_kinds(lost: re.Match[str]) -> str:
+    """Of ``name 12:16, name 30:34`` the kinds alone."""
+    return ", ".join(sorted({one.split()[0] for one in lost.group().split(", ")}))
+
+
+def _named(system: str, condition: str) -> str:
+    return f"{system}: {condition}"
+
+
+def _tables(part: Part) -> list[str]:
+    head = ["the model's replies", *part.by_set, "mean", "gain over raw", "hurt"]
+    texts = [table(head, [_row(part, name, name) for name in (BASELINE, RULES)])]
+    for asked in ASKED:
+        rows = [_row(part, condition, _named(asked, condition)) for condition in part.conditions]
+        texts += [f"### {asked}", table(head, rows)]
+    counted = [
+        [condition, ", ".join(f"{note} {count}" for note, count in sorted(part.notes[condition].items())) or "nothing"]
+        for condition in part.conditions
+    ]
+    return [*texts, f"### What was noticed ({FULL}, questions)", table(["the model's replies", "notes"], counted)]
+
+
+def _row(part: Part, label: str, system: str) -> list[str]:
+    scores = [comparison[system] for comparison in part.by_set.values()]
+    values = _values(part, system)
+    cells = [quality(score.means[PRIMARY], score.hurt_rate) for score in scores]
+    return [label, *cells, f"{values['ndcg']:.3f}", f"{100 * values['gain']:+.1f}", f"{values['hurtRate']:.1%}"]
+
+
+def _values(part: Part, system: str) -> dict[str, float]:
+    scores = [comparison[system] for comparison in part.by_set.values()]
+    return {
+        "ndcg": round(mean([score.means[PRIMARY] for score in scores]), 4),
+        "gain": round(mean([score.difference.gain for score in scores]), 4),
+        "hurtRate": round(mean([score.hurt_rate for score in scores]), 4),
+    }
+
+
+def _plain(part: Part) -> dict[str, Any]:
+    systems = [_named(asked, condition) for asked in ASKED for condition in part.conditions]
+    return {name: _values(part, name) for name in (BASELINE, RULES, *systems)}
