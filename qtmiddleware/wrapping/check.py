@@ -14,10 +14,11 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Final
 
+from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
 from qtmiddleware.errors import ResponseShapeError, without_credentials
 from qtmiddleware.retrieval.fusion import find_direction, has_scores
-from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
+from qtmiddleware.retrieval.keyword_evidence import WEIGHT, score_by_keywords
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Memory, Request, prepare_query
 from qtmiddleware.retrieval.responses import (
@@ -30,7 +31,9 @@ from qtmiddleware.retrieval.responses import (
     read_id,
     read_response,
     read_text,
+    read_usage,
 )
+from qtmiddleware.retrieval.searching import count_most_searches
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search, Together
@@ -141,6 +144,7 @@ class _Checkup:
     def __init__(self, request: Request, call: Invocation) -> None:
         settings = replace(request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None))
         memory = Memory(TransformationCache(settings))
+        memory.agreement = request.memory.agreement
         call.runtime = replace(call.runtime, memory=memory)
         self.call = call
         self.name, self.argument = call.signature.function_name, call.signature.argument
@@ -171,6 +175,7 @@ class _Checkup:
         try:
             plain, candidates = yield from self._search_both_ways()
             self._note_passages(candidates)
+            self._note_searches(plain.response)
         except Exception as error:
             # A response may raise at whatever is read of it.
             text = f"reading the passages raised {_describe_error(error)}"
@@ -287,10 +292,16 @@ class _Checkup:
 
     def _measure(self, plain: SearchResult, first: Outcome) -> Flow[SearchResult]:
         """What the widened call finds, *plain* where none is made or it fails; notes what over-fetching costs."""
-        asked, count = self.request.width, len(plain.ranking.keys)
+        count = len(plain.ranking.keys)
+        self.request.memory.record_passages(plain.ranking.items)
+        asked, full = self.request.width, self.request.full_width
         calls = yield from self._time_calls(asked, first)
+        chars, long, mend = round(self.request.memory.passage_chars), "", ""
+        if asked != full:
+            long, mend = f", as passages have some {chars:,} characters", "raise keywordEvidence.maxChars for more"
         if asked is None:
-            self._note(_ok("candidates", f"{count} as you call it; no more are asked for", plain=count, asked=None))
+            text = f"{count} as you call it; no more are asked for{long}"
+            self._note(replace(_ok("candidates", text, plain=count, asked=None, passage_chars=chars), mend=mend))
         candidates, texts, values = plain, list[str](), dict[str, Any]()
         for width, outcomes in calls.items():
             response, ms = outcomes[-1].value, median(it.seconds * 1e3 for it in outcomes)
@@ -302,8 +313,9 @@ class _Checkup:
                 candidates = self._read(response)
                 got = len(candidates.ranking.keys)
                 text = f"{count} as you call it, {got} where {asked} are asked for"
-                text += "" if got > count else "; there are no more"
-                self._note(_ok("candidates", text, plain=count, asked=asked, widened=got))
+                text += long if got > count else "; there are no more"
+                about = {"plain": count, "asked": asked, "widened": got, "passage_chars": chars}
+                self._note(replace(_ok("candidates", text, **about), mend=mend))
         self._note(_ok("cost", f"{', '.join(texts)} (median of {values['plain_calls']}, as JSON)", **values))
         return candidates
 
@@ -342,6 +354,8 @@ class _Checkup:
             self._note(_ok("text", text, field=name, passages=len(holding)))
         else:
             self._note(_problem("text", *describe_missing_text(items, text_field), field=None, passages=0))
+            # As a first query would find out.
+            self.request.memory.holds_text = False
         having = sum(read_id(item) is not None for item in items)
         text = f"{having} of {count} have one" if having else "none; passages are told apart by their texts"
         self._note(_ok("ids", text, passages=having))
@@ -359,6 +373,24 @@ class _Checkup:
             text = f"{'lower' if direction > 0 else 'higher'} is better, from {first:.4g} to {last:.4g}"
         named = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
         self._note(_ok("scores", text, direction=named, missing=missing))
+
+    def _note_searches(self, response: Any) -> None:
+        """Note how many searches a question makes under these settings, and what they read and cost."""
+        most = count_most_searches(self.request) if self.call.runtime.factory.has_model else 1
+        units, price = read_usage(response), self.settings.store.read_price
+        values: dict[str, Any] = {"most": most, "mean": float(most), "read_units": units}
+        text = "1 a question, as without the middleware" if most == 1 else f"at most {most} a question"
+        if most > 1 and self.settings.escalation.mode == "auto":
+            rate = self.settings.escalation.target_call_rate
+            values["mean"] = 1 + rate * (most - 1)
+            text += f", {values['mean']:.1f} in the mean at most, as the model is asked about {rate:.0%} of them"
+        if units is not None:
+            text += f"; each reads {units:g} units"
+        if price is not None:
+            usd = values["mean"] * (1 if units is None else units) * price / 1e3
+            values["read_usd_per_thousand"] = usd
+            text += f"; {'' if most == 1 else 'at most '}${usd:.2g} for 1,000 questions"
+        self._note(_ok("searches", text, **values))
 
     # --- the parts of the middleware ----------------------------------------------------------------------------------
 
@@ -378,13 +410,14 @@ class _Checkup:
             return _problem(_KEYWORDS, "one passage cannot be put in order", mend), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
-            _, change = yield from self._retrieve(before, transformation_type="none", rerank=rerank)
+            retrieval, change = yield from self._retrieve(before, transformation_type="none", rerank=rerank)
         except Exception as error:
             return self._note_later_failure(_KEYWORDS, error), before
         why = str(change) if change.is_any else self._explain_order(candidates, len(change.after))
         said = f"{'changed' if change.is_any else 'not changed'} for this question: {why}"
         self._note(_ok("order", said, changed=change.is_any))
-        text = f"the words of a question weigh {count} candidates"
+        noted = next((what for stage, what in retrieval.trace.notes if stage == "keyword_evidence"), "")
+        text = f"the words of a question weigh {count} candidates{_in_brackets(noted)}"
         if count <= len(before):
             text += ", all that the function returns: they are put in order, and none is new"
         return _ok(_KEYWORDS, text, changed=change.is_any), change.after
@@ -407,7 +440,8 @@ class _Checkup:
         best = sorted(range(len(evidence)), key=lambda place: -evidence[place])[:count]
         if best == list(range(len(best))):
             return "its keywords agree with the function's own order"
-        return f"the scores tell more than the keywords do (keywordEvidence.weight {options.weight:g})"
+        weight = WEIGHT if options.weight is None else options.weight
+        return f"the scores tell more than the keywords do (keywordEvidence.weight {weight:g})"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
         if not self.call.runtime.factory.has_model:
@@ -444,9 +478,15 @@ class _Checkup:
         self._note(_ok("model", text, **values))
         if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
             return _problem(_VARIANTS, f"{failed.stage} {failed.reason}{_in_brackets(failed.detail)}")
-        if not (kinds := [variant.kind for variant in retrieval.variants[1:]]):
+        kinds = [variant.kind for variant in retrieval.variants[1:]]
+        weighed = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
+        if kinds:
+            text = f"{len(kinds)} more texts are searched ({', '.join(dict.fromkeys(kinds))}); {change}"
+        elif weighed and self.request.uses_keyword_evidence:
+            labels = ", ".join(TEXT_FIELDS[name].label for name in dict.fromkeys(weighed))
+            text = f"nothing more is searched, the words of {len(weighed)} texts are weighed ({labels}); {change}"
+        else:
             return _off(_VARIANTS, "the model's reply left nothing more to search for this question")
-        text = f"{len(kinds)} more texts are searched ({', '.join(dict.fromkeys(kinds))}); {change}"
         return _ok(_VARIANTS, text, changed=change.is_any, kinds=kinds)
 
     def _note_model(self, finding: Finding) -> Finding:

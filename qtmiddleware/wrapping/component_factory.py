@@ -22,6 +22,7 @@ from qtmiddleware.runtime.forking import Draining, ForkLock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.wrapping.query_log import QueryLog, Redact
+from qtmiddleware.wrapping.shadow import ShadowRuns
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedders import CallableEmbedder
@@ -167,6 +168,7 @@ class ComponentFactory:
         self.observation = observation
         self.hook = hook
         self.bulkhead: Bulkhead = former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
+        self.shadow_runs: ShadowRuns = former.shadow_runs if former else ShadowRuns()
         self._breakers: ComponentCache[Breaker] = former._breakers if former else ComponentCache()
         self._clients: ComponentCache[Clients | None] = ComponentCache(former._clients if former else None)
         self._inner_models: ComponentCache[LanguageModel] = ComponentCache(former._inner_models if former else None)
@@ -230,7 +232,9 @@ class ComponentFactory:
     def chat(self, settings: Settings) -> GovernedModel:
         """Returns the model that answers: ``chatModel`` with the answers' own limit of tokens."""
         llm = replace(settings.llm, max_tokens=settings.answer.max_tokens)
-        chat_settings = replace(settings, transformation_model=settings.chat_model, llm=llm)
+        # The other name stays in sight: who names a vendor's model once means both.
+        first, other = settings.chat_model, settings.transformation_model
+        chat_settings = replace(settings, transformation_model=first, chat_model=other, llm=llm)
         return self._model(chat_settings, is_own=settings is self.config.settings)
 
     def _model(self, settings: Settings, *, is_own: bool) -> GovernedModel:
@@ -275,12 +279,13 @@ class ComponentFactory:
 
     def log(self, settings: Settings) -> QueryLog | None:
         """Returns the log that *settings* ask for."""
-        path, query_text = settings.log.path, settings.log.query_text
-        if path is None:
+        options = settings.log
+        if (path := options.path) is None:
             return None
+        query_text, passage_text = options.query_text, options.passage_text
         return self._logs.get(
-            (path, query_text),
-            lambda: QueryLog(path, query_text=query_text, redact=self.redact),
+            (path, query_text, passage_text),
+            lambda: QueryLog(path, query_text=query_text, passage_text=passage_text, redact=self.redact),
             is_own=settings is self.config.settings,
         )
 

@@ -69,6 +69,19 @@ class ThreadsHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowHealth:
+    """Retrievals in the shadow: *running* now, and since the middleware was made *finished*, *failed* and *dropped*."""
+
+    running: int
+    finished: int
+    failed: int
+    dropped: int
+
+    def __str__(self) -> str:
+        return f"{self.running} running, {self.finished:,} finished, {self.failed:,} failed, {self.dropped:,} dropped"
+
+
+@dataclass(frozen=True, slots=True)
 class CacheHealth:
     """The transformations this process remembers: *entries* of at most *limit*.
 
@@ -140,6 +153,7 @@ class Health:
     model: ModelHealth
     chat_model: ModelHealth
     threads: ThreadsHealth
+    shadow: ShadowHealth
     cache: CacheHealth
     redis: RedisHealth
     budget: BudgetHealth
@@ -169,6 +183,7 @@ class Readiness:
 def read_health(factory: ComponentFactory, cache: TransformationCache) -> Health:
     """The health of a middleware with this *factory* and *cache*; nothing is asked, waited for or changed."""
     settings, bulkhead, local, shared = factory.config.settings, factory.bulkhead, cache.local, cache.shared
+    runs = factory.shadow_runs
     model, chat, budget = factory.model(settings), factory.chat(settings), settings.budget
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
@@ -181,6 +196,7 @@ def read_health(factory: ComponentFactory, cache: TransformationCache) -> Health
         model=ModelHealth(model.name, factory.has_model, *model.breaker.look()),
         chat_model=ModelHealth(chat.name, factory.has_model, *chat.breaker.look()),
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
+        shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(settings.cache.enabled, len(local), local.max_entries, hits, misses, rate),
         redis=redis,
         budget=BudgetHealth(

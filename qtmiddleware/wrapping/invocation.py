@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -16,17 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.config import Layers
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.protocols import RetrievalHook
-from qtmiddleware.retrieval.request import Memory
+from qtmiddleware.retrieval.pipeline import retrieve
+from qtmiddleware.retrieval.request import Memory, Request
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
-from qtmiddleware.retrieval.searching import searching
+from qtmiddleware.retrieval.result import read_matches
+from qtmiddleware.retrieval.searching import note_reads, searching
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead, in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
 from qtmiddleware.runtime.observing import Observation
-from qtmiddleware.runtime.steps import Rerank, Search
-from qtmiddleware.types import Retrieval, add_degradation
+from qtmiddleware.runtime.steps import Rerank, Search, observe_embedding
+from qtmiddleware.types import Retrieval, Variant, add_degradation
 from qtmiddleware.wrapping.component_factory import ComponentFactory, Runtime
-from qtmiddleware.wrapping.query_log import TextWriter
+from qtmiddleware.wrapping.query_log import Plain, TextWriter
 from qtmiddleware.wrapping.signatures import CallSignature
 
 if TYPE_CHECKING:
@@ -166,6 +169,8 @@ class Invocation:
     original: Any
     runtime: Runtime
     is_async: bool
+    shadow: Callable[[Any, float], None] | None = None
+    """In shadow mode, told the response that the caller gets and within how many milliseconds."""
 
     @property
     def native_async(self) -> bool:
@@ -200,7 +205,7 @@ class Invocation:
         if self.runtime.embedder is not None and step.text is not None:
             query = step.vector
             if query is None:
-                with _time_embedding(step) as observation:
+                with self._time_embedding(step) as observation:
                     query = observation.keep(self.embed((step.text,)))[0]
         try:
             return self._call(step, query, step.top_k)
@@ -217,7 +222,7 @@ class Invocation:
         if self.runtime.embedder is not None and step.text is not None:
             query = step.vector
             if query is None:
-                with _time_embedding(step) as observation:
+                with self._time_embedding(step) as observation:
                     query = observation.keep(await self.aembed((step.text,)))[0]
         try:
             return await self._acall(step, query, step.top_k)
@@ -231,14 +236,18 @@ class Invocation:
     def _call(self, step: Search, query: Any, top_k: int | None) -> Any:
         with _Call() as call, searching(step):
             call.fn = self.fn
-            return wait_for_response(self._call_plainly(query, top_k))
+            response = wait_for_response(self._call_plainly(query, top_k))
+            note_reads(response)
+            return response
 
     async def _acall(self, step: Search, query: Any, top_k: int | None) -> Any:
         if not self.is_async:
             return await in_thread(lambda: self._call(step, query, top_k))
         with _Call() as call, searching(step):
             call.fn = self.fn
-            return await as_awaitable(self._call_plainly(query, top_k))
+            response = await as_awaitable(self._call_plainly(query, top_k))
+            note_reads(response)
+            return response
 
     def _call_plainly(self, query: Any, top_k: int | None) -> Any:
         if query is None or (top_k is None and query is self.original):
@@ -261,6 +270,13 @@ class Invocation:
             raise WrapError("there is no embed= to make vectors of texts")
         return self.runtime.embedder
 
+    @contextmanager
+    def _time_embedding(self, step: Search) -> Iterator[Observation]:
+        began = perf_counter()
+        with observe_embedding(step.observation, self.runtime.embedder, (step.text or "",)) as observation:
+            yield observation
+        step.embed_seconds = perf_counter() - began
+
     def rerank(self, step: Rerank) -> Sequence[float]:
         """Returns a score a text."""
         if self.runtime.reranker is None:
@@ -272,11 +288,7 @@ class Invocation:
 
         What keeps this function's results from being improved is warned of, once.
         """
-        memory = self.runtime.memory
-        if memory.problem and not memory.warned:
-            memory.warned = True
-            message = f"{self.signature.function_name}(): {memory.problem} (more: .check(question))"
-            _warn_of_setup(message, retrieval.trace.query_id)
+        self._warn_once(retrieval)
         log = self.runtime.log
         if log is not None:
             degradation = log.append(retrieval)
@@ -284,7 +296,47 @@ class Invocation:
                 retrieval = add_degradation(retrieval, degradation)
         if logger.isEnabledFor(logging.DEBUG):
             self._log_texts(retrieval)
+        if self.shadow is not None:
+            self.shadow(retrieval.response, retrieval.trace.total_ms)
         return retrieval
+
+    def _warn_once(self, retrieval: Retrieval) -> None:
+        memory = self.runtime.memory
+        if memory.problem and not memory.warned:
+            memory.warned = True
+            message = f"{self.signature.function_name}(): {memory.problem} (more: .check(question))"
+            _warn_of_setup(message, retrieval.trace.query_id)
+
+    def start_shadow(self, request: Request, response: Any, ms: float) -> None:
+        """Retrieve *request* as it would be without shadow mode, beside the caller, who got *response* after *ms*.
+
+        An asynchronous function is called in the running loop, any other in a thread. Raises nothing.
+        """
+        settings = replace(request.settings, shadow=None)
+        call = replace(self, runtime=replace(self.runtime, settings=settings), shadow=None)
+        request = replace(request, settings=settings, hooks=(), response_only=False)
+        flow, finish = retrieve(request), partial(call._finish_shadow, request, response, ms)
+        runs = self.runtime.factory.shadow_runs
+        if self.is_async:
+            runs.start_task(flow, call, finish)
+        else:
+            runs.start(flow, call, finish, self.bulkhead)
+
+    def _finish_shadow(self, request: Request, response: Any, ms: float, retrieval: Retrieval) -> None:
+        """Log how *retrieval* differs from the *response* that the caller got."""
+        self._warn_once(retrieval)
+        dropped = self.runtime.factory.shadow_runs.count_newly_dropped()
+        plain = Plain(read_matches(Variant("original", self.original, 1.0), response, request), ms, dropped)
+        trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
+        logger.info(
+            "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls, %.0f ms for %.0f ms",
+            trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms, ms,
+            event="shadow", query_id=trace.query_id, status=retrieval.status, passages=passages, kept=kept,
+            searches=trace.searches, llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
+            seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(ms / 1e3, 6),
+        )  # fmt: skip
+        if self.runtime.log is not None:
+            self.runtime.log.append(retrieval, plain)
 
     def _log_texts(self, retrieval: Retrieval) -> None:
         """Write what the rules made of the query, and what was searched for it, as far as that may be written."""
@@ -329,14 +381,6 @@ def _warn_of_setup(message: str, query_id: str) -> None:
     # A filter may make an error of it, which would cost the user the result.
     with suppress(Exception):
         warnings.warn(message, SetupWarning, stacklevel=level + 1)
-
-
-@contextmanager
-def _time_embedding(step: Search) -> Iterator[Observation]:
-    began = perf_counter()
-    with step.observation.child("embedding", counts={"texts": 1}, content=(step.text,)) as observation:
-        yield observation
-    step.embed_seconds = perf_counter() - began
 
 
 def _may_narrow(step: Search, error: Exception) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import zip_longest
 from math import isfinite
 from typing import Any, Final
@@ -20,16 +21,23 @@ logger: Final = get_logger("qtmiddleware")
 Redact = Callable[[str], str]
 """Returns what may be written down of a query's text."""
 
+PASSAGE_CHARS: Final = 4_000
+"""Most characters that are written of a passage."""
+
 # What tells a reader which passage it was without showing its text.
 _LABELS: Final = ("title", "url", "source")
 
 
-def _row(key: Key, score: float | None = None, metadata: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _row(
+    key: Key, score: float | None = None, metadata: Mapping[str, Any] | None = None, text: str | None = None
+) -> dict[str, Any]:
     # What follows a NUL in a key is the passage's text.
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
     row.update({label: metadata[label] for label in _LABELS if metadata and isinstance(metadata.get(label), str)})
     if score is not None and isfinite(score):
         row["score"] = round(score, 6)
+    if text is not None:
+        row["text"] = text
     return row
 
 
@@ -48,8 +56,16 @@ def _merged_rows(retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[flo
     return [_row(key, score, read_metadata(items[key]) if key in items else None) for key, score in rows]
 
 
-def _match_rows(matches: Iterable[Match]) -> list[dict[str, Any]]:
-    return [_row((match.namespace, match.id or "\0"), match.fused_score, match.metadata) for match in matches]
+def _match_rows(matches: Iterable[Match], writer: TextWriter, *, by_backend: bool = False) -> list[dict[str, Any]]:
+    return [
+        _row(
+            (it.namespace, it.id or "\0"),
+            it.score if by_backend else it.fused_score,
+            it.metadata,
+            writer.write_passage(it.text),
+        )
+        for it in matches
+    ]
 
 
 def _timestamp(seconds: float) -> str | None:
@@ -72,12 +88,15 @@ def hash_text(text: str) -> str:
 class TextWriter:
     """Writes the texts of one record: as *redact* returns them, or hashed where *query_text* is false.
 
+    Those of passages are left out unless *passage_text* is true.
+
     A text for which *redact* raises or returns no text is hashed; *failure* says then what it did, without any text.
     """
 
-    def __init__(self, redact: Redact | None = None, *, query_text: bool = True) -> None:
+    def __init__(self, redact: Redact | None = None, *, query_text: bool = True, passage_text: bool = False) -> None:
         self._redact = redact
         self._query_text = query_text
+        self._passage_text = passage_text
         self.failure = ""
 
     def write(self, text: str) -> str:
@@ -97,6 +116,10 @@ class TextWriter:
             return hash_text(text)
         return redacted
 
+    def write_passage(self, text: str | None) -> str | None:
+        """Returns what may be written of a passage's *text*, ``None`` where nothing may; raises nothing."""
+        return self.write(text[:PASSAGE_CHARS]) if text is not None and self._passage_text else None
+
     def write_keywords(self, keywords: str, query: str) -> str:
         """Returns what may be written of the *keywords* of *query*, ``""`` where there are none; raises nothing.
 
@@ -113,13 +136,47 @@ def _find_words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def build_record(retrieval: Retrieval, writer: TextWriter | None = None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What the caller got in shadow mode: the plain function's *matches*, none where they cannot be read, after *ms*.
+
+    *dropped* retrievals in the shadow were left out since the last one that was logged.
+    """
+
+    matches: tuple[Match, ...]
+    ms: float
+    dropped: int = 0
+
+    def count_kept(self, retrieval: Retrieval) -> int:
+        """How many passages are in *retrieval*, too."""
+        return len(set(_find_keys(self.matches)) & set(_find_keys(retrieval.matches)))
+
+    def to_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
+        """Returns how it differs from *retrieval*; texts are as *writer* writes them."""
+        before, after = _find_keys(self.matches), _find_keys(retrieval.matches)
+        return {
+            "plain": _match_rows(self.matches, writer, by_backend=True),
+            "kept": self.count_kept(retrieval),
+            # Told here, as passages without an id have no name in the rows.
+            "same_first": before[:1] == after[:1],
+            "same_order": before == after,
+            "plain_ms": round(self.ms, 3),
+            "dropped": self.dropped,
+        }
+
+
+def _find_keys(matches: Iterable[Match]) -> list[Key]:
+    return [(it.namespace, it.id or f"\0{it.text}") for it in matches]
+
+
+def build_record(retrieval: Retrieval, writer: TextWriter | None = None, plain: Plain | None = None) -> dict[str, Any]:
     """Returns one retrieval as a plain JSON-ready record.
 
     ``retrieval_steps`` holds the list of every search, the fused list, the reranked and the final one, each passage
     with its score and title there. The two lists that a `Hybrid` search merged are ``initial_vector`` and
-    ``initial_bm25``: of the question here, of a variant beside what it found. Passage texts are never part of it; query
-    texts are as *writer* writes them, by default as they are.
+    ``initial_bm25``: of the question here, of a variant beside what it found. Texts are as
+    *writer* writes them: by default those of queries as they are, and none of passages. *plain* is what the caller got
+    where this was a retrieval in the shadow.
     """
     writer = writer or TextWriter()
     write, trace = writer.write, retrieval.trace
@@ -144,8 +201,9 @@ def build_record(retrieval: Retrieval, writer: TextWriter | None = None) -> dict
             ],
             "fusion": _merged_rows(retrieval, retrieval.fused, retrieval.fused_scores),
             "rerank": _merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
-            "final": _match_rows(retrieval.matches),
+            "final": _match_rows(retrieval.matches, writer),
         },
+        **({} if plain is None else {"shadow": plain.to_record(retrieval, writer)}),
         "status": retrieval.status,
         "degradations": [[it.stage, it.reason, it.detail] for it in retrieval.degradations],
         "trace": trace.to_dict(),
@@ -169,6 +227,7 @@ class QueryLog:
         path: str | os.PathLike[str],
         *,
         query_text: bool = True,
+        passage_text: bool = False,
         redact: Redact | None = None,
         outage: Outage | None = None,
     ) -> None:
@@ -177,18 +236,19 @@ class QueryLog:
         self._path = Path(path)
         self._outage = outage or Outage()
         self._query_text = query_text
+        self._passage_text = passage_text
         self._redact = redact
 
     def __repr__(self) -> str:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
-    def append(self, retrieval: Retrieval) -> Degradation | None:
+    def append(self, retrieval: Retrieval, plain: Plain | None = None) -> Degradation | None:
         """`write`, which raises nothing: returns the degradation where the record could not be written.
 
         A warning is logged when writing begins to fail, and when it works again, with how many records failed.
         """
         try:
-            self.write(retrieval)
+            self.write(retrieval, plain)
         except Exception as error:
             why = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
             count = self._outage.record_failure()
@@ -204,8 +264,8 @@ class QueryLog:
             )
         return None
 
-    def write(self, retrieval: Retrieval) -> None:
-        """Append the record of *retrieval*.
+    def write(self, retrieval: Retrieval, plain: Plain | None = None) -> None:
+        """Append the record of *retrieval*, with what the caller got instead where that is *plain*.
 
         Raises `OSError` where the file cannot be written, `ConfigError` where its folder is missing and, when the
         record was written, where *redact* failed: it says how, without any text.
@@ -213,8 +273,8 @@ class QueryLog:
         # Those without a log do not wait for its modules.
         from qtmiddleware.runtime.files import append_line
 
-        writer = TextWriter(self._redact, query_text=self._query_text)
-        line = json.dumps(build_record(retrieval, writer), ensure_ascii=False, default=str)
+        writer = TextWriter(self._redact, query_text=self._query_text, passage_text=self._passage_text)
+        line = json.dumps(build_record(retrieval, writer, plain), ensure_ascii=False, default=str)
         try:
             append_line(self._path, line.encode("utf-8", "replace"))
         except FileNotFoundError:

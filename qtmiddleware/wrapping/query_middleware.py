@@ -413,6 +413,7 @@ class QueryMiddleware:
                 settings=settings,
                 memory=self._memory,
                 model=model.name,
+                models={"model": model},
                 shares=shares,
                 reason_to_wait=model.reason_to_wait,
                 bulkhead=factory.bulkhead,

@@ -6,8 +6,10 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -33,6 +35,7 @@ from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.component_factory import Runtime
 from qtmiddleware.wrapping.invocation import Invocation, RuntimeSource, as_awaitable, is_nested_call
 from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, find_import_name, is_in, modules_by_value
+from qtmiddleware.wrapping.shadow import is_drawn
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
@@ -113,6 +116,11 @@ class Wrapped(Generic[P, R]):
         """What the function returns for these arguments, with better matches in it."""
         if self._passes_through():
             return self._fn(*args, **kwargs)
+        if (share := self._find_shadow_share()) is not None:
+            began = perf_counter()
+            response = self._fn(*args, **kwargs)
+            self._start_shadow(share, args, kwargs, response, perf_counter() - began)
+            return response
         request, call = self._prepare(args, kwargs, brief=True)
         return call.finish(run(retrieve(request), call)).response  # type: ignore[no-any-return]
 
@@ -298,6 +306,7 @@ class Wrapped(Generic[P, R]):
             history_problem=conversation.problem,
             shape=runtime.shape,
             model=model.name if model else "",
+            models={"model": model, "embedding": runtime.embedder, "rerank": runtime.reranker},
             reason_to_wait=model.reason_to_wait if model else lambda: None,
             bulkhead=runtime.bulkhead,
             embeds=runtime.embedder is not None,
@@ -306,7 +315,26 @@ class Wrapped(Generic[P, R]):
             hooks=hooks,
             reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
         )
-        return request, Invocation(self._fn, self._signature, args, kwargs, original, runtime, self.is_async)
+        call = Invocation(self._fn, self._signature, args, kwargs, original, runtime, self.is_async)
+        if problem is None and (share := runtime.settings.shadow) is not None and is_drawn(share):
+            call.shadow = partial(call.start_shadow, request)
+        return request, call
+
+    def _find_shadow_share(self) -> float | None:
+        """Returns the share of calls for the shadow; ``None`` also where the function cannot be called as we are."""
+        overrides = current_overrides()
+        runtime = self._source.current(overrides) if overrides else self._runtime
+        return None if runtime.embedder is not None else runtime.settings.shadow
+
+    def _start_shadow(
+        self, share: float, args: tuple[Any, ...], kwargs: dict[str, Any], response: Any, seconds: float
+    ) -> None:
+        """Retrieve what was called for beside the caller, who has *response* already; raises nothing."""
+        if is_drawn(share):
+            with suppress(Exception):
+                request, call = self._prepare(args, kwargs)
+                if request.problem is None:
+                    call.start_shadow(request, response, seconds * 1e3)
 
     def _read_runtime(self, overrides: Layers, *, is_theirs: bool) -> Runtime:
         """Returns the runtime under *overrides*; where one may be meant for the function, a bad one is refused so."""
@@ -424,6 +452,11 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         """What the function returns for these arguments, with better matches in it."""
         if self._passes_through():
             return await as_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
+        if (share := self._find_shadow_share()) is not None:
+            began = perf_counter()
+            response = await as_awaitable(self._fn(*args, **kwargs))
+            self._start_shadow(share, args, kwargs, response, perf_counter() - began)
+            return response  # type: ignore[no-any-return]
         request, call = self._prepare(args, kwargs, brief=True)
         return call.finish(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
 

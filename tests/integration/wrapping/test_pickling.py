@@ -21,6 +21,8 @@ import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 from tests.support.wrapping_world import CONFIG, QUERY, REWRITE, ids, rows
 
+pytestmark = pytest.mark.thorough
+
 SECRET: Final = "sk-verysecret0123456789"
 ADVICE: Final = "make the middleware in the worker, or import there the module that makes it"
 

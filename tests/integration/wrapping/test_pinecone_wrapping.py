@@ -113,6 +113,7 @@ def test_a_query_tells_its_account(service: Service, index: Any) -> None:
     assert best.found_by == ("original", "rewrite")
     assert best.raw is retrieval.response.matches[0]
     assert retrieval.status == "full"
+    assert (retrieval.trace.searches, retrieval.trace.read_units) == (2, 10)
 
 
 def test_a_query_may_be_asked_for_later(service: Service, index: Any) -> None:

@@ -230,6 +230,16 @@ def test_what_over_fetching_costs_is_measured_on_the_spot() -> None:
     assert cost["widened_bytes"] > 2 * cost["plain_bytes"] > 200
 
 
+def test_passages_that_are_too_long_for_many_candidates_are_said_with_the_setting() -> None:
+    config = {"keywordEvidence": {"maxChars": 300}}
+    found = find(checked(lambda query, top_k=2: search(query, top_k), config=config), "candidates")
+    assert found.values["plain"] == 2 < found.values["asked"] == found.values["widened"] < len(PASSAGES)
+    assert f"as passages have some {found.values['passage_chars']} characters" in found.text
+    assert found.mend == "raise keywordEvidence.maxChars for more"
+    none = find(checked(lambda query, top_k=8: search(query, top_k), config=config), "candidates")
+    assert (none.values["asked"], none.mend) == (None, found.mend)
+
+
 def test_a_slow_function_is_measured_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qtmiddleware.wrapping.check.LONGEST", 0.0)
     cost = find(checked(lambda query, top_k=4: search(query, top_k)), "cost").values
@@ -287,6 +297,16 @@ def test_a_question_that_is_none_is_said_and_nothing_is_called(query: Any, said:
     assert said in find(check, "query").text
     assert mend in find(check, "keyword evidence").mend
     assert not check.helps
+
+
+def test_what_words_weigh_is_said_where_it_is_less_than_usual() -> None:
+    def fused_by_rank(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        held = [*texts(8), *texts(8)]
+        return [{"id": str(n), "score": 1 / (61 + n), "text": text} for n, text in enumerate(held[:top_k])]
+
+    verdict = checked(fused_by_rank).verdicts[0]
+    assert verdict.state == "ok"
+    assert "weight 0.10 of 0.35: the scores are reciprocal ranks" in verdict.text
 
 
 def test_what_is_switched_off_is_said_with_its_setting() -> None:

@@ -293,7 +293,7 @@ def test_context_variables_of_the_caller_are_seen_in_every_search(way: Way) -> N
             seen.append(visible.get())
         return search(query, top_k)
 
-    searched = way.wrap(respond, config=transforming("combined"))
+    searched = way.wrap(respond, config=transforming("combined", limits={"maxSearches": 6}))
     token = visible.set("request 7")
     try:
         searched.retrieve(QUERY)

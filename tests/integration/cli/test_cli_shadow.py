@@ -1,0 +1,92 @@
+"""``qtm shadow report`` on the log of a middleware in shadow mode."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtmiddleware import QueryMiddleware
+from tests.support.command_line import Ended
+from tests.support.model_server import ModelServer
+
+Run = Callable[..., Ended]
+TEXTS = {
+    "a": "Nike sells shoes",
+    "b": "Adidas earnings grew",
+    "c": "The strategy of Nike in Europe",
+    "d": "Puma opened shops",
+    "e": "Shoes are worn",
+}
+
+
+def search(query: str, top_k: int = 2) -> list[dict[str, Any]]:
+    rows = [
+        {"id": name, "score": 0.9 - at / 50, "metadata": {"title": f"About {name}", "text": text}}
+        for at, (name, text) in enumerate(TEXTS.items())
+    ]
+    return rows[:top_k]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    path = tmp_path / "queries.jsonl"
+    qm = QueryMiddleware({"shadow": 1.0, "log": {"path": str(path), "passageText": True}})
+    wrapped = qm.wrap(search)
+    end = time.monotonic() + 20
+    for at, query in enumerate(("What is Nike's strategy in Europe?", "How did the earnings of Adidas grow?"), 1):
+        wrapped(query)
+        while qm.health().shadow.finished < at:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+    return "queries.jsonl"
+
+
+def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(qtm: Run, log: str) -> None:
+    ended = qtm("shadow", "report", log)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("2 questions were retrieved in the shadow.\n")
+    for said in ("would get other passages", "searches      1.00 a question", "model calls   0.00", "About c"):
+        assert said in ended.out
+    assert "What is Nike's strategy in Europe?" in ended.out
+
+
+def test_the_same_as_json(qtm: Run, log: str) -> None:
+    plain = json.loads(qtm("shadow", "report", log, "--json", "--examples", "1").out)
+    assert plain["questions"] == 2
+    assert sum(plain["changed"].values()) == pytest.approx(1)
+    (example,) = plain["examples"]
+    assert (example["plain"], "About c" in example["ours"]) == (["About a", "About b"], True)
+
+
+def test_a_judge_says_which_list_answers_better(qtm: Run, log: str, model_server: ModelServer) -> None:
+    def judge(body: dict[str, Any]) -> dict[str, str]:
+        lists = json.loads(body["messages"][-1]["content"])
+        return {"reason": "it is there", "better": "A" if TEXTS["c"] in lists["A"] else "B"}
+
+    model_server.reply = judge
+    ended = qtm("shadow", "report", log, "--judge", "5", QTM_LLM_BASE_URL=model_server.url)
+    assert ended.code == 0, ended.err
+    assert "pairs in both orders" in ended.out
+    assert "the judge prefers ours" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing.jsonl",), "cannot be read"),
+        (("empty.jsonl",), "holds no record of shadow mode"),
+        (("queries.jsonl", "--judge", "3"), "No language model is configured"),
+    ],
+)
+def test_what_cannot_be_reported_is_said(
+    qtm: Run, log: str, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "empty.jsonl").write_text('{"status": "full"}\n', "utf-8")
+    ended = qtm("shadow", "report", *arguments)
+    assert ended.code == 2
+    assert said in ended.err

@@ -1,0 +1,270 @@
+"""Shadow mode: callers get what the plain function returns; a share is retrieved beside them and logged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.wrapping.shadow import MOST_AT_ONCE
+
+QUERY = "What is Nike's strategy in Europe?"
+TEXTS = {
+    "a": "Nike sells shoes",
+    "b": "Adidas earnings grew",
+    "c": "Puma opened shops",
+    "d": "The strategy of Nike in Europe",
+    "e": "Shoes are worn",
+}
+PATIENCE = 20.0
+
+
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    found = list(TEXTS.items())[:top_k]
+    return [{"id": name, "score": 0.9 - n / 20, "metadata": {"text": text}} for n, (name, text) in enumerate(found)]
+
+
+async def asearch(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return search(query, top_k)
+
+
+def ids(response: Any) -> list[str]:
+    return [it["id"] for it in response]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.005)
+
+
+def finished(qm: qtm.QueryMiddleware, count: int) -> None:
+    wait_until(lambda: qm.health().shadow.finished >= count)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    # Blank lines may stand between the records of several writers.
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "queries.jsonl"
+
+
+def middleware(log: Path, share: float = 1.0, **config: Any) -> qtm.QueryMiddleware:
+    return qtm.QueryMiddleware({"shadow": share, "log": {"path": str(log)}, **config})
+
+
+def test_the_caller_gets_the_plain_functions_own_object_and_the_difference_is_logged(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    responses: list[Any] = []
+
+    def plain(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+        responses.append(search(query, top_k))
+        return responses[-1]  # type: ignore[no-any-return]
+
+    qm = middleware(log)
+    with caplog.at_level(logging.INFO, "qtmiddleware"):
+        response = qm.wrap(plain)(QUERY)
+        assert response is responses[0]
+        finished(qm, 1)
+    (record,) = records(log)
+    shadow = record["shadow"]
+    assert [it["id"] for it in shadow["plain"]] == ["a", "b", "c"]
+    assert "d" in [it["id"] for it in record["retrieval_steps"]["final"]]
+    assert (shadow["kept"], shadow["same_first"], shadow["same_order"], shadow["dropped"]) == (2, True, False, 0)
+    assert "text" not in shadow["plain"][0]
+    (said,) = [it for it in caplog.records if getattr(it, "qtm", {}).get("event") == "shadow"]
+    assert "2 of 3 passages as in the plain result" in said.getMessage()
+    assert QUERY not in caplog.text
+    assert len(responses) == 2
+
+
+@pytest.mark.parametrize(("share", "runs"), [(0.0, 0), (1.0, 30)])
+def test_a_share_of_nothing_retrieves_nothing_and_a_share_of_all_retrieves_all(
+    log: Path, share: float, runs: int
+) -> None:
+    qm = middleware(log, share)
+    wrapped = qm.wrap(search)
+    for n in range(30):
+        assert ids(wrapped(QUERY)) == ["a", "b", "c"]
+        finished(qm, min(runs, n + 1))
+    shadow = qm.health().shadow
+    assert (shadow.running, shadow.finished, shadow.failed, shadow.dropped) == (0, runs, 0, 0)
+    assert len(records(log) if log.exists() else []) == runs
+
+
+def test_about_the_share_of_the_calls_is_retrieved(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+    from qtmiddleware.wrapping import shadow
+
+    draws = iter([0.05, 0.049, 0.9, 0.0])
+    monkeypatch.setattr(shadow, "_random", type("Draws", (), {"random": lambda self: next(draws)})())
+    assert [shadow.is_drawn(0.05) for _ in range(4)] == [False, True, False, True]
+
+
+async def test_an_asynchronous_function_is_retrieved_in_its_own_loop(log: Path) -> None:
+    loops: list[Any] = []
+
+    async def plain(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+        loops.append(asyncio.get_running_loop())
+        return search(query, top_k)
+
+    qm = middleware(log)
+    assert ids(await qm.wrap(plain)(QUERY)) == ["a", "b", "c"]
+    while not qm.health().shadow.finished:
+        await asyncio.sleep(0.005)
+    assert records(log)[0]["shadow"]["kept"] == 2
+    assert set(loops) == {asyncio.get_running_loop()}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: bool) -> None:
+    qm = middleware(log)
+    wrapped: Any = qm.wrap(asearch if is_async else search)
+    found = await wrapped.aretrieve(QUERY)
+    assert (found.status, ids(found.response), [it.id for it in found.matches]) == (
+        "full",
+        ["a", "b", "c"],
+        list("abc"),
+    )
+    assert found.original_query == QUERY
+    assert found.trace.notes == [("original", "shadow mode: what the plain function returns")]
+    while not qm.health().shadow.finished:
+        await asyncio.sleep(0.005)
+    assert [it["shadow"]["kept"] for it in records(log) if "shadow" in it] == [2]
+
+
+def test_a_function_of_vectors_is_searched_by_the_text_as_it_is(log: Path) -> None:
+    embedded: list[str] = []
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        embedded.extend(texts)
+        return [[1.0, 0.0] for _ in texts]
+
+    def by_vector(vector: list[float], top_k: int = 3) -> list[dict[str, Any]]:
+        return search(str(vector), top_k)
+
+    qm = middleware(log)
+    assert ids(qm.wrap(by_vector, query_arg="vector", embed=embed)(QUERY)) == ["a", "b", "c"]
+    finished(qm, 1)
+    assert set(embedded) == {QUERY}
+
+
+def test_what_the_function_raises_is_the_callers_and_nothing_is_retrieved_then(log: Path) -> None:
+    def broken(query: str, top_k: int = 3) -> Any:
+        raise LookupError("no index")
+
+    qm = middleware(log)
+    with pytest.raises(LookupError, match="no index"):
+        qm.wrap(broken)(QUERY)
+    assert qm.health().shadow.running == 0
+    assert not log.exists()
+
+
+def test_a_search_that_fails_in_the_shadow_alone_is_counted_and_told_by_its_kind(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = threading.get_ident()
+
+    def of_one_thread(query: str, top_k: int = 3) -> Any:
+        if threading.get_ident() != main:
+            raise RuntimeError(f"made in another thread: {query}")
+        return search(query, top_k)
+
+    qm = middleware(log)
+    with caplog.at_level(logging.INFO, "qtmiddleware"):
+        assert ids(qm.wrap(of_one_thread)(QUERY)) == ["a", "b", "c"]
+        wait_until(lambda: qm.health().shadow.failed == 1)
+        wait_until(lambda: "shadow failed: RuntimeError" in caplog.text)
+    assert QUERY not in caplog.text
+
+
+def test_work_that_piles_up_is_dropped_and_counted_and_told_in_the_log(log: Path) -> None:
+    release = threading.Event()
+    main = threading.get_ident()
+
+    def slow_beside(query: str, top_k: int = 3) -> Any:
+        if threading.get_ident() != main:
+            release.wait(PATIENCE)
+        return search(query, top_k)
+
+    qm = middleware(log, limits={"deadlineMs": 60_000})
+    wrapped = qm.wrap(slow_beside)
+    for _ in range(MOST_AT_ONCE + 7):
+        assert ids(wrapped(QUERY)) == ["a", "b", "c"]
+    assert (qm.health().shadow.running, qm.health().shadow.dropped) == (MOST_AT_ONCE, 7)
+    release.set()
+    finished(qm, MOST_AT_ONCE)
+    assert sum(it["shadow"]["dropped"] for it in records(log)) == 7
+
+
+def test_hooks_hear_of_what_the_caller_got_alone(log: Path) -> None:
+    heard: list[qtm.Retrieval] = []
+    qm = middleware(log)
+    qm.wrap(search, on_retrieval=heard.append).retrieve(QUERY)
+    finished(qm, 1)
+    assert [ids(it.response) for it in heard] == [["a", "b", "c"]]
+
+
+def test_one_call_may_leave_the_shadow_and_a_reload_ends_it(log: Path) -> None:
+    qm = middleware(log, 0.0)
+    wrapped = qm.wrap(search)
+    with qtm.override({"shadow": None}):
+        assert "d" in ids(wrapped(QUERY))
+    assert "d" in ids(wrapped.retrieve(QUERY, config={"shadow": None}).response)
+    assert ids(wrapped(QUERY)) == ["a", "b", "c"]
+    qm.reload({"shadow": None})
+    assert "d" in ids(wrapped(QUERY))
+
+
+def test_a_model_is_asked_in_the_shadow_alone_and_an_answer_comes_from_the_plain_passages(log: Path) -> None:
+    model = ScriptedModel('{"rewrite": "strategy of Nike for Europe"}')
+    qm = qtm.QueryMiddleware({"shadow": 1.0, "transformationType": "rewrite", "log": {"path": str(log)}}, client=model)
+    wrapped = qm.wrap(search)
+    found = wrapped.retrieve(QUERY)
+    assert (found.trace.llm_calls, found.trace.searches) == (0, 1)
+    finished(qm, 1)
+    assert [it["trace"]["llm_calls"] for it in records(log) if "shadow" in it] == [1]
+    assert [it.id for it in wrapped.answer(QUERY).matches] == ["a", "b", "c"]
+
+
+@given(share=st.one_of(st.floats(max_value=-1e-9), st.floats(min_value=1.0001), st.text(max_size=5)))
+def test_what_is_no_share_is_refused(share: Any) -> None:
+    with pytest.raises(qtm.ConfigError, match="shadow"):
+        qtm.Config.load({"shadow": share})
+
+
+def test_texts_of_passages_are_written_where_that_is_set_and_as_redact_leaves_them(log: Path) -> None:
+    config = {"shadow": 1.0, "log": {"path": str(log), "passageText": True}}
+    qm = qtm.QueryMiddleware(config, redact=lambda text: text.replace("Nike", "[name]"))
+    qm.wrap(search)(QUERY)
+    finished(qm, 1)
+    (record,) = records(log)
+    assert record["shadow"]["plain"][0]["text"] == "[name] sells shoes"
+    assert "The strategy of [name] in Europe" in [it["text"] for it in record["retrieval_steps"]["final"]]
+
+
+def test_a_response_of_unknown_shape_is_passed_on_and_warned_of(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    qm = middleware(log)
+    wrapped = qm.wrap(lambda query: 42)
+    with caplog.at_level(logging.WARNING, "qtmiddleware"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", qtm.SetupWarning)
+        assert wrapped(QUERY) == 42
+        finished(qm, 1)
+    assert records(log)[0]["shadow"]["plain"] == []
+    assert "nothing was improved" in caplog.text
