@@ -72,7 +72,7 @@ def fine(retrieval):
 """
 
 
-def python(body: str, *, seconds: float = 20.0, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+def python(body: str, *, seconds: float = 120.0, code: int = 0, env: Mapping[str, str] | None = None) -> str:
     """What a process prints that runs *body*; fails where it complains, ends otherwise or takes longer."""
     done = subprocess.run(
         [sys.executable, "-c", PROLOGUE + textwrap.dedent(body)],

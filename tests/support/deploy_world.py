@@ -87,7 +87,7 @@ class Process:
     def end(self) -> int:
         """Ask the process to end; its code."""
         self.running.terminate()
-        self.running.communicate(timeout=40)
+        self.running.communicate(timeout=200)
         return self.running.returncode
 
     def kill(self) -> None:

@@ -34,12 +34,21 @@ def run(
     ids: Sequence[str] = ("p1", "p2"),
     calls: int = 0,
     cost: float | None = 0.0,
+    searches: int | None = None,
+    reads: float | None = None,
     variants: Sequence[tuple[str, str, float]] = (),
 ) -> Run:
-    """What a system found for *question*, searched with its *text* and *variants*."""
+    """What a system found for *question*, searched with its *text* and *variants*; *reads* is what that cost."""
     searched = [Variant("original", text or f"what about {question}?")]
     searched += [Variant(kind, said, weight) for kind, said, weight in variants]  # type: ignore[arg-type]
-    return Run(tuple(ids), llm_calls=calls, cost_usd=cost, variants=tuple(searched))
+    return Run(
+        tuple(ids),
+        llm_calls=calls,
+        cost_usd=cost,
+        variants=tuple(searched),
+        searches=searches,
+        read_cost_usd=reads,
+    )
 
 
 def score(

@@ -1,0 +1,126 @@
+"""Every name that is emitted, in three tables: attributes, spans and metrics.
+
+The names are those of the GenAI semantic conventions, v0.1.0 (open-telemetry/semantic-conventions-genai, November 2026,
+status Development); what these have no name for begins with ``qtmiddleware.``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from qtmiddleware.integrations import needs
+
+with needs("opentelemetry-api", "1.30", extra="otel"):
+    from opentelemetry.trace import SpanKind
+
+
+class Names:
+    """Every attribute that is emitted."""
+
+    OPERATION: Final = "gen_ai.operation.name"
+    PROVIDER: Final = "gen_ai.provider.name"
+    DATA_SOURCE: Final = "gen_ai.data_source.id"
+    TOP_K: Final = "gen_ai.retrieval.top_k"
+    MODEL: Final = "gen_ai.request.model"
+    MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+    OUTPUT_TYPE: Final = "gen_ai.output.type"
+    PROMPT: Final = "gen_ai.prompt.name"
+    PROMPT_VERSION: Final = "gen_ai.prompt.version"
+    FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+    INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+    OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+    MODALITY: Final = "gen_ai.token.modality"
+    ERROR: Final = "error.type"
+
+    KIND: Final = "qtmiddleware.operation"
+    OUTCOME: Final = "qtmiddleware.outcome"
+    STATUS: Final = "qtmiddleware.status"
+    DEGRADATIONS: Final = "qtmiddleware.degradations"
+    STAGE: Final = "qtmiddleware.stage"
+    REASON: Final = "qtmiddleware.reason"
+    VARIANT: Final = "qtmiddleware.variant.kind"
+    WEIGHT: Final = "qtmiddleware.variant.weight"
+    QUERY_ID: Final = "qtmiddleware.query_id"
+    DECISION: Final = "qtmiddleware.decision"
+    PASSAGES: Final = "qtmiddleware.passages"
+    TEXTS: Final = "qtmiddleware.texts"
+    SEARCHES: Final = "qtmiddleware.searches"
+    MODEL_CALLS: Final = "qtmiddleware.model_calls"
+    CACHE_HITS: Final = "qtmiddleware.cache_hits"
+    CITATIONS: Final = "qtmiddleware.citations"
+    FOUND: Final = "qtmiddleware.found"
+    READ_UNITS: Final = "qtmiddleware.read_units"
+    COST: Final = "qtmiddleware.cost"
+    READ_COST: Final = "qtmiddleware.read_cost"
+    COST_OF: Final = "qtmiddleware.cost.of"
+
+    # What users, passages and models say: only where `CAPTURE_CONTENT` asks for it.
+    QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
+    DOCUMENTS: Final = "gen_ai.retrieval.documents"
+    INSTRUCTIONS: Final = "gen_ai.system_instructions"
+    INPUT: Final = "gen_ai.input.messages"
+    OUTPUT: Final = "gen_ai.output.messages"
+
+
+CONTENT: Final = frozenset({Names.QUERY_TEXT, Names.DOCUMENTS, Names.INSTRUCTIONS, Names.INPUT, Names.OUTPUT})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Metric:
+    """One instrument: a histogram where it has *boundaries*, else a counter."""
+
+    name: str
+    unit: str
+    description: str
+    boundaries: tuple[float, ...] = ()
+
+
+_MODEL_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+REQUESTS: Final = Metric("qtmiddleware.request.duration", "s", "Retrievals, answers and transformations.", _SECONDS)
+STAGES: Final = Metric("qtmiddleware.stage.duration", "s", "Stages of retrievals, as in their traces.", _SECONDS)
+SEARCHES: Final = Metric("qtmiddleware.search.duration", "s", "Searches by the wrapped function.", _SECONDS)
+RERANKS: Final = Metric("qtmiddleware.rerank.duration", "s", "Calls of the reranker.", _SECONDS)
+INFERENCES: Final = Metric("gen_ai.client.inference.duration", "s", "Calls of a language model.", _MODEL_SECONDS)
+EMBEDDINGS: Final = Metric("gen_ai.client.embeddings.duration", "s", "Calls of the embedder.", _MODEL_SECONDS)
+INPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.input_tokens", "{token}", "Tokens that models read.")
+OUTPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.output_tokens", "{token}", "Tokens that models wrote.")
+DEGRADATIONS: Final = Metric("qtmiddleware.degradations", "{degradation}", "What did not go as asked.")
+READ_UNITS: Final = Metric("qtmiddleware.read_units", "{unit}", "What searches read, as their responses say.")
+COST: Final = Metric("qtmiddleware.cost", "{USD}", "What models and searches cost, where prices are known.")
+
+METRICS: Final = (
+    *(REQUESTS, STAGES, SEARCHES, RERANKS, INFERENCES, EMBEDDINGS),
+    *(INPUT_TOKENS, OUTPUT_TOKENS, DEGRADATIONS, READ_UNITS, COST),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """The span of one kind of operation: named *title*, and what the operation's field *subject* says.
+
+    *operation* is its ``gen_ai.operation.name``. *is_current* says that code of others runs in it: then it is the
+    current span meanwhile. The others only hold those together; a stream of an answer would leave its span behind in
+    the reader's context.
+    """
+
+    title: str
+    metric: Metric
+    subject: str = ""
+    kind: SpanKind = SpanKind.INTERNAL
+    operation: str = ""
+    is_current: bool = True
+
+
+SPANS: Final[Mapping[str, SpanRow]] = {
+    "retrieval": SpanRow("retrieval", REQUESTS, "", SpanKind.CLIENT, "retrieval", is_current=False),
+    "answer": SpanRow("answer", REQUESTS, is_current=False),
+    "transform": SpanRow("transform", REQUESTS, is_current=False),
+    "search": SpanRow("search", SEARCHES, "name"),
+    "embedding": SpanRow("embeddings", EMBEDDINGS, "model", SpanKind.CLIENT, "embeddings"),
+    "model": SpanRow("chat", INFERENCES, "model", SpanKind.CLIENT, "chat"),
+    "rerank": SpanRow("rerank", RERANKS, "model"),
+}
