@@ -4,7 +4,8 @@ import qtmiddleware as qtm
 found = qtm.evaluation.compare(retrieve, {"q1": "Where is it?"}, {"q1": {"passage-7": 1}})
 found["rules"].difference.gain, found["rules"].hurt_rate
 
-`ask_systems` puts a question to several systems side by side, and needs no judgements.
+`ask_systems` puts a question to several systems side by side, and needs no judgements; `explain_movement` says of every
+passage where it stood at each stage, and why it moved.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from qtmiddleware.evaluation.measures import (
     evaluate,
     holm,
 )
+from qtmiddleware.evaluation.movement import Hit, Movement, Movements, explain_movement
 from qtmiddleware.evaluation.side_by_side import AskedQuestion, SideBySide, SystemAnswer, ask_systems
 from qtmiddleware.evaluation.systems import (
     BASELINE,
@@ -57,6 +59,9 @@ __all__ = [
     "Comparison",
     "Dataset",
     "Difference",
+    "Hit",
+    "Movement",
+    "Movements",
     "PerQuery",
     "Percentiles",
     "Progress",
@@ -72,6 +77,7 @@ __all__ = [
     "compare",
     "difference",
     "evaluate",
+    "explain_movement",
     "holm",
     "load_questions",
     "measure",

@@ -178,8 +178,8 @@ class SystemScore:
     lower or higher one. *gains* holds it for every single question, *runs* and *per_query* what was found and measured
     there. *added_ms* is what the system reported of itself or, where it reported nothing, its time beyond the
     baseline's on the same question; *stages_ms* the milliseconds of each stage, over the questions that went through
-    it. *cost_usd* is that of all questions, ``None`` where a price is not known or every
-    answer was degraded.
+    it. *cost_usd* is that of the model for all questions, ``None`` where a price is not known or every answer was
+    degraded.
     """
 
     name: str
@@ -204,13 +204,30 @@ class SystemScore:
         return sum(run.llm_calls > 0 for run in self.runs.values()) / len(self.runs)
 
     @property
+    def searches(self) -> int | None:
+        """How many searches all questions took, ``None`` where that is not known."""
+        counts = [run.searches for run in self.runs.values()]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    @property
+    def searches_per_question(self) -> float | None:
+        """How many searches a question took, on the average; ``None`` where that is not known."""
+        return None if self.searches is None else self.searches / len(self.runs)
+
+    @property
     def usd_per_thousand(self) -> float | None:
-        """US dollars that a thousand questions cost, ``None`` where that is not known."""
+        """US dollars that the model costs for a thousand questions, ``None`` where that is not known."""
         return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
 
     @property
+    def read_usd_per_thousand(self) -> float | None:
+        """US dollars that the searches of a thousand questions cost, ``None`` where that is not known."""
+        costs = [run.read_cost_usd for run in self.runs.values()]
+        return None if None in costs else 1_000 * sum(cost for cost in costs if cost is not None) / len(costs)
+
+    @property
     def usd_per_point(self) -> float | None:
-        """US dollars that a thousand questions cost for each +0.01 of nDCG@10.
+        """US dollars that the model costs for a thousand questions and each +0.01 of nDCG@10.
 
         ``None`` where the cost is not known or nothing was gained.
         """
@@ -237,6 +254,9 @@ class SystemScore:
             "worstQuestion": {"id": worst[0][0], "gain": worst[0][1]} if worst else None,
             "addedMs": self.added_ms.to_dict(),
             "stagesMs": {name: found.to_dict() for name, found in self.stages_ms.items()},
+            "searches": self.searches,
+            "searchesPerQuestion": self.searches_per_question,
+            "readUsdPerThousand": self.read_usd_per_thousand,
             "llmCalls": self.llm_calls,
             "callRate": self.call_rate,
             "inputTokens": self.input_tokens,

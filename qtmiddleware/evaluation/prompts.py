@@ -19,7 +19,7 @@ from qtmiddleware.types import Deadline
 
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
 """What a judge scores an answer by."""
-LETTERS: Final = "ABCDEFGHIJKL"
+LETTERS: Final = "ABCDEFGHIJKLM"
 """What a judge knows the answers by."""
 NAMES: Final = ("A", "B")
 """What a judge knows two answers by."""
@@ -154,6 +154,36 @@ JUDGE: Final = Task(
         ReplyField("better", "line", '"A", "B" or "neither"'),
     ),
 )
+
+LISTS: Final = Task(
+    mode="judge_lists",
+    version="judge_lists/1",
+    instruction=(
+        "You compare two lists of passages that a search engine found for a question. Say which list lets somebody "
+        "who has nothing else answer the question better."
+    ),
+    data=_QUOTED.format(material='"question" is what was asked, "A" and "B" the two lists, best passage first'),
+    rules=(
+        "A list is better that holds more of the answer. What both hold is better where it stands further up.",
+        "Passages about the same thing that do not help to answer are worth nothing.",
+        "Say neither where both help equally, and where neither helps.",
+        "Length, style and which list is called A are of no matter.",
+    ),
+    fields=(
+        ReplyField("reason", "passage", "in one or two sentences, what the one list answers that the other does not"),
+        ReplyField("better", "line", '"A", "B" or "neither"'),
+    ),
+)
+MOST_LIST_CHARS: Final = 24_000
+"""Characters of a list of passages a judge is shown."""
+
+
+def build_lists_prompt(question: str, a: Sequence[str], b: Sequence[str]) -> Prompt:
+    """Return the prompt that asks a judge about the lists of passages *a* and *b*; it says not whose they are."""
+    lists = {
+        name: [it[: MOST_LIST_CHARS // max(1, len(texts))] for it in texts] for name, texts in (("A", a), ("B", b))
+    }
+    return LISTS.build_prompt({"question": question, **lists})
 
 
 def build_question_prompt(passage: Passage) -> Prompt:

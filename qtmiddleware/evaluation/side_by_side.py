@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Unpack
 
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
 from qtmiddleware.evaluation.compare import OWN, Progress, configure, refuse_running_loop
 from qtmiddleware.evaluation.dataset import Question
+from qtmiddleware.evaluation.movement import Movements, explain_movement
 from qtmiddleware.evaluation.ranking import RankedAnswers, RankedSystems, rank
 from qtmiddleware.evaluation.systems import BASELINE, MEASURED, SYSTEMS, chosen
 from qtmiddleware.protocols import LanguageModel
@@ -23,8 +25,15 @@ from qtmiddleware.types import Answer, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
-SHOWN: Final = (BASELINE, "rules", "rewrite", "stepback", "decompose")
+SHOWN: Final = (
+    BASELINE,
+    "rules",
+    *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
+    "combined",
+)
 """The systems that are put side by side where none are named and there is a model; else the first two."""
+JUDGING: Final = "judging answers"
+"""What is under way, as progress is told, when all systems have answered."""
 _ONE: Final = "question"
 # A synthesis would decompose the question whatever the system is.
 _PLAIN: Final[Mapping[str, Any]] = {"answer": {"mode": "plain"}}
@@ -36,14 +45,14 @@ _JUDGING: Final[Mapping[str, Any]] = {**MEASURED, "answer": {"maxTokens": 4_000}
 class SystemAnswer:
     """What one *system* made of a question.
 
-    *retrieval* is the answer's where there is one. *answer* is ``None`` where none was asked for, or *error* says why
-    there is none. *seconds* is the whole time of the call.
+    *retrieval* is the answer's where there is one. *answer* is ``None`` where none was asked for, or *error*, the
+    model's or the function's own, says why there is none. *seconds* is the whole time of the call.
     """
 
     system: str
     retrieval: Retrieval | None
     answer: Answer | None = None
-    error: ModelError | None = None
+    error: Exception | None = None
     seconds: float = 0.0
 
     @property
@@ -62,6 +71,11 @@ class AskedQuestion:
     def __getitem__(self, name: str) -> SystemAnswer:
         """What the system called *name* made of it; raises `KeyError`."""
         return {one.system: one for one in self.systems}[name]
+
+    def explain(self, name: str) -> Movements | None:
+        """Where the system called *name* has each passage, beside `raw`, and why; ``None`` where it found none."""
+        found = self[name].retrieval
+        return None if found is None else explain_movement(found, self[BASELINE].matches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,7 @@ def ask_systems(
     client: Any = None,
     arguments: Mapping[str, Any] | None = None,
     top_k: int | None = None,
+    repeats: int = 2,
     seed: int = 0,
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
@@ -96,19 +111,18 @@ def ask_systems(
 
     *fn*, *client*, *arguments* and *options* are those of `compare`. *systems* are settings by name, or names out of
     `SYSTEMS` (``yours`` is what a wrapped *fn* does by itself); by default ``raw``, ``rules`` and, with a *client* or a
-    wrapped *fn*, ``rewrite``, ``stepback`` and ``decompose``. ``raw`` is always among them. *top_k* is passed on where
-    *fn* has a parameter for it. One call at a time, after a plain one that is not counted, so that times mean
-    something.
+    wrapped *fn*, each transformation and ``combined``. ``raw`` is always among them. *top_k* is passed on where *fn*
+    has a parameter for it. One call at a time, after a plain one that is not counted, so that times mean something.
 
     With *answers* the model answers from what each system found. Where a question has an ideal answer, its
     `Question.reference` or, of a single text, *reference*, the answers are asked for and ranked against it by *judge*,
-    by default the model that answers; *seed* draws in which order it sees them. A model that fails leaves the ``error``
-    of that system, and a judge that fails that of the ranking. *progress* receives the system's name and how many of
-    the questions are done.
+    by default the model that answers, *repeats* times; *seed* draws in which orders it sees them. A model, or a *fn*,
+    that fails leaves the ``error`` of that system, and a judge that fails that of the ranking. *progress* receives the
+    system's name and how many of the questions are done.
 
     Raises `ConfigError` for unknown systems, impossible settings or questions, `InvalidQuery` for a question that
     cannot be answered, `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop
-    runs already, and whatever *fn* raises.
+    runs already, and whatever *fn* raises at that first plain call.
     """
     is_wrapped = isinstance(fn, Wrapped | Bound)
     if is_wrapped and (client is not None or options):
@@ -132,7 +146,10 @@ def ask_systems(
             base.middleware.warm_up()
             for function in functions.values():
                 _load_models(function._runtime, answers=answers or any(one.reference for one in asked))
-            _ask(BASELINE, configure(functions[BASELINE], {}), asked[0], runner, wants_answer=False, arguments=given)
+            plain = configure(functions[BASELINE], {})
+            first = _ask(BASELINE, plain, asked[0], runner, wants_answer=False, arguments=given)
+            if first.error is not None:
+                raise first.error
         for name, function in functions.items():
             for done, (question, row) in enumerate(zip(asked, found, strict=True), start=1):
                 wants_answer = answers or bool(question.reference)
@@ -143,7 +160,7 @@ def ask_systems(
     if not any(question.reference for question in asked):
         return SideBySide(rows)
     model = judge if judge is not None else configure(base, _JUDGING)._runtime.chat
-    return SideBySide(rows, _rank(rows, model, seed, progress))
+    return SideBySide(rows, _rank(rows, model, repeats, seed, progress))
 
 
 def _load_models(runtime: Any, *, answers: bool) -> None:
@@ -202,12 +219,18 @@ def _ask(
             if runner is None
             else runner.run(function.aanswer(question.text, **given))
         )
-    except ModelError as error:
-        return SystemAnswer(name, error.retrieval, error=error, seconds=perf_counter() - began)
+    except Exception as error:
+        # What is wrong with the settings is wrong for every question.
+        if isinstance(error, QtMiddlewareError) and not isinstance(error, ModelError):
+            raise
+        found = getattr(error, "retrieval", None)
+        return SystemAnswer(name, found, error=error, seconds=perf_counter() - began)
     return SystemAnswer(name, answer.retrieval, answer, seconds=perf_counter() - began)
 
 
-def _rank(rows: Sequence[AskedQuestion], model: LanguageModel, seed: int, progress: Progress | None) -> RankedSystems:
+def _rank(
+    rows: Sequence[AskedQuestion], model: LanguageModel, repeats: int, seed: int, progress: Progress | None
+) -> RankedSystems:
     answers: dict[str, dict[str, str]] = {}
     for row in rows:
         for one in row.systems:
@@ -219,9 +242,10 @@ def _rank(rows: Sequence[AskedQuestion], model: LanguageModel, seed: int, progre
             questions,
             answers,
             model,
+            repeats=repeats,
             seed=seed,
             timeout=120.0,
-            progress=None if progress is None else lambda done, total: progress("judging answers", done, total),
+            progress=None if progress is None else lambda done, total: progress(JUDGING, done, total),
         )
     except ModelError as error:
         judged = [question for question in questions if question.reference]

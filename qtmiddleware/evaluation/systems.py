@@ -77,9 +77,10 @@ class Run:
     """What a system found for one question: *ids*, best first, and what that took.
 
     *seconds_added* is the time beyond that of a plain search, where the system knows it; the time of model replies that
-    were replayed is part of it as far as it is known. *cost_usd* is ``None`` where a price is not known. *stages* holds
-    milliseconds by the name of a stage; ``model, replayed`` is what replayed replies took when they were first had.
-    *variants* is what was searched.
+    were replayed is part of it as far as it is known. *cost_usd* is what the model cost, ``None`` where a price is not
+    known. *stages* holds milliseconds by the name of a stage; ``model, replayed`` is what replayed replies took when
+    they were first had. *variants* is what was searched. *searches* is how many searches were made, and *read_cost_usd*
+    what they cost; ``None`` where that is not known.
     """
 
     ids: tuple[str, ...]
@@ -91,6 +92,8 @@ class Run:
     cost_usd: float | None = 0.0
     stages: Mapping[str, float] = field(default_factory=dict)
     variants: tuple[Variant, ...] = field(default=(), repr=False)
+    searches: int | None = None
+    read_cost_usd: float | None = None
 
 
 System = Callable[[Question], Run | Sequence[tuple[str, float]]]
@@ -128,4 +131,6 @@ def run_of(found: Retrieval) -> Run:
         cost_usd=trace.cost_usd,
         stages=stages,
         variants=found.variants,
+        searches=trace.searches,
+        read_cost_usd=trace.read_cost_usd,
     )

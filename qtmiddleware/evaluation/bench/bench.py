@@ -59,17 +59,17 @@ _CACHE_FILE: Final = "cache.sqlite"
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An index, an embedder and a model, which any system can be made of."""
+    """An index, an embedder and a model, which any system can be made of; *read_price* is that of their searches."""
 
     store: Store = field(repr=False)
     embedder: Embedder = field(repr=False)
     model: LanguageModel
+    read_price: float | None = None
 
     def wrap(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
         """Return the search of the index with the middleware of *settings* around it."""
-        wrapped: Any = QueryMiddleware(
-            build_config(settings), client=self.model, store=self.store, embedder=self.embedder
-        ).retriever
+        config = build_config(settings).overridden({"store": {"readPrice": self.read_price}})
+        wrapped: Any = QueryMiddleware(config, client=self.model, store=self.store, embedder=self.embedder).retriever
         return wrapped  # type: ignore[no-any-return]
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
@@ -274,7 +274,7 @@ def open_bench(
         embedder = CachedEmbedder(inner, cache / _CACHE_FILE)
         stack.callback(embedder.close)
         store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
-        bench = Bench(store, embedder, recording)
+        bench = Bench(store, embedder, recording, settings.store.read_price)
         counts_time = recordings is None or model_ms > 0
         yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, counts_time)
 

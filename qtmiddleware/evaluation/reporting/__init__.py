@@ -11,6 +11,7 @@ from __future__ import annotations
 from qtmiddleware.evaluation.reporting.figures import headings, rows
 from qtmiddleware.evaluation.reporting.markdown import markdown
 from qtmiddleware.evaluation.reporting.page import page
+from qtmiddleware.evaluation.reporting.ranking import ranking_page
 from qtmiddleware.evaluation.reporting.verdicts import Decision, verdict
 
-__all__ = ["Decision", "headings", "markdown", "page", "rows", "verdict"]
+__all__ = ["Decision", "headings", "markdown", "page", "ranking_page", "rows", "verdict"]

@@ -193,7 +193,7 @@ class Scatter:
 
 
 def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
-    """Quality against money, or model calls where no price is known, and against time."""
+    """Quality against money, or model calls where no price is known, against time, and against searches, if known."""
     charts = []
     if any(figures.is_known(score.cost_usd) and score.cost_usd for score in comparison.systems):
         money = "US dollars per 1,000 questions"
@@ -205,7 +205,13 @@ def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
         )
     missing = figures.describe_missing_time(comparison)
     time = f"ms added (median){missing}" if missing else "milliseconds added (median)"
-    return (*charts, draw_scatter(comparison, "time", time, lambda it: it.added_ms.p50, figures.format_duration))
+    charts.append(draw_scatter(comparison, "time", time, lambda it: it.added_ms.p50, figures.format_duration))
+    if len({score.searches_per_question for score in comparison.systems} - {None}) > 1:
+        searches = "searches per question"
+        charts.append(
+            draw_scatter(comparison, "searches", searches, lambda it: it.searches_per_question, figures.format_rate)
+        )
+    return tuple(charts)
 
 
 def draw_scatter(

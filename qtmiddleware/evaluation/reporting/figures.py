@@ -135,6 +135,7 @@ def _read_mean(measure: str) -> Callable[[SystemScore], float | None]:
 
 
 _DEEP: Final = DEEP[0]
+_READS: Final = "reads $/1k"
 GAIN: Final = Column(
     "gain [95 %]",
     f"{PRIMARY} in points (hundredths) above the baseline, with its 95 % interval; {SIGNIFICANT} is more than chance",
@@ -146,11 +147,11 @@ _COLUMNS: Final = (
     GAIN,
     Column("R@10", "share of the relevant passages among the first ten", _read_mean("R@10"), format_measure),
     Column(_DEEP, "share of the relevant passages among the first hundred", _read_mean(_DEEP), format_measure),
-    Column("MRR@10", "1 / rank of the first relevant passage", _read_mean("MRR@10"), format_measure),
+    Column("MRR@10", "1 / rank of the first relevant passage", _read_mean("MRR@10"), format_measure, True),
     Column("P@5", "share of relevant passages among the first five", _read_mean("P@5"), format_measure, True),
     Column("MAP", "mean of the precision at each relevant passage", _read_mean("AP"), format_measure, True),
     Column("hurt", f"questions whose {PRIMARY} fell", lambda it: it.hurt_rate, format_share),
-    Column("helped", f"questions whose {PRIMARY} rose", lambda it: it.helped_rate, format_share),
+    Column("helped", f"questions whose {PRIMARY} rose", lambda it: it.helped_rate, format_share, True),
     Column(
         "+ms p50",
         "milliseconds added, median over the questions",
@@ -163,11 +164,15 @@ _COLUMNS: Final = (
         lambda it: it.added_ms.p95,
         format_milliseconds,
     ),
+    Column("searches", "searches of the index per question", lambda it: it.searches_per_question, format_rate),
+    Column(
+        _READS, "US dollars for the searches of 1,000 questions", lambda it: it.read_usd_per_thousand, format_dollars
+    ),
     Column("calls", "model calls per question", lambda it: it.llm_calls / len(it.runs), format_rate),
-    Column("$/1k", "US dollars per 1,000 questions", lambda it: it.usd_per_thousand, format_dollars),
+    Column("$/1k", "US dollars for the model per 1,000 questions", lambda it: it.usd_per_thousand, format_dollars),
     Column(
         "$/+0.01",
-        f"US dollars per 1,000 questions for each +0.01 of {PRIMARY}",
+        f"US dollars for the model per 1,000 questions for each +0.01 of {PRIMARY}",
         lambda it: it.usd_per_point,
         format_dollars,
         wide=True,
@@ -176,12 +181,15 @@ _COLUMNS: Final = (
 
 
 def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column, ...]:
-    """The columns after the system's name; what is measured of a hundred passages only where it was.
+    """The columns after the system's name; R@100 and what searches cost only where that is known.
 
     Without *wide* they fit, with the names, into 120 characters.
     """
-    measured = any(_DEEP in score.means for score in comparison.systems)
-    return tuple(column for column in _COLUMNS if (wide or not column.wide) and (measured or column.heading != _DEEP))
+    known = {
+        _DEEP: any(_DEEP in score.means for score in comparison.systems),
+        _READS: any(is_known(score.read_usd_per_thousand) for score in comparison.systems),
+    }
+    return tuple(it for it in _COLUMNS if (wide or not it.wide) and known.get(it.heading, True))
 
 
 def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
@@ -193,7 +201,8 @@ def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
     """A row for each system, in the order they were compared: its name, its figures, dashes for what is not known.
 
     A gain is in points of nDCG@10 with its 95 % interval; ``*`` marks one that is more than chance after Holm's
-    correction. R@100 is there where it was measured. With *wide* come P@5, MAP and the price of +0.01 too.
+    correction. R@100 is there where it was measured, and what searches cost where ``store.readPrice`` is set. With
+    *wide* come MRR@10, P@5, MAP, the questions that were helped and the price of +0.01 too.
     """
     columns = choose_columns(comparison, wide=wide)
     return [

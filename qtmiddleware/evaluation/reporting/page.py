@@ -58,14 +58,14 @@ def page(
     the place of the verdict, and *judged* adds what a judge said of answers.
     Raises `MissingExtra` without jinja2.
     """
-    template, raw = _load_template()
+    template, raw = load_template("page.html.jinja")
     best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
     finder = verdicts.HurtFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
     details = list(_describe_systems(comparison, finder, up))
     # The chosen system's panel is the one that is seen.
     chosen = (f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n" for it in details)
-    style = _read_file("page.css") + "".join(chosen)
+    style = read_file("house.css") + read_file("page.css") + "".join(chosen)
     return template.render(
         comparison=comparison,
         sentences=verdicts.write_verdict(comparison) if decision is None else (decision.headline, ""),
@@ -90,14 +90,19 @@ def page(
         primary=PRIMARY,
         deep=DEEP[0],
         resamples=RESAMPLES,
-        policy=_POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode()),
+        policy=build_policy(style),
         style=raw(style),
     )
 
 
+def build_policy(style: str) -> str:
+    """The policy of a page that has this *style* and nothing else: what it may load, and run."""
+    return _POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode())
+
+
 @cache
-def _load_template() -> tuple[jinja2.Template, type[Markup]]:
-    """The page's template, compiled, and what marks our own text as needing no escape."""
+def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
+    """The template of this *name*, compiled, and what marks our own text as needing no escape."""
     try:
         import jinja2
         from markupsafe import Markup
@@ -107,10 +112,11 @@ def _load_template() -> tuple[jinja2.Template, type[Markup]]:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(typeset=_typeset, short=figures.shorten)
-    return environment.from_string(_read_file("page.html.jinja")), Markup
+    return environment.from_string(read_file(name)), Markup
 
 
-def _read_file(name: str) -> str:
+def read_file(name: str) -> str:
+    """The text of the file of this *name* beside this one."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 

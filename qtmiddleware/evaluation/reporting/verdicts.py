@@ -94,14 +94,17 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     """What the best system hurts, takes and costs, and what there is for less."""
     hurts, adds = figures.format_share(best.hurt_rate), figures.format_duration(best.added_ms.p50)
     beside = figures.describe_missing_time(comparison) if best.llm_calls else ""
+    searches = best.searches_per_question
+    makes = "" if searches is None else f", makes {figures.format_rate(searches)} searches"
     if not best.llm_calls:
-        return f"It hurts {hurts} of the questions, adds {adds} (median) and asks no model."
+        a_question = makes and " a question"
+        return f"It hurts {hurts} of the questions, adds {adds} (median){makes}{a_question} and asks no model."
     cost = best.usd_per_thousand
     price = (
         "at a price that is not known" if cost is None else f"for {figures.format_dollars(cost)} per 1,000 questions"
     )
     text = (
-        f"It hurts {hurts} of the questions, adds {adds} (median{beside}) and asks the model "
+        f"It hurts {hurts} of the questions, adds {adds} (median{beside}){makes} and asks the model "
         f"{_format_calls(best)} times a question, {price}"
     )
     free = [score for score in comparison.challengers if not score.llm_calls]
@@ -125,7 +128,7 @@ def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
     for score in (*half, *cheaper, *others[:1]):
         lead = difference([best.gains[asked] - score.gains[asked] for asked in best.gains], seed=comparison.seed)
         if lead.p >= SIGNIFICANT:
-            name = f"{_quote_name(score.name)}{_format_cost(score)}"
+            name = f"{_quote_name(score.name)}{_format_cost(score, best)}"
             if abs(lead.gain) <= TOLERANCE:
                 return f" {name} does as well."
             between = f"the {_format_size(lead.gain)} points between them {figures.format_interval(lead)}"
@@ -133,17 +136,27 @@ def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
     return ""
 
 
-def _rank_cost(score: SystemScore) -> tuple[float, float]:
-    """By what systems are cheaper than one another: money where it is known, then model calls."""
-    money = score.usd_per_thousand
-    return (float("inf") if money is None else money, score.llm_calls / len(score.runs))
+def _rank_cost(score: SystemScore) -> tuple[float, float, float]:
+    """By what systems are cheaper than one another: the model's price where it is known, then calls, then searches."""
+    money, searches = score.usd_per_thousand, score.searches_per_question
+    unknown = float("inf")
+    return (
+        unknown if money is None else money,
+        score.llm_calls / len(score.runs),
+        unknown if searches is None else searches,
+    )
 
 
 def _format_calls(score: SystemScore) -> str:
     return figures.format_rate(score.llm_calls / len(score.runs))
 
 
-def _format_cost(score: SystemScore) -> str:
+def _format_cost(score: SystemScore, best: SystemScore) -> str:
+    """What *score* costs, by what makes it cheaper than *best*."""
+    *price, searches = _rank_cost(score)
+    *highest, most = _rank_cost(best)
+    if price == highest and searches != most:
+        return f" ({figures.format_rate(searches)} searches a question)"
     if not score.llm_calls:
         return ""
     cost = score.usd_per_thousand

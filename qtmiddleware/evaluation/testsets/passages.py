@@ -12,12 +12,12 @@ from random import Random
 from typing import Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, UnreadableDocument
+from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.evaluation.testsets.filtering import normalize, split_quote
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.stores.sqlite.files import MEMORY
-from qtmiddleware.rag.documents import find_documents
+from qtmiddleware.rag.documents import Converter, find_documents
 from qtmiddleware.rag.ingestion.ledger import Ledger
 from qtmiddleware.rag.ingestion.reading import Reader, Root, make_absolute
 from qtmiddleware.runtime.logs import get_logger
@@ -48,16 +48,19 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
 
     Ids and metadata are those that ingesting the same paths in the same order into a new index gives. A document that
     cannot be read is left out and logged; one that lies in two of the paths is there once. Raises `ConfigError` where a
-    path holds no documents or none of them can be read, and `MissingExtra` for a PDF without pypdf.
+    path holds no documents or none of them can be read, and `MissingExtra` for a file that a path names and whose
+    packages are not installed.
     """
-    with closing(Ledger(MEMORY)) as ledger:
-        unread: list[UnreadableDocument] = []
+    with closing(Ledger(MEMORY)) as ledger, Converter() as converter:
+        unread: list[Exception] = []
         for path in paths:
-            reader = Reader(ledger, settings, Root.of(path), context_version="")
+            reader = Reader(ledger, settings, Root.of(path), context_version="", converter=converter)
             for document in {make_absolute(it): it for it in find_documents(path)}.values():
                 try:
                     reader.take(document)
-                except UnreadableDocument as error:
+                except (UnreadableDocument, MissingExtra) as error:
+                    if isinstance(error, MissingExtra) and reader.is_file:
+                        raise
                     logger.warning("%s", error, event="document_unreadable")
                     unread.append(error)
         rows = ledger.rows(_PASSAGES)

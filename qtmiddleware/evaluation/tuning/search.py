@@ -124,12 +124,14 @@ class Search:
         return held
 
     def _try_tier(self, tier: str) -> list[Trial]:
-        """Run a tier as it is and, where it costs too much so, gated to what the budget allows.
+        """Run a tier as it is, within a budget of searches, and, where it costs too much so, gated to what is allowed.
 
         A gate keeps its target over time and not to the question; where it asks about too many of these, it gets a
         lower one.
         """
         settings = flat(SYSTEMS[tier])
+        if self.budget.max_searches is not None and asks_a_model(tier):
+            settings["limits.maxSearches"] = int(self.budget.max_searches)
         found = [self.trials.run(tier, settings)]
         rate = self._limit_rate(found[0])
         if asks_a_model(tier) and found[0].broken and 0.0 < rate < 1.0:

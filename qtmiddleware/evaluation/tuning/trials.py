@@ -51,20 +51,24 @@ class Budget:
     *max_call_rate* is the share of the questions for which the model is asked. *max_added_ms* holds for 95 of 100
     questions (p95, beyond a plain search, with the time of replayed replies): a median would say nothing about those
     that wait for the model where only some do. *max_usd_per_thousand* is US dollars for a thousand questions; a config
-    whose cost is not known is beyond any. *max_hurt_rate* is the share of questions that may do worse than with the raw
-    query. Raises `ConfigError` for impossible limits.
+    whose cost is not known is beyond any. *max_searches* is how many searches a question may make in the mean; what is
+    tried with a model makes no more than that (``limits.maxSearches``), but for one more in a conversation.
+    *max_hurt_rate* is the share of questions that may do worse than with the raw query. Raises `ConfigError` for
+    impossible limits.
     """
 
     max_call_rate: float | None = None
     max_added_ms: float | None = None
     max_usd_per_thousand: float | None = None
+    max_searches: float | None = None
     max_hurt_rate: float | None = None
 
     def __post_init__(self) -> None:
         for name in (limit.name for limit in fields(self)):
             limit, most = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
-            if limit is not None and not (isfinite(limit) and 0.0 <= limit <= most):
-                allowed = "a number from 0 to 1" if most == 1.0 else "a finite number of at least 0"
+            least = 1.0 if name == "max_searches" else 0.0
+            if limit is not None and not (isfinite(limit) and least <= limit <= most):
+                allowed = "a number from 0 to 1" if most == 1.0 else f"a finite number of at least {least:.0f}"
                 raise ConfigError(f"{name} is {limit}; allowed: {allowed}", path=name, value=limit, allowed=allowed)
 
     def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
@@ -79,6 +83,11 @@ class Budget:
             _describe_excess(added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"),
             _describe_excess(
                 usd, self.max_usd_per_thousand, "a thousand questions cost ${:.3g}, the budget is ${:.3g}"
+            ),
+            _describe_excess(
+                score.searches_per_question,
+                self.max_searches,
+                "it makes {:.3g} searches a question, the budget is {:.3g}",
             ),
             _describe_excess(hurt_rate, self.max_hurt_rate, "it hurts {:.1%} of the questions, the budget is {:.1%}"),
         )
@@ -102,6 +111,7 @@ class Budget:
             (self.max_call_rate, "the model asked about at most {:.1%} of the questions"),
             (self.max_added_ms, "at most {:,.0f} ms added (p95)"),
             (self.max_usd_per_thousand, "at most ${:,.3g} for a thousand questions"),
+            (self.max_searches, "at most {:.3g} searches a question"),
             (self.max_hurt_rate, "at most {:.1%} of the questions hurt"),
         )
         return "; ".join(text.format(limit) for limit, text in limits if limit is not None)
@@ -216,6 +226,7 @@ class Trial:
             PRIMARY: self.mean,
             "gain": self.score.difference.gain,
             "hurtRate": self.score.hurt_rate,
+            "searchesPerQuestion": self.score.searches_per_question,
             "callRate": self.score.call_rate,
             "addedMs": self.score.added_ms.to_dict(),
             "usdPerThousand": self.score.usd_per_thousand,

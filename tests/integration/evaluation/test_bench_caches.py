@@ -276,7 +276,7 @@ for number in range(20):
         for number in range(4)
     ]
     for process in running:
-        _, said = process.communicate(timeout=50)
+        _, said = process.communicate(timeout=200)
         assert (process.returncode, said) == (0, b"")
     known = CountingEmbedder()
     kept(CachedEmbedder, known, path).embed([f"{at} {number}" for at in range(4) for number in range(20)])

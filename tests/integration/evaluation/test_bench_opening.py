@@ -30,6 +30,8 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.bench_world import CountingEmbedder, bridges_data, write_data, write_recording
 
+pytestmark = pytest.mark.thorough
+
 DATA = bridges_data()
 SETTINGS = Settings()
 RECORDED = ("rewrite", "step_back", "hyde", "sub_queries")
@@ -343,7 +345,7 @@ with open_index(bridges_data(), Path(sys.argv[1]), CountingEmbedder()) as store:
     running = [
         subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    ended = [(*process.communicate(timeout=50), process.returncode) for process in running]
+    ended = [(*process.communicate(timeout=200), process.returncode) for process in running]
     assert ended == [("12\n", "", 0)] * 2
 
 

@@ -15,7 +15,11 @@ from pypdf import PdfReader
 
 from qtmiddleware.evaluation import Comparison
 from qtmiddleware.evaluation.reporting import page as written
+from qtmiddleware.evaluation.reporting import ranking_page
+from tests.support.judging_world import ranked_side_by_side
 from tests.support.report_world import Open, boxes, comparison, overlap, panels, run, score, several
+
+pytestmark = pytest.mark.thorough
 
 PHONE = {"width": 375, "height": 800}
 
@@ -172,7 +176,7 @@ def test_a_hurt_question_opens_by_keyboard(opened: Open) -> None:
 def test_where_scripts_are_forbidden_it_can_be_read_and_a_system_chosen(opened: Open) -> None:
     shown = opened(java_script_enabled=False)
     assert len(boxes(shown, "table.bars .bar")) == 7
-    assert len(boxes(shown, "table.all thead th")) == 14
+    assert len(boxes(shown, "table.all thead th")) == 15
     shown.locator("label[for=system-3]").click()
     assert panels(shown) == ["panel-3"]
     shown.locator("#panel-3 summary").nth(1).click()
@@ -202,3 +206,19 @@ def test_everything_that_can_be_used_has_a_name_and_its_place_among_headings(ope
     assert all(after <= before + 1 for before, after in pairwise(levels))
     ids = shown.evaluate("[...document.querySelectorAll('[id]')].map(it => it.id)")
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_a_ranking_opens_quietly_fits_and_can_be_read(opened: Open, scheme: str) -> None:
+    shown = opened(text=ranking_page(ranked_side_by_side()), color_scheme=scheme)
+    assert len(boxes(shown, "table.bars .bar")) == 3
+    for width in (1200, 760, 375, 320):
+        shown.set_viewport_size({"width": width, "height": 800})
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        assert not [
+            pair for pair in combinations(boxes(shown, "table.bars :is(th, .value, .gain)"), 2) if overlap(*pair)
+        ]
+    read = ["h1", ".lede", ".kicker", ".tile dt", ".tile dd", "section > p", ".legend li", "thead th", "tbody td"]
+    read += ["small", "caption", ".asked", ".weight", "h5", ".bars .value", ".bars .gain", "svg .tick", ".method dd"]
+    found = shown.evaluate(CONTRAST, read)
+    assert {selector: ratio for selector, ratio in found.items() if ratio < 4.5} == {}

@@ -13,6 +13,8 @@ from qtmiddleware.evaluation.tuning import FREE_TIERS, TRYING, TUNED, Budget, Tu
 from qtmiddleware.testing import ScriptedModel
 from tests.support.tuning_world import bench, collection, model, texts
 
+pytestmark = pytest.mark.thorough
+
 TWO_TIERS = ("hyde", "rules")
 
 
@@ -171,6 +173,14 @@ def test_no_call_is_spent_where_none_is_allowed(data: Dataset) -> None:
     assert found.default == "rules"
     assert found.score.call_rate == 0.0
     assert all(trial.broken for trial in found.trials if trial.calls)
+
+
+def test_no_more_is_searched_than_the_budget_of_searches_allows(data: Dataset) -> None:
+    found = tune(bench(data), data, tiers=("hyde",), budget=Budget(max_searches=1))
+    best = found.trained[found.tuned]
+    assert (best.tier, best.broken) == ("hyde", ())
+    assert best.score.searches_per_question == found.score.searches_per_question == 1.0
+    assert found.config["limits"] == {"maxSearches": 1}
 
 
 def test_a_gate_keeps_the_call_rate_of_the_budget(data: Dataset) -> None:

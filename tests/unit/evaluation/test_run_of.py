@@ -32,7 +32,13 @@ def test_a_run_holds_what_was_found_and_what_it_took() -> None:
     assert run.ids == tuple(match.id for match in found.matches)
     assert (run.llm_calls, run.input_tokens, run.output_tokens, run.cost_usd) == (2, 100, 20, 0.5)
     assert run.variants == found.variants
+    assert (run.searches, run.read_cost_usd) == (2, None)
     assert not run.degraded
+
+
+def test_what_searches_cost_is_known_with_their_price() -> None:
+    middleware = qtm.QueryMiddleware({"store": {"readPrice": 20}})
+    assert run_of(middleware.wrap(search).retrieve(QUERY, 4)).read_cost_usd == pytest.approx(20e-6)
 
 
 def test_the_time_of_replayed_replies_is_part_of_what_was_added_and_a_stage_of_its_own() -> None:

@@ -13,14 +13,14 @@ from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
 from qtmiddleware.evaluation import Question, ask_systems, load_questions
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
-from tests.support.answering_service import rank_by_length
+from tests.support.answering_service import rank_by_words
 from tests.support.retrieval_world import REPLIES, search
 
 
 def script(prompt: Prompt) -> Any:
     asked = json.loads(prompt.user)
     if prompt.mode == "rank":
-        return rank_by_length(asked)
+        return rank_by_words(asked)
     return f"{asked['passages'][0]['text']} [1]" if prompt.mode == "answer" else REPLIES[prompt.mode]
 
 
@@ -30,9 +30,10 @@ QUESTION = "Does Jaco have any health concerns?"
 def test_each_system_finds_as_many_passages_in_its_own_time_and_calls() -> None:
     found = ask_systems(search, QUESTION, client=ScriptedModel(script), top_k=3)
     (row,) = found.questions
-    assert [one.system for one in row.systems] == ["raw", "rules", "rewrite", "stepback", "decompose"]
+    transforms = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
+    assert [one.system for one in row.systems] == ["raw", "rules", *transforms]
     assert all(len(one.matches) == 3 and one.seconds > 0 and one.answer is None for one in row.systems)
-    assert [one.retrieval.trace.llm_calls for one in row.systems if one.retrieval] == [0, 0, 1, 1, 1]
+    assert [one.retrieval.trace.llm_calls for one in row.systems if one.retrieval] == [0, 0, *[1] * 7]
     assert [match.id for match in row["raw"].matches] == [record["id"] for record in search(QUESTION, 3)]
     assert found.ranked is None
 

@@ -112,6 +112,17 @@ def test_systems_are_numbered_by_quality_and_those_without_a_price_are_named() -
     assert price.points[0].title == "paid: $100.00, nDCG@10 0.750"
 
 
+def test_searches_are_a_cost_where_systems_differ_in_them() -> None:
+    gained = {"q1": 0.1, "q2": 0.2}
+    runs = {question: run(question, searches=3) for question in gained}
+    found = comparison(score("ours", gained, runs=runs), score("unknown", gained))
+    assert [chart.name for chart in draw_costs(found)] == ["time"]
+    base = replace(found["raw"], runs={question: run(question, searches=1) for question in gained})
+    *_, searches = draw_costs(replace(found, systems=(base, *found.challengers)))
+    assert (searches.name, searches.unknown) == ("searches", ("unknown",))
+    assert {point.title for point in searches.points} == {"ours: 3.00, nDCG@10 0.650", "raw: 1.00, nDCG@10 0.500"}
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.lists(SHARES, min_size=1, max_size=400))
 def test_every_question_is_a_step_as_high_as_what_it_gained_or_lost(gained: list[float]) -> None:

@@ -102,7 +102,7 @@ def test_right_to_left_text_stays_as_it_is() -> None:
 
 
 def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
-    runs = {question: run(question, calls=1, cost=0.0005) for question in GAINS}
+    runs = {question: run(question, calls=1, cost=0.0005, searches=3, reads=48e-6) for question in GAINS}
     found = comparison(score("ours", GAINS, ms=(1240.0, 2300.0), runs=runs, deep=True), deep=True)
     assert dict(zip(headings(found, wide=True), rows(found, wide=True)[1], strict=True)) == {
         "system": "ours",
@@ -117,6 +117,8 @@ def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
         "helped": "50 %",
         "+ms p50": "1,240",
         "p95": "2,300",
+        "searches": "3.00",
+        "reads $/1k": "$0.048",
         "calls": "1.00",
         "$/1k": "$0.50",
         "$/+0.01": "$0.10",
@@ -140,8 +142,15 @@ def test_a_hundred_passages_are_a_column_only_where_they_were_measured() -> None
     assert "R@100" in headings(comparison(score("ours", GAINS, deep=True), deep=True))
 
 
+def test_what_searches_cost_is_a_column_only_where_a_price_is_known() -> None:
+    runs = {question: run(question, searches=2) for question in GAINS}
+    found = comparison(score("ours", GAINS, runs=runs))
+    assert "reads $/1k" not in headings(found, wide=True)
+    assert (cell(found, "ours", "searches"), cell(found, "raw", "searches")) == ("2.00", "–")
+
+
 def test_the_usual_table_fits_a_terminal() -> None:
-    runs = {question: run(question, calls=3, cost=0.000063) for question in GAINS}
+    runs = {question: run(question, calls=3, cost=0.000063, searches=6) for question in GAINS}
     large = dict.fromkeys(GAINS, 0.2123)
     names = [name for name in SYSTEMS if name != "raw"]
     found = comparison(*(score(it, large, ms=(1987.0, 12577.0), runs=runs, deep=True) for it in names), deep=True)

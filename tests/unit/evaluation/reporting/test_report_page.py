@@ -16,7 +16,7 @@ from qtmiddleware.errors import MissingExtra
 from qtmiddleware.evaluation import Comparison, Dataset, Percentiles, Question, Run, measure
 from qtmiddleware.evaluation.judging import Judged, Reason, Verdict
 from qtmiddleware.evaluation.reporting import Decision, charts, page
-from qtmiddleware.evaluation.reporting.page import _load_template
+from qtmiddleware.evaluation.reporting.page import load_template
 from qtmiddleware.evaluation.reporting.verdicts import HurtFinder
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
@@ -240,7 +240,7 @@ def test_a_large_comparison_is_no_large_page() -> None:
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    _load_template.cache_clear()
+    load_template.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r'jinja2 is not installed; run: pip install "qtmiddleware\[eval\]"'):
         page(several())

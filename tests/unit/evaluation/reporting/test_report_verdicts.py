@@ -34,6 +34,24 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     )
 
 
+def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
+    runs = {question: run(question, searches=6, calls=1) for question in GAINS}
+    best = dict.fromkeys(GAINS, 0.2)
+    assert "(median), makes 6.00 searches and asks the model" in verdict(comparison(score("all", best, runs=runs)))
+    runs = {question: run(question, searches=1) for question in GAINS}
+    assert "makes 1.00 searches a question and asks no model." in verdict(comparison(score("a", best, runs=runs)))
+
+
+def test_of_two_at_one_price_the_one_that_searches_less_is_named() -> None:
+    gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
+    best, less = (
+        score(name, dict(gains), runs={it: run(it, calls=1, cost=1e-4, searches=count) for it in gains})
+        for name, count in (("thorough", 6), ("balanced", 2))
+    )
+    said = verdict(comparison(best, less))
+    assert said.endswith("“balanced” (2.00 searches a question) does as well.")
+
+
 def test_the_verdict_names_the_best_of_half_the_price_that_may_be_as_good() -> None:
     gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
     nearly, less = (

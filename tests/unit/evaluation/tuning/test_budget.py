@@ -10,7 +10,13 @@ from qtmiddleware.evaluation.tuning import Budget
 
 
 def scored(
-    *, calls: int = 0, cost_usd: float | None = 0.0, seconds: float = 0.0, hurt: int = 0, questions: int = 100
+    *,
+    calls: int = 0,
+    cost_usd: float | None = 0.0,
+    seconds: float = 0.0,
+    hurt: int = 0,
+    questions: int = 100,
+    searches: int | None = 1,
 ) -> SystemScore:
     """A system on so many *questions*: *calls* of them asked the model, *hurt* of them did worse than raw."""
     asked = tuple(Question(str(number), str(number)) for number in range(questions))
@@ -19,7 +25,7 @@ def scored(
     def run(question: Question) -> Run:
         number = int(question.id)
         ids = ("x", "p") if number < hurt else ("p",)
-        return Run(ids, seconds_added=seconds, llm_calls=int(number < calls), cost_usd=cost_usd)
+        return Run(ids, seconds_added=seconds, llm_calls=int(number < calls), cost_usd=cost_usd, searches=searches)
 
     return measure({"raw": lambda _: [("p", 1.0)], "it": run}, data, baseline="raw")["it"]
 
@@ -30,6 +36,8 @@ def scored(
         (Budget(max_call_rate=0.35), {"calls": 35}, {"calls": 36}, "36.0% of the questions, the budget is 35.0%"),
         (Budget(max_added_ms=800), {"seconds": 0.8}, {"seconds": 0.9}, "adds 900 ms"),
         (Budget(max_usd_per_thousand=2), {"cost_usd": 0.001}, {"cost_usd": 0.003}, "cost $3, the budget is $2"),
+        (Budget(max_searches=2), {"searches": 2}, {"searches": 3}, "makes 3 searches a question, the budget is 2"),
+        (Budget(max_searches=9), {}, {"searches": None}, "not known"),
         (Budget(max_hurt_rate=0.05), {"hurt": 5}, {"hurt": 6}, "hurts 6.0% of the questions"),
     ],
 )
@@ -72,6 +80,7 @@ def test_the_chance_is_known_of_thousands_of_questions_too() -> None:
     [
         {"max_call_rate": 1.5},
         {"max_hurt_rate": -0.1},
+        {"max_searches": 0.5},
         {"max_added_ms": -1.0},
         {"max_added_ms": float("nan")},
         {"max_usd_per_thousand": float("inf")},
@@ -87,5 +96,6 @@ def test_the_limits_are_plain_data() -> None:
         "maxCallRate": 0.35,
         "maxAddedMs": None,
         "maxUsdPerThousand": None,
+        "maxSearches": None,
         "maxHurtRate": None,
     }
