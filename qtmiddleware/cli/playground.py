@@ -1,0 +1,103 @@
+"""``qtm playground``: questions put to every tier side by side, on a page of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qtmiddleware.catalogue import STORES
+from qtmiddleware.cli.check import Arguments, InPlaceOfIndex, find_function, read_argument, wrap_function
+from qtmiddleware.cli.compare import sets_something
+from qtmiddleware.cli.console import ConfigFile, Sets, show_warnings
+from qtmiddleware.cli.environment import NO_MODEL, load_config
+from qtmiddleware.cli.query import SHOWN_ANYWAY, open_middleware
+from qtmiddleware.cli.terminal import note, say
+from qtmiddleware.evaluation import Question, load_questions
+from qtmiddleware.playground.page import Page
+from qtmiddleware.playground.server import LOOPBACK, make_token, open_socket, require_web, serve
+from qtmiddleware.playground.tiers import Tiers
+from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65_535, help="Port on this machine; by default 8765, else one that is free.")
+]
+NoOpen = Annotated[bool, typer.Option("--no-open", help="Open no browser; the address is printed in any case.")]
+
+
+def playground_command(
+    function: InPlaceOfIndex = None,
+    arguments: Arguments = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="Example questions: a JSON file as for compare, or a data set's folder.")
+    ] = None,
+    port: Port = None,
+    no_open: NoOpen = False,
+) -> None:
+    """Ask on a page and see every tier side by side: what moves, and why.
+
+    The page is served on this machine alone, at an address that only this
+    terminal knows, until Ctrl-C. Without a language model the rules are
+    compared; './scripts/demo --playground' has recorded replies to look at.
+    """
+    require_web()
+    examples = () if questions is None else load_questions(questions)
+    given = dict(read_argument(it) for it in arguments or ())
+    with open_socket(port) as listening:
+        if function is None:
+            loaded = load_config(config, sets)
+            with open_middleware(loaded, config) as middleware:
+                name = f"{loaded.settings.store.kind} index"
+                tiers = Tiers(middleware.retriever, has_own=sets_something(loaded), given=given)
+                is_free = STORES[loaded.settings.store.kind].keeps_files
+                run(tiers, listening, name=name, examples=examples, opens=not no_open, searches=is_free)
+            return
+        fn = find_function(function)
+        is_wrapped = isinstance(fn, Wrapped | Bound)
+        with show_warnings(without=SHOWN_ANYWAY), wrap_function(fn, config, sets, {}) as wrapped:
+            has_own = is_wrapped or sets_something(wrapped.middleware.config)
+            tiers = Tiers(wrapped, has_own=has_own, given=given)
+            run(tiers, listening, name=function, examples=examples, opens=not no_open)
+
+
+def run(
+    tiers: Tiers,
+    listening: socket.socket,
+    *,
+    name: str,
+    examples: Sequence[Question] = (),
+    notes: Sequence[str] = (),
+    opens: bool = True,
+    searches: bool = False,
+) -> None:
+    """Serve the page over *tiers* until Ctrl-C, and print its address; with *opens* a browser is shown it.
+
+    With *searches* a question is asked before anybody waits for one: a search costs nothing then.
+    """
+    said = [*notes, *([] if tiers.has_model else [f"{NO_MODEL} Tiers that ask none are compared."])]
+    page = Page(tiers, name=name, examples=examples, notes=said)
+    token = make_token()
+    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
+    tiers.warm_up(searches=searches)
+    for it in said:
+        note(it)
+    say(address, wraps=False)
+    note("Ctrl-C ends it.")
+    if opens and _has_browser():
+        webbrowser.open(address)
+    asyncio.run(serve(page, listening, token, tiers.middleware.aclose))
+
+
+def _has_browser() -> bool:
+    """Whether somebody sits at a terminal with a screen: where there is none, a browser of text would take it over."""
+    has_screen = sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.stdout.isatty() and bool(has_screen)

@@ -1,0 +1,156 @@
+"""What is asked, as it stands in the page's address: the question, the turns before it, the tiers and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
+from qtmiddleware.config.keys import camel
+from qtmiddleware.types import Message
+
+MOST_TURNS: Final = 20
+"""Earlier turns that are taken: more than any prompt shows a model."""
+_ROLES: Final = ("user", "assistant")
+_FOLLOW_UP: Final = "then"
+"""The parameter of the button that makes the question an earlier turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One setting that the page offers: its config *key*, what people call it, what it means, and its limits.
+
+    *usual* is what it is where nobody turns it. One with *choices* takes one of these, any other a number.
+    """
+
+    key: str
+    label: str
+    meaning: str
+    usual: str
+    low: float = 0.0
+    high: float = 1.0
+    step: float = 0.05
+    choices: tuple[str, ...] = ()
+
+
+TOP_K: Final = "topK"
+_WEIGHTS: Final = "fusion.weights."
+KNOBS: Final[Mapping[str, Knob]] = {
+    knob.key: knob
+    for knob in (
+        Knob(key=TOP_K, label="passages", meaning="How many are wanted.", usual="", low=1, high=50, step=1),
+        Knob(
+            key="keywordEvidence.weight",
+            label="words’ weight",
+            meaning="Share of the keywords in the order; the rest is the search's own score.",
+            usual="auto",
+        ),
+        Knob(
+            key="fusion.method",
+            label="fusion",
+            meaning="How the lists of several searches become one.",
+            usual="",
+            choices=tuple(name for name, row in FUSION_METHODS.items() if row.merges),
+        ),
+        Knob(
+            key=f"{_WEIGHTS}original", label="question’s weight", meaning="The user's own question.", usual="1", high=5
+        ),
+        *(
+            Knob(
+                key=_WEIGHTS + camel(row.name),
+                label=f"{row.label}’s weight",
+                meaning=row.meaning,
+                usual=f"{row.weight:g}",
+                high=5,
+            )
+            for row in TEXT_FIELDS.values()
+            if row.variant
+        ),
+    )
+}
+"""Every setting that the page offers, by its key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A *question*, the turns before it, the names of the *tiers* it is put to, and *settings* by their flat keys.
+
+    *problems* says, in sentences, what of the address could not be used.
+    """
+
+    question: str = field(default="", repr=False)
+    history: tuple[Message, ...] = field(default=(), repr=False)
+    tiers: tuple[str, ...] = ()
+    settings: Mapping[str, float | int | str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, pairs: Iterable[tuple[str, str]], known: Sequence[str], shown: Sequence[str]) -> Asked:
+        """Read what the *pairs* of an address mean; *known* are the tiers that can be asked, *shown* the usual ones."""
+        question, history, wanted, settings, problems = "", list[Message](), set[str](), dict[str, Any](), list[str]()
+        for name, value in pairs:
+            if name == "q":
+                question = value
+            elif name in _ROLES and value.strip():
+                history.append(Message(name, value))
+            elif name == "tier" and value in known:
+                wanted.add(value)
+            elif name == "tier" and value.strip():
+                problems.append(f"There is no tier {value!r} here.")
+            elif name in KNOBS and value.strip():
+                try:
+                    settings[name] = _read_value(KNOBS[name], value.strip())
+                except ValueError:
+                    problems.append(f"{name} is no {_describe_limits(KNOBS[name])}; it was left out.")
+        if len(history) > MOST_TURNS:
+            problems.append(f"Of the earlier turns the last {MOST_TURNS} are taken.")
+        # The plain list is what all others are held against.
+        tiers = tuple(name for name in known if name == known[0] or name in (wanted or shown))
+        return cls(
+            question=question,
+            history=tuple(history[-MOST_TURNS:]),
+            tiers=tiers,
+            settings={key: settings[key] for key in KNOBS if key in settings},
+            problems=tuple(problems),
+        )
+
+    def list_pairs(self, shown: Sequence[str] = ()) -> list[tuple[str, str]]:
+        """The pairs of the address that means this, with nothing that goes without saying (tiers as *shown*)."""
+        pairs = [("q", self.question)] if self.question.strip() else []
+        pairs += [(turn.role, turn.content) for turn in self.history]
+        pairs += [("tier", name) for name in self.tiers[1:]] if set(self.tiers[1:]) != set(shown[1:]) else []
+        return pairs + [(key, it if isinstance(it, str) else f"{it:g}") for key, it in self.settings.items()]
+
+    def write(self, shown: Sequence[str] = ()) -> str:
+        """The query of that address, with the ``?`` before it."""
+        return "?" + urlencode(self.list_pairs(shown), errors="replace")
+
+    def follow_up(self) -> Asked:
+        """The same with the question among the earlier turns, for the next one."""
+        asked = [Message("user", self.question)] if self.question.strip() else []
+        return replace(self, question="", history=(*self.history, *asked)[-MOST_TURNS:])
+
+
+def wants_follow_up(pairs: Iterable[tuple[str, str]]) -> bool:
+    """Whether the button was pressed that makes the question an earlier turn."""
+    return any(name == _FOLLOW_UP for name, _ in pairs)
+
+
+def _read_value(knob: Knob, text: str) -> float | int | str:
+    if knob.choices:
+        if text not in knob.choices:
+            raise ValueError
+        return text
+    value = int(text) if knob.key == TOP_K else float(text)
+    # A number that is none compares with nothing.
+    if not knob.low <= value <= knob.high:
+        raise ValueError
+    return value
+
+
+def _describe_limits(knob: Knob) -> str:
+    if knob.choices:
+        return f"one of {', '.join(knob.choices)}"
+    return f"{'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"

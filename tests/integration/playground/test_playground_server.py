@@ -1,0 +1,198 @@
+"""``qtm playground`` as its users run it: what it prints, whom it answers, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.request import urlopen
+
+import httpx
+import pytest
+
+from tests.support.command_line import Ended, built, folder, qtm  # noqa: F401
+from tests.support.playground_world import APP, QUESTION, Served, serve
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A playground over a good function with a model."""
+    with serve(tmp_path_factory.mktemp("playground"), "-f", f"{APP}:search", "--no-open") as it:
+        yield it
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def list_tiers(page: str) -> list[str]:
+    return re.findall(r'<article class="card[^>]*data-tier="(\w+)"', page)
+
+
+def test_it_shows_every_tier_of_a_function_of_ones_own(served: Served) -> None:
+    page = served.get(QUESTION).text
+    tiers = list_tiers(page)
+    assert tiers[:3] == ["raw", "rules", "yours"]
+    assert set(tiers[3:]) == {"rewrite", "stepback", "decompose", "combined"}
+
+
+def test_the_plain_list_is_sent_before_any_other_is_there(served: Served) -> None:
+    with httpx.stream("GET", served.at(QUESTION), timeout=60) as response:
+        pieces = list(response.iter_text())
+    firsts = [list_tiers(piece) for piece in pieces]
+    assert ["raw"] in firsts
+    assert len([found for found in firsts if found]) > 2
+
+
+def test_two_tabs_at_once_get_each_their_own(served: Served) -> None:
+    questions = [f"Does Jaco have concern number {number}?" for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        pages = list(pool.map(lambda it: served.get(it).text, questions))
+    for question, page in zip(questions, pages, strict=True):
+        assert f"<title>{question} · qtm playground</title>" in page
+        assert len(list_tiers(page)) == 7
+
+
+@pytest.mark.parametrize("sign", ["a", "\u732b", "\U0001f415"])
+def test_eight_thousand_characters_of_any_script_are_a_question(served: Served, sign: str) -> None:
+    # The other client takes no such addresses.
+    with urlopen(served.at(sign * 8_000), timeout=60) as response:
+        page = response.read().decode()
+    assert "too_long" not in page
+    assert len(list_tiers(page)) == 7
+
+
+def test_a_longer_question_is_passed_on_and_said_to_be(served: Served) -> None:
+    assert "query: too_long (8,001 characters; limits.maxQueryChars allows 8,000)" in served.get("a" * 8_001).text
+
+
+def test_nothing_that_is_asked_is_written_anywhere(served: Served) -> None:
+    served.get("a question about a secret")
+    served.get("a question about a secret", **{"fusion.method": "no method"})
+    httpx.get(served.url + "../secret")
+    assert "secret" not in served.errors.read_text()
+    assert list(served.errors.parent.iterdir()) == [served.errors]
+
+
+def test_it_listens_on_this_machine_alone(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port)):
+        pass
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.2", served.port), timeout=5):
+        pass
+
+
+def test_impossible_weights_are_said(served: Served) -> None:
+    keys = ("original", "standalone", "rewrite", "hyde", "subQueries", "paraphrases", "stepBack")
+    page = served.get(QUESTION, **{f"fusion.weights.{key}": "0" for key in keys}).text
+    assert list_tiers(page) == []
+    assert "at least one above 0" in page
+
+
+def test_the_work_of_a_browser_that_goes_away_is_cancelled(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.jsonl"
+    notes.touch()
+
+    def list_notes() -> list[list[str]]:
+        return [json.loads(line) for line in notes.read_text().splitlines()]
+
+    with serve(tmp_path, "-f", f"{APP}:waiting", "--no-open", PLAYGROUND_NOTES=str(notes)) as served:
+        with httpx.stream("GET", served.at("first"), timeout=60) as response:
+            next(response.iter_text())
+            wait_for(lambda: ["first", "began"] in list_notes())
+        wait_for(lambda: ["first", "cancelled"] in list_notes())
+        with httpx.stream("GET", served.at("second"), timeout=60) as response:
+            next(response.iter_text())
+            wait_for(lambda: ["second", "began"] in list_notes())
+            # With a question under way, too, and at once.
+            assert served.end() == 130
+    assert ["second", "cancelled"] in list_notes()
+
+
+def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(tmp_path: Path) -> None:
+    with serve(tmp_path, "-f", f"{APP}:hanging", "--no-open") as served:
+        with httpx.stream("GET", served.at(QUESTION), timeout=60) as response:
+            next(response.iter_text())
+            assert served.end() == 130
+        said = served.errors.read_text()
+    assert said.rstrip().endswith("qtm: interrupted")
+    assert "Traceback" not in said
+
+
+def test_a_second_one_takes_a_port_of_its_own_and_without_a_key_it_compares_the_rules(
+    tmp_path: Path, served: Served
+) -> None:
+    with serve(tmp_path, "-f", f"{APP}:plain", "--no-open", "--port", "0") as other:
+        assert other.port != served.port
+        page = other.get(QUESTION)
+        # The address of the one is none of the other.
+        assert httpx.get(other.url.replace(str(other.port), str(served.port))).status_code == 403
+        said = other.errors.read_text()
+    assert list_tiers(page.text) == ["raw", "rules"]
+    assert "No language model is configured" in page.text
+    assert "No language model is configured" in said
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(qtm: Callable[..., Ended], served: Served) -> None:  # noqa: F811
+    ended = qtm(
+        "playground", "-f", f"{APP}:plain", "--port", str(served.port), PYTHONPATH=str(Path(__file__).parents[3])
+    )
+    assert (ended.code, ended.out) == (2, "")
+    assert f"port {served.port}" in ended.err
+    assert "leave --port out" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_without_an_index_it_says_how_to_make_one(qtm: Callable[..., Ended]) -> None:  # noqa: F811
+    ended = qtm("playground", "--no-open")
+    assert (ended.code, ended.out) == (1, "")
+    assert "there is no index at" in ended.err
+    assert "qtm ingest" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-f", "nowhere:search"), "there is no module 'nowhere'"),
+        (("--questions", "nowhere.json"), "nowhere.json"),
+        (("--port", "70000"), "65535"),
+        (("--set", "topK=0"), "topK"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(qtm: Callable[..., Ended], arguments: tuple[str, ...], said: str) -> None:  # noqa: F811
+    ended = qtm("playground", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Path) -> None:  # noqa: F811
+    (folder / "asked.json").write_text(json.dumps([{"question": "What <b>is</b> it?", "ideal_answer": "It."}]))
+    with serve(folder, "--no-open", "--questions", "asked.json", "--set", "topK=2") as served:
+        assert "What &lt;b&gt;is&lt;/b&gt; it?" in served.get().text
+        page = served.get(QUESTION).text
+        assert served.end() == 130
+    assert list_tiers(page) == ["raw", "rules"]
+    assert '"topK": 2' in page.replace("&#34;", '"')
+
+
+def test_the_demo_replays_its_replies_and_says_where_there_is_none(tmp_path: Path) -> None:
+    with serve(tmp_path, "--playground", "--recorded", "--no-open", command="demo") as served:
+        start = served.get().text
+        known = served.get("flat again").text
+        unknown = served.get("a question that nobody has asked").text
+    assert "flat again" in start
+    for page in (known, unknown):
+        assert len(list_tiers(page)) == 6
+        assert "Recorded replies of a large language model" in page
+    assert "No reply is recorded" not in known
+    assert "own search ran for" in known
+    assert "No reply is recorded" in unknown
