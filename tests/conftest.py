@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pytest_httpserver import HTTPServer
 
 from tests.support.clock import Clock
@@ -26,10 +27,18 @@ from tests.support.model_server import ModelServer
 pytest.register_assert_rewrite("tests.support.store_contract")
 
 # `--hypothesis-profile quick` is for the moment between two edits; what runs for every change tries more.
-settings.register_profile("quick", max_examples=15)
-settings.register_profile("everyday", max_examples=50)
+# How long an example takes to make says how busy the machine is.
+_UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=15, **_UNTIMED)
+settings.register_profile("everyday", max_examples=20, **_UNTIMED)
 if not os.environ.get("CI"):
     settings.load_profile("everyday")
+
+# Haystack tells its makers what is run, unless it is told not to before it is imported.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+
+# A shell starts what it puts in the background with Ctrl-C ignored, which the commands under test would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

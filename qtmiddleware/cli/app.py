@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from qtmiddleware.cli import bench, check, compare, config, demo, ingest, query, transform, tune
+from qtmiddleware.cli import (
+    bench,
+    check,
+    compare,
+    config,
+    demo,
+    ingest,
+    playground,
+    query,
+    shadow,
+    transform,
+    tune,
+)
 
 app = typer.Typer(
     name="qtm",
@@ -24,10 +36,12 @@ app.command("ingest")(ingest.ingest_command)
 app.command("query")(query.query_command)
 app.command("ask")(query.ask_command)
 app.command("compare")(compare.compare_command)
+app.command("playground")(playground.playground_command)
 app.command("preprocess")(transform.preprocess_command)
 app.command("transform")(transform.transform_command)
 app.command("tune")(tune.tune_command)
 app.add_typer(config.app, name="config")
+app.add_typer(shadow.app, name="shadow")
 
 
 def _version(wanted: bool) -> None:

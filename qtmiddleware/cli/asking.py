@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError
+from qtmiddleware.rag.documents.place import describe_place
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -24,7 +25,7 @@ class Outcome:
     question: str = field(repr=False)
     retrieval: Retrieval | None
     answer: Answer | None = None
-    error: QtMiddlewareError | None = None
+    error: Exception | None = None
     seconds: float = 0.0
     streamed: str = field(default="", repr=False)
 
@@ -94,7 +95,7 @@ def ask(
     began = perf_counter()
     retrieval: Retrieval | None = None
     answer: Answer | None = None
-    error: QtMiddlewareError | None = None
+    error: Exception | None = None
     pieces: list[str] = []
     try:
         validate_query(question, "query", middleware.settings)
@@ -125,5 +126,6 @@ def _describe(match: Match) -> dict[str, Any]:
     return {
         "id": match.id,
         **{name: match.metadata.get(name) for name in ("source", "title", "page")},
+        "place": describe_place(match.metadata),
         **{name: None if score is None else round(float(score), 6) for name, score in scores.items()},
     }

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from qtmiddleware.evaluation.judging import Judged
 
 # What a narrow terminal does without, first of all the first.
-_DISPENSABLE = ("R@100", "MRR@10", "R@10", "p95", "helped", "calls", "$/1k", "+ms p50")
+_DISPENSABLE = ("R@100", "R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
 COUNTED = ("retrieval degraded",)
 """The degradation that the table counts, so that it is no note."""
 
@@ -57,7 +57,7 @@ Cache = Annotated[Path, typer.Option(help="Where index, vectors and replies are 
 System = Mapping[str, Any]
 
 # What must be one and the same for all systems, since they share an index and a model.
-_SHARED = ("embeddingModel", "embeddingDimensions", "transformationModel", "llm.baseUrl")
+_SHARED = ("embeddingModel", "embeddingDimensions", "transformationModel", "llm.baseUrl", "store.readPrice")
 _REPORTS = ("report.md", "report.html", "report.json")
 # Laid over the files' own settings: every call is counted, and nobody's log is written to.
 _MEASURED: System = {group: MEASURED[group] for group in ("cache", "log")}
@@ -142,7 +142,7 @@ def split_names(text: str) -> list[str]:
 def _find_shared_settings(
     own: Mapping[str, Config], paths: Sequence[Path], model: str | None, sets: Sequence[str]
 ) -> Settings:
-    """The settings that name the embedding model and the language model."""
+    """The settings that name the embedding model and the language model, and what a search costs."""
     if len(own) < len(paths):
         raise ConfigError("two config files have the same name, which is that of their system", path="config")
     if taken := sorted(own.keys() & SYSTEMS.keys()):

@@ -21,11 +21,15 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 _STAND_IN: Final = "What are the most important points?"
-_TARGET: Final = "MODULE:FUNCTION"
+TARGET: Final = "MODULE:FUNCTION"
 
-_Target = Annotated[str, typer.Argument(metavar=_TARGET, help="As app:search or app:index.search; app.py lies here.")]
+_Target = Annotated[str, typer.Argument(metavar=TARGET, help="As app:search or app:index.search; app.py lies here.")]
 _Question = Annotated[str | None, typer.Argument(help="A question as your users ask it.")]
-_Arguments = Annotated[
+InPlaceOfIndex = Annotated[
+    str | None,
+    typer.Option("--function", "-f", metavar=TARGET, help="Ask this function of yours in place of the index."),
+]
+Arguments = Annotated[
     list[str] | None,
     typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument of the function; the value as JSON or a text."),
 ]
@@ -36,11 +40,11 @@ def check_command(
     question: _Question = None,
     config: ConfigFile = None,
     sets: Sets = None,
-    arguments: _Arguments = None,
+    arguments: Arguments = None,
     query_arg: Annotated[str | None, typer.Option(help="The parameter that holds the question.")] = None,
     top_k_arg: Annotated[str | None, typer.Option(help="The parameter that says how many passages.")] = None,
     embed: Annotated[
-        str | None, typer.Option(metavar=_TARGET, help="What makes vectors, for a function that takes one.")
+        str | None, typer.Option(metavar=TARGET, help="What makes vectors, for a function that takes one.")
     ] = None,
     json_output: AsJson = False,
 ) -> None:
@@ -50,14 +54,14 @@ def check_command(
     called about ten times. Where the config asks a model, it is asked once.
     The exit code is 1 where nothing helps, and the report says how to mend it.
     """
-    given = dict(_read_argument(it) for it in arguments or ())
+    given = dict(read_argument(it) for it in arguments or ())
     # What the user's own code prints is no part of the report.
     with redirect_stdout(sys.stderr):
         options: WrapOptions = {"query_arg": query_arg, "top_k_arg": top_k_arg}
-        fn = _find(target)
+        fn = find_function(target)
         if embed is not None:
-            options["embed"] = _find(embed)
-        with _wrap(fn, config, sets, options) as wrapped:
+            options["embed"] = find_function(embed)
+        with wrap_function(fn, config, sets, options) as wrapped:
             if question is None:
                 note("No question was given, so a stand-in is asked; one of your users' says more.")
             text = question or _STAND_IN
@@ -71,11 +75,11 @@ def check_command(
 
 
 @contextmanager
-def _wrap(fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions) -> Iterator[Any]:
+def wrap_function(fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions) -> Iterator[Any]:
     """*fn* wrapped by *config* and *options*, or as it is where it is wrapped already."""
     if isinstance(fn, Wrapped | Bound):
         if config is not None or sets or any(it is not None for it in options.values()):
-            raise typer.BadParameter("the function is wrapped already, with options of its own", param_hint=_TARGET)
+            raise typer.BadParameter("the function is wrapped already, with options of its own", param_hint=TARGET)
         yield fn
         return
     loaded = load_config(config, sets)
@@ -84,12 +88,12 @@ def _wrap(fn: Any, config: str | None, sets: list[str] | None, options: WrapOpti
         yield middleware.wrap(fn, **options)
 
 
-def _find(target: str) -> Any:
+def find_function(target: str) -> Any:
     """What *target* names, imported with the current folder in front."""
     named, _, path = target.partition(":")
     module = named.removesuffix(".py").replace("/", ".")
     if not (module and path):
-        raise typer.BadParameter(f"{target!r} is no {_TARGET}, such as app:search", param_hint=_TARGET)
+        raise typer.BadParameter(f"{target!r} is no {TARGET}, such as app:search", param_hint=TARGET)
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -97,17 +101,18 @@ def _find(target: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise WrapError(f"{module} could not be imported: {error}") from error
-        raise typer.BadParameter(f"there is no module {error.name!r} in {here}", param_hint=_TARGET) from error
+        raise typer.BadParameter(f"there is no module {error.name!r} in {here}", param_hint=TARGET) from error
     except (Exception, SystemExit) as error:
         raise WrapError(f"{module} could not be imported: {type(error).__name__}: {error}") from error
     for name in path.split("."):
         if not hasattr(found, name):
-            raise typer.BadParameter(f"{module} has no {path!r}: {name!r} is missing", param_hint=_TARGET)
+            raise typer.BadParameter(f"{module} has no {path!r}: {name!r} is missing", param_hint=TARGET)
         found = getattr(found, name)
     return found
 
 
-def _read_argument(text: str) -> tuple[str, Any]:
+def read_argument(text: str) -> tuple[str, Any]:
+    """The name and the value that ``name=value`` gives, the value as JSON where it is that."""
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
         raise typer.BadParameter(f"{text!r} is not written as name=value", param_hint="--arg")

@@ -10,24 +10,35 @@ from typing import Annotated, Any
 import typer
 
 from qtmiddleware.cli.bench import show_comparison
-from qtmiddleware.cli.console import AsJson, as_json, notes, out, show_progress
+from qtmiddleware.cli.console import AsJson, as_json, notes, out, show_progress, show_warnings
 from qtmiddleware.cli.environment import note_files
+from qtmiddleware.cli.playground import NoOpen, Port, run
+from qtmiddleware.cli.query import SHOWN_ANYWAY
 from qtmiddleware.cli.show import shorten
+from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.demo import dataset, recorded_model
+from qtmiddleware.demo import UnhurriedModel, dataset, recorded_model
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
-from qtmiddleware.evaluation.bench import Bench, build_index
+from qtmiddleware.evaluation.bench import Bench, build_index, open_index
+from qtmiddleware.evaluation.bench.recordings import EstimatedModel
+from qtmiddleware.playground.server import open_socket, require_web
+from qtmiddleware.playground.tiers import Tiers
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.embedders import embedder_named
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.types import Retrieval
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _EXAMPLE = "combined"
 _QUESTION = "q30"
 """Needs two passages, of which plain search finds one: every step has something to show."""
 _INDEX = Path(".tmp/demo/index.sqlite")
+_SHOWN_FIRST = ("q46", "q16", "q13", "q30", "q44", "q53", "q40", "q23")
+"""One of each kind, which the list of examples begins with."""
+_THINKING = 0.4
+"""Seconds a recorded reply takes on the page, so that what runs meanwhile can be seen."""
 
 
 def demo_command(
@@ -37,9 +48,17 @@ def demo_command(
     recorded: Annotated[bool, typer.Option("--recorded", help="Replay the recorded replies in any case.")] = False,
     record: Annotated[Path | None, typer.Option(help="Keep the model's replies in this file.")] = None,
     index: Annotated[Path, typer.Option(help="Where the index is built.")] = _INDEX,
+    playground: Annotated[
+        bool, typer.Option("--playground", help="Ask on a page instead, and see what moves and why.")
+    ] = False,
+    port: Port = None,
+    no_open: NoOpen = False,
     json_output: AsJson = False,
 ) -> None:
     """Compare raw, preprocessed and transformed retrieval on real text with real vectors."""
+    if playground:
+        _open_playground(model, index, recorded=recorded, record=record, port=port, opens=not no_open)
+        return
     # Before anything is embedded.
     require_extras()
     data = dataset()
@@ -61,6 +80,34 @@ def demo_command(
         return
     show_comparison(comparison)
     _walk_through(data, example, walked)
+
+
+def _open_playground(
+    model: str, index: Path, *, recorded: bool, record: Path | None, port: int | None, opens: bool
+) -> None:
+    """Serve the playground over the demo's index, its questions as examples, until Ctrl-C."""
+    require_web()
+    data = dataset()
+    with open_socket(port) as listening:
+        answers, origin = _open_model(model, recorded=recorded, record=record)
+        is_recorded = isinstance(answers, RecordedModel)
+        if is_recorded:
+            answers = UnhurriedModel(EstimatedModel(answers, model), _THINKING)
+            origin = (
+                f"Recorded replies of a large language model, each given after {_THINKING * 1e3:.0f} ms as if it had "
+                f"thought so long; tokens and money are estimated by the prices of {model}."
+            )
+        embedder = embedder_named("all-MiniLM-L6-v2")
+        with show_progress() as update:
+            store = open_index(data, index.parent, embedder, progress=update)
+        config = Config.load({"topK": 5}, environ={})
+        opened = QueryMiddleware(config, client=answers, store=store, embedder=embedder)
+        with store, opened as middleware, show_warnings(without=SHOWN_ANYWAY):
+            tiers = Tiers(middleware.retriever, remembers=not is_recorded)
+            first = [_find_question(data, it) for it in _SHOWN_FIRST]
+            examples = [*first, *(it for it in data.questions if it not in first)]
+            name = f"the demo’s {len(data.passages)} passages"
+            run(tiers, listening, name=name, examples=examples, notes=[origin], opens=opens, searches=True)
 
 
 def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:

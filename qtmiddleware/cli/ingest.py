@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -55,7 +57,13 @@ def ingest_command(
         note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell)
         report = ingest(data_path, config=loaded, progress=listener)
     for one in report.skipped:
-        note(escape_line(f"skipped: {one.path}: {one.reason}"))
+        if not one.extra:
+            note(escape_line(f"skipped: {one.path}: {one.reason}"))
+    for extra in sorted({it.extra for it in report.skipped} - {""}):
+        missed = Counter(Path(it.path).suffix.casefold() for it in report.skipped if it.extra == extra)
+        endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(missed.items()))
+        files = _count(missed.total(), "file")
+        note(f'{files} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
     if report.left_out:
         advice = "save as one of these what should be found"
         note(escape_line(f"left out: {describe_left_out(report.left_out)}; taken are {' '.join(EXTENSIONS)}: {advice}"))

@@ -35,7 +35,7 @@ from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 # What went wrong with a question is part of what is shown of it.
-_SHOWN = ("retrieval degraded", "answer degraded", "nothing was improved")
+SHOWN_ANYWAY = ("retrieval degraded", "answer degraded", "nothing was improved")
 
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages for a question.")]
 NoAnswer = Annotated[bool, typer.Option("--no-answer", help="Show the passages; ask for no answer.")]
@@ -171,7 +171,7 @@ def query_command(
 def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
     """The middleware over the index, with its warnings as notes; raises `StoreError` where there is no index."""
     note_files(files_of(loaded), config=config)
-    with show_warnings(without=_SHOWN), QueryMiddleware(loaded) as middleware:
+    with show_warnings(without=SHOWN_ANYWAY), QueryMiddleware(loaded) as middleware:
         # Where there is no index, that is said before anything is asked.
         middleware.retriever  # noqa: B018
         yield middleware

@@ -7,19 +7,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from qtmiddleware.catalogue import TEXT_FIELDS
+from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.cli.asking import Outcome
 from qtmiddleware.cli.console import notes
 from qtmiddleware.cli.terminal import LineWrapper, note, say, strip_control_characters
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.preprocessing import preprocess
+from qtmiddleware.rag.documents.place import describe_place
+from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
 SNIPPET_CHARS: Final = 240
 """Characters of a passage, or of a hypothetical one, that are shown."""
 EXPLAINED: Final = 5
 """Passages of a list that an explanation shows."""
-LABELS: Final = {"original": "original", **{it.variant: it.label for it in TEXT_FIELDS.values() if it.variant}}
+LABELS: Final = {
+    "original": "original",
+    **{it.variant: it.label for it in TEXT_FIELDS.values() if it.variant},
+    JOINED: "one text with the question",
+}
 
 
 @contextmanager
@@ -86,9 +91,7 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
     yield f"Fusion     {settings.fusion.method}: {_list_ids(found.fused)}"
     yield f"Keywords   {_explain_evidence(found, settings)}"
     yield f"Rerank     {_explain_rerank(found, settings)}"
-    yield "Result"
-    for at, match in enumerate(found.matches, start=1):
-        yield f"  {at}. {_explain_match(match)}"
+    yield from _explain_result(found)
     for it in outcome.degradations:
         yield f"Degraded   {it.stage}: {it.reason}" + (f" ({it.detail})" if it.detail else "")
     for subject, what in found.trace.notes:
@@ -100,7 +103,8 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
         how = " ".join(filter(None, ("" if stage.status == "ok" else stage.status, stage.detail)))
         yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (f"  {how}" if how else "")
     trace = found.trace
-    yield f"  {'all of it':<24} {outcome.seconds * 1e3:9.1f} ms, {trace.searches} searches, {trace.llm_calls} LLM calls"
+    all_of_it = f"{outcome.seconds * 1e3:9.1f} ms, {_format_searches(trace)}, {trace.llm_calls} LLM calls"
+    yield f"  {'all of it':<24} {all_of_it}"
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
@@ -127,20 +131,32 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
-    """What was searched beside the question."""
-    rows = [(LABELS.get(it.kind, it.kind), it.text) for it in retrieval.variants if it.kind != "original"]
+    """What was made of the question, and what of it had no search of its own."""
+    rows = list(list_texts(retrieval))
     if retrieval.transformation.keywords:
-        rows.append(("keywords", ", ".join(retrieval.transformation.keywords)))
-    if not rows:
-        return
-    yield "\nTransformed:"
-    for label, text in rows:
-        yield f"  {label}: {shorten(text)}"
+        rows.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
+    if rows:
+        yield "\nTransformed:"
+        for row in rows:
+            yield f"  {row}"
+
+
+def list_texts(retrieval: Retrieval) -> Iterator[str]:
+    """The texts beside the question: those that were searched, and those that a budget of searches kept from it."""
+    searched = [it for it in retrieval.variants if it.kind not in ("original", JOINED)]
+    for variant in searched:
+        yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten(variant.text)}"
+    without = dict(it for it in retrieval.trace.notes if it[1] in (IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS))
+    for name, row in TEXT_FIELDS.items():
+        if row.variant in without:
+            texts = [text for text in retrieval.transformation.texts(name) if all(text != it.text for it in searched)]
+            for text in texts:
+                yield f"{row.label} ({without[row.variant]}): {shorten(text)}"
 
 
 def _sum_up(outcome: Outcome, trace: Trace) -> str:
-    """Time, calls, tokens, cost and what went wrong, on one line."""
-    parts = [f"{outcome.seconds:.2f} s"]
+    """Time, searches, calls, tokens, cost and what went wrong, on one line."""
+    parts = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         parts.append("transformation remembered")
     if trace.llm_calls:
@@ -151,6 +167,14 @@ def _sum_up(outcome: Outcome, trace: Trace) -> str:
         parts.append("no LLM calls")
     reasons = [f"{it.stage} {it.reason}" for it in outcome.degradations]
     return f"({', '.join(parts)})" + (f" degraded: {'; '.join(reasons)}" if reasons else "")
+
+
+def _format_searches(trace: Trace) -> str:
+    """How many searches were made, what they read where that is more, and what that cost where a price is set."""
+    text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
+    if trace.read_units != trace.searches:
+        text += f" of {trace.read_units:g} read units"
+    return text if trace.read_cost_usd is None else f"{text} for ${trace.read_cost_usd:.6f}"
 
 
 def _explain_gate(decision: Decision | None) -> str:
@@ -171,14 +195,14 @@ def _explain_search(ranking: Ranking) -> Iterator[str]:
 
 
 def _explain_evidence(found: Retrieval, settings: Settings) -> str:
-    options, rules = settings.keyword_evidence, settings.preprocess
-    if not options.enabled:
+    if not settings.keyword_evidence.enabled:
         return "off"
-    own = found.transformation.standalone or found.original_query
-    if rules.enabled:
-        own = preprocess(own, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
-    words = " ".join((own, *found.transformation.keywords))
-    return f"weight {options.weight:.2f} over {options.candidates} candidates: {shorten(words, 160)}"
+    if found.evidence is None:
+        return "order kept"
+    (words, _), *others = found.evidence.keywords
+    more = f", and those of {len(others)} variants" if others else ""
+    count = len(found.evidence.keys)
+    return f"weight {found.evidence.weight:.2f} over {count} candidates: {shorten(words, 160)}{more}"
 
 
 def _explain_rerank(found: Retrieval, settings: Settings) -> str:
@@ -187,11 +211,24 @@ def _explain_rerank(found: Retrieval, settings: Settings) -> str:
     return f"{settings.rerank.model}: {_list_ids(found.reranked) if found.reranked else 'order kept'}"
 
 
-def _explain_match(match: Match) -> str:
-    scores = [("score", match.score), ("fused", match.fused_score), ("reranked", match.rerank_score)]
-    listed = ", ".join(f"{name} {_format_score(score)}" for name, score in scores if score is not None)
-    by = f" by {', '.join(LABELS.get(kind, kind) for kind in match.found_by)}" if match.found_by else ""
-    return f"{match.id or shorten(match.text or '', 40)}  {listed}{by}"
+def _explain_result(found: Retrieval) -> Iterator[str]:
+    """Each passage with its scores and why it stands where it does, and those that made room."""
+    # Measuring is not loaded for a question that nobody wants explained.
+    from qtmiddleware.evaluation.movement import explain_movement
+
+    moved = explain_movement(found)
+    yield "Result"
+    for it in (*moved.passages, *moved.dropped):
+        match, mark = it.match, "-" if it.place is None else f"{it.place}."
+        scores = [
+            ("score", match.score),
+            ("fused", it.fused_score),
+            ("keywords", it.evidence),
+            ("reranked", it.rerank_score),
+        ]
+        listed = ", ".join(f"{name} {_format_score(score)}" for name, score in scores if score is not None)
+        yield f"  {mark} {match.id or shorten(match.text or '', 40)}  {listed}"
+        yield f"     {it.why}"
 
 
 def _list_ids(keys: Iterable[Key]) -> str:
@@ -212,14 +249,13 @@ def _format_place(match: Match) -> str:
 
 
 def describe_match(match: Match) -> str:
-    """Where a passage stands, on one line: its document's title and source, its page where it has one."""
+    """Where a passage stands, on one line: its document's title and source, and its page, slide or rows."""
     held = match.metadata
     source = str(held.get("source") or held.get("url") or match.id or "a passage without a name")
     title = held.get("title")
     place = f"{title} ({source})" if isinstance(title, str) and title and title not in source else source
-    page, last = held.get("page"), held.get("last_page")
-    if page is not None:
-        place += f", page {page}" if last is None else f", pages {page}-{last}"
+    if where := describe_place(held):
+        place += f", {where}"
     return " ".join(place.split())
 
 

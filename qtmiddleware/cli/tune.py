@@ -60,7 +60,10 @@ def tune_command(
         float | None, typer.Option(min=0.0, help="Milliseconds added, for 95 of 100 questions.")
     ] = None,
     max_usd_per_thousand: Annotated[
-        float | None, typer.Option(min=0.0, help="US dollars for a thousand questions.")
+        float | None, typer.Option(min=0.0, help="US dollars that the model may cost for 1,000 questions.")
+    ] = None,
+    max_searches: Annotated[
+        float | None, typer.Option(min=1.0, help="Searches of the index a question, its own counted.")
     ] = None,
     max_hurt_rate: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may do worse than raw.")
@@ -79,6 +82,7 @@ def tune_command(
         max_call_rate=max_call_rate,
         max_added_ms=max_added_ms,
         max_usd_per_thousand=max_usd_per_thousand,
+        max_searches=max_searches,
         max_hurt_rate=max_hurt_rate,
     )
     config = Config.load().overridden({"transformationModel": model} if model else {})

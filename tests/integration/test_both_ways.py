@@ -47,6 +47,12 @@ class Scenario:
 VARIANTS = ("rewrite", "hyde", "sub_query", "sub_query", "step_back")
 DOWN = ModelError("unavailable")
 
+
+def thorough(**settings: Any) -> dict[str, Any]:
+    """Every variant of ``combined`` is searched."""
+    return transforming("combined", limits={"maxSearches": 6}, **settings)
+
+
 SCENARIOS = (
     Scenario("rules", {}, ("original",), llm_calls=0),
     Scenario("rules as text", {"preprocess": {"applyTo": "text"}}, ("original",), llm_calls=0),
@@ -58,7 +64,8 @@ SCENARIOS = (
     Scenario("paraphrases", transforming("multi_query"), ("original", "paraphrase", "paraphrase", "paraphrase")),
     Scenario("hyde", transforming("hyde"), ("original", "hyde")),
     Scenario("keywords", transforming("keywords"), ("original",)),
-    Scenario("combined", transforming("combined"), ("original", *VARIANTS)),
+    Scenario("combined", transforming("combined"), ("original", "joined")),
+    Scenario("thorough", thorough(), ("original", *VARIANTS)),
     Scenario("all", transforming("all"), ("original", "rewrite", "sub_query", "sub_query", "step_back"), llm_calls=3),
     Scenario(
         "follow-up",
@@ -70,11 +77,17 @@ SCENARIOS = (
         first="food",
     ),
     *(
-        Scenario(f"fused by {method}", transforming("combined", fusion={"method": method}), ("original", *VARIANTS))
+        Scenario(
+            f"fused by {method}",
+            thorough(fusion={"method": method}),
+            ("original", *VARIANTS),
+        )
         for method in ("rrf", "weighted_rrf", "concat")
     ),
     Scenario(
-        "fused by max", transforming("combined", fusion={"method": "max"}), ("original", *VARIANTS), first="illness"
+        "fused by max",
+        thorough(fusion={"method": "max"}),
+        ("original", *VARIANTS),
     ),
     Scenario(
         "without the original",
@@ -113,7 +126,7 @@ SCENARIOS = (
     ),
     Scenario(
         "one search fails",
-        transforming("combined"),
+        thorough(),
         ("original", *VARIANTS),
         fails=("hips",),
         reasons=(("search.hyde", "failed"),),

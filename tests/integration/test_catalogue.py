@@ -321,7 +321,7 @@ def test_a_prompt_asks_for_the_texts_of_its_row(row: Any) -> None:
 def test_every_prompt_and_provider_of_the_catalogue_is_there() -> None:
     assert set(PROMPTS) == set(prompt_names())
     assert {name for name, prompt in PROMPTS.items() if prompt.mode == name} == set(PROMPTS)
-    assert [row.name for row in MODEL_PROVIDERS] == ["openai", "callable"]
+    assert [row.name for row in MODEL_PROVIDERS] == ["openai", "anthropic", "mistral", "google", "callable"]
 
 
 HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Jane Roe."), Message("user", "And when?"))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import qtmiddleware as qtm
 from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.responses import items
 from qtmiddleware.wrapping import signatures
-from scripts.api_reference import write_reference
+from scripts.drawings import DRAWINGS
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
+ROOMS = ("evaluation", "judging", "reporting", "testsets", "tuning")
 EXAMPLES = [
     (guide, number, example)
     for guide in GUIDES
@@ -64,6 +68,45 @@ def test_the_names_that_are_understood_are_all_listed(row: str, names: tuple[str
     assert tuple(re.findall(r"`([\w.]+)`", line))[: len(names)] == names
 
 
-def test_the_reference_says_what_the_docstrings_say() -> None:
+def test_the_api_page_names_every_public_name() -> None:
     page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
-    assert page == write_reference(), "run scripts/generate"
+    named = re.findall(r"^::: qtmiddleware\.([\w.]+)$", page, re.MULTILINE)
+    assert len(named) == len(set(named))
+    assert {*qtm.__all__, *ROOMS, "testing", "protocols"} - set(named) == set()
+
+
+def test_the_page_of_the_command_line_is_what_the_commands_say(tmp_path: Path) -> None:
+    written = tmp_path / "command-line.md"
+    module = ["qtmiddleware.cli.app", "utils", "docs", "--name", "qtm", "--title", "The command line"]
+    command = [sys.executable, "-m", "typer", *module, "--output", str(written)]
+    subprocess.run(command, check=True, capture_output=True, timeout=200)
+    page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+    assert page == written.read_text(encoding="utf-8"), "run scripts/generate"
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_drawing_is_what_the_code_draws(name: str) -> None:
+    drawn = (ROOT / f"docs/drawings/{name}.svg").read_text(encoding="utf-8")
+    assert drawn == DRAWINGS[name](), "run scripts/generate"
+
+
+def test_what_the_tiers_gain_is_what_was_measured() -> None:
+    page = (ROOT / "docs/choose-a-tier.md").read_text(encoding="utf-8")
+    gains = {row[0]: row for row in _rows(ROOT / "benchmarks/results/quality.md") if row[1].startswith("+")}
+    budgets = {row[0]: row for row in _rows(ROOT / "benchmarks/results/quality-ablation.md")}
+    measured = {
+        "rules": (gains["rules"][8], gains["rules"][9]),
+        "balanced": (gains["combined"][8], gains["combined"][9]),
+        "auto": (gains["combined, auto"][8], gains["combined, auto"][9]),
+        "words": (budgets["at most 1 searches"][8], budgets["at most 1 searches"][10]),
+        "thorough": (budgets["at most 20 searches"][8], budgets["at most 20 searches"][10]),
+    }
+    for tier, figures in measured.items():
+        (row,) = re.findall(rf"^\| `{tier}`.*$", page, re.MULTILINE)
+        assert [it.strip().replace(" ", "") for it in row.split("|")[3:5]] == list(figures), tier
+
+
+def _rows(page: Path) -> list[list[str]]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return [row for row in rows if len(row) > 9]

@@ -62,6 +62,11 @@ class Bench:
         retriever.close()
         return type(retriever.store).__name__
 
+    def price(self, config: dict[str, Any]) -> Any:
+        """What the searches of one question cost."""
+        wrapped = qtm.QueryMiddleware({"store": config}).wrap(lambda query, top_k=3: TEXTS[:top_k])
+        return wrapped.retrieve(QUESTION).trace.read_cost_usd
+
     def pinecone(self, config: dict[str, Any]) -> Any:
         """Where passages go and what is asked of whom, with Pinecone."""
         settings = Config.load({"store": {"kind": "pinecone", **config}, "hybrid": "sparse" in str(config)}).settings
@@ -148,6 +153,7 @@ CASES: dict[str, Case] = {
     "store.sparse_index": (Bench.pinecone, BOTH, {**BOTH, "sparseIndex": "sparse-other"}),
     "store.sparse_host": (Bench.pinecone, BOTH, {**BOTH, "sparseHost": "HOST/i/sparse-other"}),
     "store.sparse_model": (Bench.pinecone, BOTH, {**BOTH, "sparseModel": "llama-text-embed-v2"}),
+    "store.read_price": (Bench.price, {}, {"readPrice": 16}),
     "rerank.enabled": (Bench.rerank, {"enabled": False}, {"enabled": True}),
     "rerank.rerank_top_k": (Bench.rerank, {"enabled": True}, {"enabled": True, "rerankTopK": 2}),
     "rerank.timeout_ms": (Bench.rerank, {"enabled": True}, {"enabled": True, "timeoutMs": 1}),

@@ -39,7 +39,7 @@ def type_checking_imports() -> dict[str, set[str]]:
 
 def python(code: str) -> Any:
     """What *code* prints as JSON, in an interpreter of its own."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200)
     return json.loads(done.stdout)
 
 
@@ -163,5 +163,5 @@ def test_nothing_is_written_where_nobody_configured_logging() -> None:
         "search = qm.wrap(lambda query: [{'id': 'a', 'score': 1.0}])\n"
         "assert search.retrieve('where is it kept').status == 'degraded'\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=50)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

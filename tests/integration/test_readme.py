@@ -41,8 +41,9 @@ def test_its_figures_are_those_of_the_results() -> None:
     for name in ("quality", "quality-peers"):
         for line in (ROOT / f"benchmarks/results/{name}.md").read_text(encoding="utf-8").splitlines():
             cells = [cell.strip() for cell in line.strip("|").split("|")]
-            if re.fullmatch(r"\d\.\d{3} \(\d+%\)", cells[-1]):
-                means.setdefault(cells[0], cells[-1])
+            qualities = [cell for cell in cells if re.fullmatch(r"\d\.\d{3} \(\d+%\)", cell)]
+            if qualities:
+                means.setdefault(cells[0], qualities[-1])
     shown = re.findall(r"^\| (.+?) \| (\d\.\d{3} \(\d+%\)) \|", README, re.MULTILINE)
     assert len(shown) > 10
     for name, mean in shown:

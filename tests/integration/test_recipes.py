@@ -20,6 +20,9 @@ from werkzeug import Request, Response
 from tests.support.model_server import ModelServer, as_json
 from tests.support.pinecone_server import models
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
+from tests.support.vendor_services import VENDORS, Said
+
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/wrap-anything.md").read_text(encoding="utf-8")
@@ -120,7 +123,7 @@ def test_the_readmes_example_on_pinecone(
     example = example.replace("https://...", pinecone.host("docs"))
     found = cook(example, my_embedding_function=lambda text: models.dense(text, dimension))
     assert found["r"].degradations == ()
-    assert [it.kind for it in found["r"].variants][:2] == ["original", "standalone"]
+    assert [it.kind for it in found["r"].variants][:2] == ["original", "joined"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -229,6 +232,32 @@ def test_anthropic(claude: list[dict[str, Any]]) -> None:
     check_asks(cook(RECIPES["anthropic"]))
     assert claude[0]["system"]
     assert QUESTION in claude[0]["messages"][0]["content"]
+
+
+def test_mistral(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    heavy("mistralai.client")
+    service = VENDORS["mistral"](httpserver)
+    service.said = Said(text=json.dumps(REPLY))
+    monkeypatch.setenv("MISTRAL_API_KEY", "k")
+    check_asks(cook(RECIPES["mistral"].replace("Mistral(", f"Mistral(server_url={service.url!r}, ")))
+    assert service.bodies[0]["model"] == "mistral-small-latest"
+
+
+def test_google(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    heavy("google.genai")
+    service = VENDORS["google"](httpserver)
+    service.said = Said(text=json.dumps(REPLY))
+    monkeypatch.setenv("GEMINI_API_KEY", "k")
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", service.url)
+    check_asks(cook(RECIPES["google"]))
+    assert "gemini-2.5-flash" in service.paths[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_any_llm(claude: list[dict[str, Any]]) -> None:
+    heavy("any_llm")
+    check_asks(cook(RECIPES["any_llm"]))
+    assert len(claude) == 1
 
 
 @pytest.mark.filterwarnings("ignore")

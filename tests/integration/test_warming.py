@@ -17,6 +17,8 @@ from qtmiddleware.runtime import warming
 from qtmiddleware.testing import ScriptedModel
 from tests.support.model_server import ModelServer
 
+pytestmark = pytest.mark.thorough
+
 BEGIN = """
 import os, sys
 import qtmiddleware as qtm
@@ -46,7 +48,7 @@ def fresh(code: str, address: str = "", **environ: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", BEGIN + code, address],
-        capture_output=True, text=True, timeout=50, env={**kept, **environ}, check=False,
+        capture_output=True, text=True, timeout=200, env={**kept, **environ}, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -122,7 +124,14 @@ def test_a_process_that_ends_at_once_ends_well(address: str) -> None:
 
 
 def test_a_middleware_that_is_closed_while_it_loads_leaves_nothing_open(address: str) -> None:
-    assert fresh("with transforming() as qm: pass\nprint(is_loading())", address) == "False\n"
+    code = """
+import time
+with transforming() as qm: pass
+end = time.monotonic() + 60
+while is_loading() and time.monotonic() < end: time.sleep(0.01)
+print(is_loading())
+"""
+    assert fresh(code, address) == "False\n"
 
 
 @pytest.fixture

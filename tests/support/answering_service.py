@@ -24,7 +24,7 @@ TRANSFORMED: Final = {
 class AnsweringService(ModelServer):
     """Answers with the words of the first passage and ``[1]``, or with *text*, and transforms into *transformation*.
 
-    Asked to rank answers it prefers the longer one. While it *pauses* an answer waits after its first words. The
+    Asked to rank answers it prefers the one of more words. While it *pauses* an answer waits after its first words. The
     questions in *refused* fail.
     """
 
@@ -53,7 +53,7 @@ class AnsweringService(ModelServer):
     def _say(self, body: dict[str, Any]) -> Said:
         asked = _asked(body)
         if "reference" in asked:
-            return rank_by_length(asked)
+            return rank_by_words(asked)
         if "question" in asked:
             return failure(503) if asked["question"] in self.refused else self._answer(asked)
         if not asked.get("history"):
@@ -69,9 +69,9 @@ class AnsweringService(ModelServer):
                 self.wait()
 
 
-def rank_by_length(asked: dict[str, Any]) -> dict[str, str]:
-    """What a judge replies who prefers the longer answer; equals are as long."""
-    lengths = {name: len(text) for name, text in asked.items() if len(name) == 1}
+def rank_by_words(asked: dict[str, Any]) -> dict[str, str]:
+    """What a judge replies who prefers the answer of more different words; equals have as many."""
+    lengths = {name: len(set(text.split())) for name, text in asked.items() if len(name) == 1}
     ordered = sorted(lengths, key=lambda name: -lengths[name])
     ranking = "".join(
         name if not at else f" {'=' if lengths[name] == lengths[ordered[at - 1]] else '>'} {name}"
@@ -79,8 +79,8 @@ def rank_by_length(asked: dict[str, Any]) -> dict[str, str]:
     )
     said = {"ranking": ranking, "reason": f"{ordered[0]} says most."}
     for name, length in lengths.items():
-        said |= {f"{name.lower()}_{it}": str(min(10, 1 + length // 10)) for it in CRITERIA}
-        said |= {f"{name.lower()}_strengths": "brief" if length < 30 else "full", f"{name.lower()}_weaknesses": ""}
+        said |= {f"{name.lower()}_{it}": str(min(10, 1 + length)) for it in CRITERIA}
+        said |= {f"{name.lower()}_strengths": "brief" if length < 6 else "full", f"{name.lower()}_weaknesses": ""}
     return said
 
 

@@ -36,16 +36,22 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens the page of a comparison from a file, and fails where it complains, asks or wants anything."""
+    """Opens the page of a comparison, or HTML, from a file; fails where it complains, asks or wants anything."""
     complaints: list[str] = []
     contexts = []
 
     def open_(
-        found: Comparison | None = None, *, with_data: bool = True, words: str = "words of", **options: Any
+        found: Comparison | None = None,
+        *,
+        text: str = "",
+        with_data: bool = True,
+        words: str = "words of",
+        **options: Any,
     ) -> Page:
         found = found or several()
         file = tmp_path / "report.html"
-        file.write_text(written(found, data(found, words=words) if with_data else None), encoding="utf-8")
+        text = text or written(found, data(found, words=words) if with_data else None)
+        file.write_text(text, encoding="utf-8")
         options.setdefault("viewport", {"width": 1200, "height": 900})
         contexts.append(browser.new_context(**options))
         shown = contexts[-1].new_page()

@@ -40,7 +40,7 @@ def qtm(tmp_path: Path) -> Callable[..., Ended]:
             capture_output=True,
             cwd=folder or tmp_path,
             env={**kept, "PYTHONIOENCODING": "utf-8", **environ},
-            timeout=50,
+            timeout=200,
             check=False,
         )
         return Ended(ended.returncode, ended.stdout.decode("utf-8", "replace"), ended.stderr.decode("utf-8", "replace"))

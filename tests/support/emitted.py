@@ -52,7 +52,7 @@ class Emitted:
         """Texts that an object holds are the data itself, and are in its pickle; a key is in none."""
         self.guarded.append((f"pickle of {type(it).__name__}", pickle.dumps(it).decode("latin-1")))
 
-    def raised(self, error: BaseException) -> None:
+    def raised(self, error: BaseException | None) -> None:
         """An error and what led to it, as far as it is ours; what others raised passes as it is."""
         seen: set[int] = set()
         while error is not None and id(error) not in seen and isinstance(error, QtMiddlewareError):
@@ -68,7 +68,9 @@ class Emitted:
             if error.__cause__ is None:
                 # What shows the locals of tracebacks walks this also where `raise ... from None` hides it.
                 self._while_handling(error.__context__)
-            error = error.__cause__ or error.__context__  # type: ignore[assignment]
+            error = error.__cause__ or error.__context__
+            if error is not None and not _is_raised_by_us(error):
+                return
 
     def _while_handling(self, error: BaseException | None) -> None:
         while error is not None:
@@ -94,6 +96,12 @@ class Emitted:
         told = "\n".join(f"{mark} in {where}: {text[:400]!r}" for mark, where, text in found[:20])
         if found:
             raise AssertionError(f"{len(found)} of {len(self.open) + len(self.guarded)} emitted:\n{told}")
+
+
+def _is_raised_by_us(error: BaseException) -> bool:
+    """Whether it was, and not by a user's function, which may raise errors of our classes."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not frames or str(frames[-1].f_globals.get("__name__")).startswith("qtmiddleware")
 
 
 class _Listening(logging.Handler):

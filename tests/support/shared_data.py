@@ -1,7 +1,7 @@
-"""The public data sets that lie beside the repository, too large to be part of it, and a small one that stands in.
+"""The public data sets that lie beside the repository, too large to be part of it, and two small ones that stand in.
 
-Laws of any data are tried on `DEMO`, the set the package ships, wherever the tests run, and on all of them where they
-lie there; figures of one data set are skipped without it.
+Laws of any data are tried on `DEMO`, the set the package ships, and `PRIVATE`, that of the benchmarks, wherever the
+tests run, and on all of them where they lie there; figures of one data set are skipped without it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ SHARED: Final = Path(__file__).parents[3] / "shared"
 
 DEMO: Final = Path(qtmiddleware.demo.__file__).parent / "data"
 
-COLLECTIONS: Final = [DEMO, *sorted(file.parent for file in (SHARED / "data").glob("*/corpus.jsonl"))]
+PRIVATE: Final = Path(__file__).parents[2] / "benchmarks" / "data" / "orrisdale"
+
+COLLECTIONS: Final = [DEMO, PRIVATE, *sorted(file.parent for file in (SHARED / "data").glob("*/corpus.jsonl"))]
 """The folders of data sets that have passages, questions and judgements."""
 
 RECORDED: Final = [
-    (DEMO / "queries.jsonl", DEMO / "recordings.jsonl"),
+    *((folder / "queries.jsonl", folder / "recordings.jsonl") for folder in (DEMO, PRIVATE)),
     *(
         (SHARED / "data" / file.stem / "queries.jsonl", file)
         for file in sorted((SHARED / "recordings").glob("*.jsonl"))

@@ -504,7 +504,7 @@ class FileStoreContract:
         with self.opened(path) as store:
             store.upsert([Passage("ours", "ours"), Passage("gone", "gone")], [X, X])
             assert len(store.search(X, 5)) == 2
-            subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=50)
+            subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=200)
             found = [(one["id"], one["text"]) for one in store.search(Y, 5)]
             assert sorted(found) == [("ours", "changed"), ("theirs", "theirs")]
             assert found[0][0] == "theirs"

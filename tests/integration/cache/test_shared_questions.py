@@ -23,6 +23,8 @@ from qtmiddleware.wrapping.health import RedisState
 from tests.support.model_server import ModelServer
 from tests.support.redis_world import Impostor, RedisServer
 
+pytestmark = pytest.mark.thorough
+
 QUERY = "Does Jaco have any health concerns?"
 REWRITE = "Which illness does Jaco have?"
 LIMITS = {"llmTimeoutMs": 20_000, "deadlineMs": 30_000}
@@ -154,11 +156,11 @@ def test_each_of_four_processes_asks_once_at_most_and_later_ones_not_at_all(
         assert it.stdin is not None
         it.stdin.write("go\n")
         it.stdin.flush()
-    told = [it.communicate(timeout=40)[0] for it in processes]
+    told = [it.communicate(timeout=200)[0] for it in processes]
     assert [json.loads(it) for it in told] == [[[[QUERY, REWRITE], "full"]] * 25] * 4
     assert 1 <= len(model_server.bodies) <= 4
     model_server.bodies.clear()
-    later = subprocess.run(command, input="go\n", capture_output=True, text=True, timeout=40, check=True)
+    later = subprocess.run(command, input="go\n", capture_output=True, text=True, timeout=200, check=True)
     assert json.loads(later.stdout.splitlines()[1]) == [[[QUERY, REWRITE], "full"]] * 25
     assert not model_server.bodies
 

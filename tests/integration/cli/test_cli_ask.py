@@ -13,6 +13,8 @@ from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, INDEX, PASSAGES, QUESTION, environ
 from tests.support.terminal import Terminal
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., Ended]
 
 
@@ -55,12 +57,14 @@ def test_an_answer_appears_while_it_is_written(folder: Path, service: AnsweringS
 
 def test_where_the_model_fails_the_passages_are_shown(qtm: Run, folder: Path, service: AnsweringService) -> None:
     service.refused = {QUESTION}
-    at = {"QTM_LLM_BASE_URL": service.url, "QTM_ESCALATION_MODE": "auto"}
+    at = {"QTM_LLM_BASE_URL": service.url, "QTM_ESCALATION_MODE": "auto", "QTM_STORE_READ_PRICE": "16"}
     ended = qtm("ask", QUESTION, "--type", "hyde", "--explain", **at)
     assert ended.code == 1
     assert "Gate       did not ask the model: clear_first_result (lead 0." in ended.out
     assert ended.err.splitlines()[1].startswith("No answer: ")
     assert ended.out.startswith("Passages:\n  [1] The vet's report (vet.pdf), page 3")
+    assert " s, 1 search for $0.000016, 1 LLM call, " in ended.out
+    assert " ms, 1 search for $0.000016, 1 LLM calls" in ended.out
 
 
 @pytest.mark.parametrize(("more", "code"), [((), 1), (("--no-answer",), 0)])

@@ -24,6 +24,8 @@ from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer, Said, failure
 from tests.support.testset_world import bridges
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., Ended]
 DATA = bridges_data()
 RECORDED = ("rewrite", "step_back", "hyde", "sub_queries")
@@ -78,6 +80,19 @@ def test_systems_are_chosen_by_name_and_a_program_may_read_what_came_of_them(
     assert "R@100" not in plain["systems"][0]["means"]
     assert set(plain["systems"][2]["perQuery"]["nDCG@10"]) == {question.id for question in DATA.questions}
     assert (len(plain["dataHash"]), plain["model"]) == (64, "recorded:r")
+    raw, _, gated = plain["systems"]
+    assert raw["searchesPerQuestion"] == 1.0 <= gated["searchesPerQuestion"]
+    assert raw["readUsdPerThousand"] is None
+
+
+def test_searches_cost_what_is_said_of_them(qtm: Run, data: str) -> None:
+    ended = qtm("bench", "--data", data, "--systems", "rules", "--no-deep", "--set", "store.readPrice=16")
+    assert ended.code == 0, ended.err
+    heading, rules = (
+        next(it for it in ended.out.splitlines() if it.startswith(name)) for name in (" system", " rules")
+    )
+    assert "reads $/1k" in heading
+    assert "$0.016" in rules
 
 
 def test_a_system_of_which_nothing_was_recorded_is_refused_and_not_told_to_be_free(
@@ -250,12 +265,12 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
     # Those that had come are kept a moment later than they are counted here.
     time.sleep(0.3)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=40)
+    _, said = running.communicate(timeout=200)
     chat.released.set()
     assert (running.returncode, said.splitlines()[-1]) == (130, "qtm: interrupted")
     asked = len(chat.bodies)
     done = subprocess.run(
-        [*command, *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=50, check=True
+        [*command, *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=True
     )
     assert [system["llmCalls"] for system in json.loads(done.stdout)["systems"]] == [0, 6]
     assert len(chat.bodies) - asked == 3

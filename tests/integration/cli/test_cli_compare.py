@@ -8,25 +8,74 @@ from pathlib import Path
 
 import pytest
 
+from qtmiddleware.evaluation.side_by_side import SHOWN
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
-from tests.support.conversing import QUESTION
+from tests.support.conversing import HEALTH, QUESTION, environ
+from tests.support.terminal import CTRL_C, Terminal
+
+pytestmark = pytest.mark.thorough
 
 Run = Callable[..., Ended]
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """The rows of the tables by their first word."""
+    return {cells[0]: cells[1:] for line in text.splitlines() if (cells := line.split())}
 
 
 def test_one_question_is_put_to_every_system_side_by_side(qtm: Run, folder: Path, service: AnsweringService) -> None:
     ended = qtm("compare", QUESTION, "--top-k", "2", "--answers", QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
-    rows = [line.split() for line in ended.out.splitlines()]
-    heading = next(row for row in rows if row[:1] == ["place"])
-    assert heading == ["place", "and", "score", "raw", "rules", "rewrite", "stepback", "decompose"]
-    by_name = {" ".join(row[:-5]): row[-5:] for row in rows if len(row) > 5}
-    assert by_name["searches"] == ["1", "1", "2", "2", "3"]
-    assert by_name["model calls"] == ["1", "1", "2", "2", "2"]
+    rows = rows_of(ended.out.partition("place, and how far")[0])
+    names = ["raw", "rules", "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
+    assert [name for name in rows if name in names] == names
+    assert [rows[name][-4:-2] for name in names] == [
+        ["1", "1"], ["1", "1"], ["2", "2"], ["2", "2"], ["3", "2"], ["2", "2"], ["2", "2"], ["1", "2"], ["2", "2"]
+    ]  # fmt: skip
     assert "[1] The vet's report (vet.pdf), page 3 " in ended.out
-    assert "\nstepback\n  step-back: How healthy is Jaco?\n  answer: " in ended.out
+    assert "\nstepback\n  step-back: How healthy is Jaco?\n" in ended.out
+    assert f"\n  answer: {HEALTH} [1]\n    [1] The vet's report (vet.pdf), page 3\n" in ended.out
     assert "Judged" not in ended.out
+
+
+def test_each_passage_has_its_place_how_far_it_moved_and_why(qtm: Run, folder: Path, service: AnsweringService) -> None:
+    service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
+    asked = ("compare", QUESTION, "--systems", "rewrite", "--top-k", "1")
+    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false")
+    assert ended.code == 0, ended.err
+    table = ended.out.partition("place, and how far it moved")[2].partition("\n\n")[0]
+    assert [rows_of(table)[f"[{at}]"][-2:] for at in (1, 2)] == [["1", "out"], ["1", "new"]]
+    assert "\n  [2] new at 1st: found by the rewrite (1st)" in ended.out
+    told = json.loads(qtm(*asked, "--json", QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false").out)
+    (row,) = told["questions"]
+    movement = row["systems"][1]["movement"]
+    assert movement["passages"][0]["why"].startswith("new at 1st: found by the rewrite (1st)")
+    assert [(it["before"], it["passed_by"]) for it in movement["dropped"]] == [(1, [1])]
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_no_line_of_a_table_is_wider_than_the_terminal(
+    qtm: Run, folder: Path, service: AnsweringService, columns: int
+) -> None:
+    ended = qtm("compare", QUESTION, COLUMNS=str(columns), QTM_LLM_BASE_URL=service.url)
+    assert ended.code == 0, ended.err
+    tables = [line for line in ended.out.partition("\n[1] ")[0].splitlines() if "  " in line]
+    assert max(map(len, tables)) <= columns
+    assert "\x1b" not in ended.out
+    headings = [line.split() for line in ended.out.splitlines() if line.startswith("place, and how far")]
+    assert all("raw" in heading for heading in headings)
+    named = [name for heading in headings for name in heading if name in SHOWN and name != "raw"]
+    assert named == [*SHOWN[1:]]
+    assert len(headings) == (1 if columns == 160 else 2)
+
+
+def test_what_searches_cost_stands_beside_the_model_s_cost_where_their_price_is_known(qtm: Run, folder: Path) -> None:
+    ended = qtm("compare", QUESTION, "--set", "store.readPrice=16")
+    assert ended.code == 0, ended.err
+    rows = [line.split() for line in ended.out.splitlines()]
+    assert rows[1][-4:] == ["model", "$", "reads", "$"]
+    assert [row[-2:] for row in rows[3:5]] == [["0", "0.00002"]] * 2
 
 
 def test_without_a_model_what_needs_none_is_compared(qtm: Run, folder: Path) -> None:
@@ -48,10 +97,10 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
     ended = qtm(*asked, QTM_FUSION_INCLUDE_ORIGINAL="false", **at)
     assert ended.code == 0, ended.err
     judged = ended.out.partition("Judged against the ideal answer:\n")[2]
-    assert judged.startswith("  1. rewrite: accuracy 7, completeness 7, relevance 7\n     + full\n  2. raw: ")
-    assert "  why: B says most. (A is raw, B is rewrite)" in judged
-    assert "  why: A says most. (A is rewrite, B is raw)" in judged
-    assert judged.endswith("Ranked by gpt-6-luna on 1 question: rewrite > raw.\n")
+    assert judged.startswith("  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full\n  2. raw: ")
+    assert "  why: " in judged
+    assert "said twice" in judged
+    assert judged.endswith("Ranked by gpt-6-luna on 1 question: rewrite > raw. Repeats agree on 100 % of the pairs.\n")
 
 
 def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
@@ -59,12 +108,16 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
 ) -> None:
     rows = [{"question": f"Does Jaco{mark} have any concerns?", "ideal_answer": "None."} for mark in ("", " still")]
     (folder / "val.json").write_text(json.dumps(rows, indent=2))
-    ended = qtm("compare", "--data", "val.json", "--systems", "rules", "--json", QTM_LLM_BASE_URL=service.url)
+    asked = ("compare", "--questions", "val.json", "--systems", "rules", "--json", "--report", "out/ranked.html")
+    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     told = json.loads(ended.out)
     assert [row["reference"] for row in told["questions"]] == ["None."] * 2
     assert [it["system"] for it in told["ranked"]["ranking"]] == ["raw", "rules"]
     assert all(row["ranking"]["error"] in ("", "equal") for row in told["questions"])
+    assert "Question by question" in (folder / "out" / "ranked.html").read_text()
+    one = qtm("compare", "--data", "val.json", "--questions", "1", "--json", QTM_LLM_BASE_URL=service.url)
+    assert len(json.loads(one.out)["questions"]) == 1
     refused = qtm("bench", "--data", "val.json")
     assert refused.code == 2
     assert "qtm compare --data val.json" in refused.err
@@ -73,7 +126,13 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "either a question or --data"),
+        ((), "either a question or --questions"),
+        ((QUESTION, "--questions", "some.json"), "either a question or --questions"),
+        ((QUESTION, "--report", "r.html"), "--report needs ideal answers"),
+        ((QUESTION, "--arg", "a=1"), "the function that --function names"),
+        ((QUESTION, "--function", "app:search", "--filter", "{}"), "--filter is for the index"),
+        ((QUESTION, "--function", "nowhere:search"), "there is no module 'nowhere'"),
+        (("--data", "some.json", "--questions", "other.json"), "the file is named once"),
         ((QUESTION, "--systems", "rewrite"), "rewrite cannot be asked: No language model"),
         ((QUESTION, "--systems", "rewritten"), "no system is called 'rewritten'"),
         ((QUESTION, "--answers"), "No language model"),
@@ -88,3 +147,96 @@ def test_what_cannot_be_compared_is_a_usage_error(
     assert ended.code == 2, ended.err
     assert words in ended.err
     assert "Traceback" not in ended.err
+
+
+APP = """
+import time
+
+ROWS = [{"id": name, "score": 0.9 - at ** 4 / 100, "text": text} for at, (name, text) in enumerate(
+    [("food", "Jaco eats dry food"), ("health", "Jaco has no health concerns"), ("cats", "Cats sleep")])]
+calls = []
+
+
+def search(query, top_k=2, tenant="one"):
+    print("printed by the app")
+    return ROWS[:top_k] if tenant == "two" else ROWS[2:]
+
+
+def raises(query):
+    raise KeyError("tenant")
+
+
+def falters(query, top_k=2):
+    calls.append(query)
+    if len(calls) > 2:
+        raise ConnectionError("the store went away")
+    return ROWS[:top_k]
+
+
+def hangs(query):
+    time.sleep(600)
+
+
+def odd(query):
+    return 42
+"""
+
+
+def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    asked = ("compare", "Does Jaco have any health concerns?", "--function", "app:search", "--arg", "tenant=two")
+    ended = qtm(*asked, "--top-k", "2", "--json")
+    assert ended.code == 0, ended.err
+    (row,) = json.loads(ended.out)["questions"]
+    assert [[it["id"] for it in system["passages"]] for system in row["systems"]] == [
+        ["food", "health"],
+        ["health", "food"],
+    ]
+    assert (
+        row["systems"][1]["movement"]["passages"][0]["why"] == "from 2nd to 1st: holds 'jaco', 'health' and 'concerns'"
+    )
+    assert "printed by the app" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("raises", "qtm: app:raises raised KeyError: 'tenant'"),
+        ("hangs", "qtm: no answer from app:hangs within 1 seconds (--timeout)"),
+        ("odd", "no list of matches was found"),
+    ],
+)
+def test_a_function_that_fails_hangs_or_cannot_be_read_is_told_in_a_line(
+    qtm: Run, tmp_path: Path, name: str, words: str
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    ended = qtm("compare", QUESTION, "--function", f"app:{name}", "--timeout", "1")
+    assert ended.code == 1
+    assert words in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_what_fails_for_one_system_takes_nothing_from_the_others(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    ended = qtm("compare", QUESTION, "--function", "app:falters")
+    assert ended.code == 1
+    assert "\nrules\n  failed: ConnectionError: the store went away\n" in ended.out
+    assert "\n[1] food (score 0.900)\n" in ended.out
+
+
+def test_a_model_that_is_down_is_told_where_it_was_needed_and_the_rest_is_shown(qtm: Run, folder: Path) -> None:
+    ended = qtm("compare", QUESTION, "--systems", "rules,rewrite", QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
+    assert ended.code == 0, ended.err
+    assert "\nrewrite\n  degraded: transform.rewrite unavailable (" in ended.out
+    assert "\nrewrite !  " in ended.out
+    assert "[1] The vet's report (vet.pdf), page 3" in ended.out
+
+
+def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    at = environ(tmp_path)
+    with Terminal("compare", QUESTION, "--function", "app:hangs", folder=tmp_path, environ=at) as terminal:
+        terminal.wait_for("Systems that ask none are compared.")
+        terminal.type(CTRL_C, enter=False)
+        terminal.wait_for("interrupted")
+        assert terminal.ended() == 130

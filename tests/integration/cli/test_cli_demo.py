@@ -12,6 +12,8 @@ import pytest
 from qtmiddleware.evaluation import BASELINE, USUAL
 from tests.support.command_line import Ended
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., Ended]
 
 
@@ -31,7 +33,7 @@ def test_every_system_is_compared_and_an_example_walked_through(found: dict[str,
     calls = {system["name"]: system["llmCalls"] for system in found["systems"]}
     assert (calls["raw"], calls["rules"], calls["combined"], calls["all"]) == (0, 0, 6, 18)
     assert found["example"]["variants"][0]["kind"] == "original"
-    assert {variant["kind"] for variant in found["example"]["variants"]} >= {"rewrite", "sub_query", "step_back"}
+    assert {variant["kind"] for variant in found["example"]["variants"]} == {"original", "joined"}
     assert len(found["example"]["final"]) == 10
 
 

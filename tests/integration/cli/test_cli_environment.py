@@ -18,6 +18,8 @@ from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, INDEX, QUESTION
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., Ended]
 SECRET = "sk-verysecret0123456789"
 

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import Ended
+from tests.support.office_files import make_office_files
+
+pytestmark = pytest.mark.thorough
 
 Run = Callable[..., Ended]
 
@@ -70,17 +73,56 @@ def test_skipped_files_are_named_and_the_run_succeeds(qtm: Run, docs: Path) -> N
     assert "1 skipped" in ended.out
 
 
-def test_what_is_left_out_of_a_folder_is_counted_and_never_indexed_with_its_tags(qtm: Run, docs: Path) -> None:
-    for name in ("page.html", "other.HTML", "table.csv"):
-        (docs / name).write_text("<p>text</p>", encoding="utf-8")
+def test_what_is_left_out_of_a_folder_is_counted(qtm: Run, docs: Path) -> None:
+    for name in ("old.doc", "other.DOC", "photo.png"):
+        (docs / name).write_text("no text", encoding="utf-8")
     ended = qtm("ingest", "docs", "--json")
-    assert any(line.startswith("left out: 2 .html, 1 .csv; taken are .txt") for line in ended.err.splitlines())
-    assert (ended.code, json.loads(ended.out)["left_out"]) == (0, {".html": 2, ".csv": 1})
-    refused = qtm("ingest", "docs/page.html")
-    assert (refused.code, "skipped: docs/page.html: HTML (its tags would be searched; save it" in refused.err) == (
+    assert any(line.startswith("left out: 2 .doc, 1 .png; taken are .txt") for line in ended.err.splitlines())
+    assert (ended.code, json.loads(ended.out)["left_out"]) == (0, {".doc": 2, ".png": 1})
+    refused = qtm("ingest", "docs/old.doc")
+    assert (refused.code, "skipped: docs/old.doc: an old Office format (save it as .docx first)" in refused.err) == (
         1,
         True,
     )
+
+
+def test_a_folder_of_mixed_files_is_ingested_and_answers_say_where_it_stands(qtm: Run, docs: Path) -> None:
+    make_office_files(docs)
+    (docs / "vets.csv").write_text("Name;Animal\nMiller;horse\nSmith;parrot\n", encoding="utf-8")
+    (docs / "people.json").write_text('[{"name": "Ada"}, {"name": "Grace", "built": "a compiler"}]', encoding="utf-8")
+    (docs / "page.html").write_text("<title>Soup</title><nav>Home</nav><h1>Onions</h1><p>Fry them.", encoding="utf-8")
+    (docs / "torn.docx").write_bytes((docs / "report.docx").read_bytes()[:2_000])
+    ended = qtm("ingest", "docs")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("9 documents in ")
+    assert "skipped: docs/torn.docx: damaged (BadZipFile)" in ended.err.splitlines()
+    for question, place in {
+        "What does valve 17 cost?": "report.xlsx, sheet Costs, rows 1-29",
+        "How fast is the turbine?": "report.pptx, slides 1-3",
+        "When is the pump oiled?": "report.docx, heading Maintenance",
+        "Who lit the lamp?": "The lighthouse (report.epub), heading Storm",
+        "Which vet treats the parrot?": "vets.csv, rows 1-3",
+        "Who built a compiler?": "people.json, records 1-2",
+        "How are onions prepared?": "Soup (page.html), heading Onions",
+    }.items():
+        asked = qtm("ask", "--no-answer", question)
+        assert f"[1] {place}" in asked.out, asked.out
+
+
+def test_without_the_extra_the_rest_is_ingested_and_the_files_are_counted(qtm: Run, docs: Path, tmp_path: Path) -> None:
+    make_office_files(docs)
+    for name in ("docx", "openpyxl"):
+        (tmp_path / "modules").mkdir(exist_ok=True)
+        (tmp_path / f"modules/{name}.py").write_text("raise ImportError")
+    path = os.pathsep.join([str(tmp_path / "modules"), *sys.path])
+    ended = qtm("ingest", "docs", "--json", PYTHONPATH=path)
+    wanted = '2 files not read: .docx (1), .xlsx (1); run: pip install "qtmiddleware[documents]"'
+    assert (ended.code, wanted in ended.err.splitlines()) == (0, True)
+    report = json.loads(ended.out)
+    assert (report["added"], [it["extra"] for it in report["skipped"]]) == (4, ["documents", "documents"])
+    named = qtm("ingest", "docs/report.xlsx", PYTHONPATH=path)
+    assert named.code != 0
+    assert 'openpyxl is not installed; run: pip install "qtmiddleware[documents]"' in named.err
 
 
 def test_all_files_skipped_is_a_failure(qtm: Run, tmp_path: Path) -> None:
@@ -128,7 +170,7 @@ def test_output_that_nobody_takes_ends_in_no_traceback(
         pytest.skip("there is no device here that is always full")
     program = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "ingest", "docs", "--log-json"]
     command = f"{shlex.join(program)} {form} {streams}; exit ${{PIPESTATUS[0]}}"
-    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=50, check=False)
+    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=200, check=False)
     assert ended.returncode == code
     assert b"Traceback" not in ended.stderr
     assert b"Exception ignored" not in ended.stderr
@@ -154,7 +196,7 @@ ingest._write_log_lines = interrupting
 main()
 """
     command = [sys.executable, "-c", program, "ingest", "docs", "--index", "i.sqlite"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=50, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=200, check=False)
     assert ended.returncode == 130
     assert ended.stderr.decode().splitlines() == ["qtm: interrupted"]
     report = json.loads(qtm("ingest", "docs", "--index", "i.sqlite", "--json").out)
@@ -176,7 +218,7 @@ def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(docs: Path, tm
         command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "ingest", "docs", *arguments]
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "OPENAI_API_KEY": "not-a-key"}
         done = subprocess.run(
-            command, cwd=tmp_path, env=env, stderr=side, stdout=subprocess.DEVNULL, timeout=50, check=True
+            command, cwd=tmp_path, env=env, stderr=side, stdout=subprocess.DEVNULL, timeout=200, check=True
         )
         os.close(side)
         shown = b""

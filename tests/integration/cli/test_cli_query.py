@@ -31,6 +31,8 @@ from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, QUESTION, environ
 from tests.support.terminal import CTRL_C, CTRL_D, UP, Terminal
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., Ended]
 READY = ("for more.", "\n>")
 
@@ -71,7 +73,7 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         terminal.type(CTRL_C, enter=False)
         terminal.wait_for("\n>")
         terminal.type(UP * 4)
-        terminal.wait_for("step-back: How healthy is Jaco?", "\n>")
+        terminal.wait_for("step-back (not searched): How healthy is Jaco?", "\n>")
         assert service.answered[-1]["question"] == "And last year?"
         terminal.type(b"\xe9t\xe9?")
         terminal.wait_for("Sources:", "\n>")
@@ -177,14 +179,15 @@ def test_lines_at_a_terminal_break_between_words(pieces: list[str], width: int) 
 
 def test_a_pipe_may_be_a_conversation_and_be_explained(qtm: Run, folder: Path, service: AnsweringService) -> None:
     text = f"{QUESTION}\n:explain\nAnd last year?\n:clear\nAnd now?\n:config\n:help\n".encode()
-    ended = qtm("query", "--chat", "-t", "decompose", text=text, QTM_LLM_BASE_URL=service.url)
+    environ = {"QTM_LLM_BASE_URL": service.url, "QTM_LIMITS_LLM_TIMEOUT_MS": "60000", "QTM_LIMITS_DEADLINE_MS": "90000"}
+    ended = qtm("query", "--chat", "-t", "decompose", text=text, **environ)
     assert ended.code == 0, ended.err
     assert [len(it.get("history", ())) for it in service.answered] == [0, 2, 0]
     for told in (
         "asked the model: always",
         "sub-query, weight 0.40",
         "Fusion     anchored: ",
-        "Keywords   weight 0.35",
+        "Keywords   weight ",
     ):
         assert told in ended.out
     assert 'transformationType  "decompose"  (' in ended.out

@@ -16,6 +16,8 @@ import pytest
 from qtmiddleware.config import Config
 from tests.support.command_line import Ended
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., Ended]
 CONFIG = "query-transform.config.json"
 
@@ -135,7 +137,7 @@ def test_who_interrupts_it_keeps_the_config_that_was_there_and_finds_nothing_hal
         assert running.stderr is not None
         running.stderr.readline()  # the first note: the search begins
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=50)
+        out, err = running.communicate(timeout=200)
     assert running.returncode == 130
     assert b"interrupted" in err
     assert b"Traceback" not in err

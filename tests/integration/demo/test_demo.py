@@ -14,6 +14,8 @@ from qtmiddleware.evaluation.bench import Bench, build_index
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import CallableEmbedder, embedder_named
 
+pytestmark = pytest.mark.thorough
+
 
 def embedding_once(embedder: Embedder) -> Embedder:
     """*embedder*, but for a text it has embedded before: most systems search the same ones."""

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.deploy_world import IDS, QUESTION, Process, running
 
+pytestmark = pytest.mark.thorough
+
 celery = pytest.importorskip("celery")
 
 POOLS: Final = ("prefork", "threads")
@@ -53,6 +55,6 @@ def apps(recipes: Path, env: dict[str, str], tmp_path_factory: pytest.TempPathFa
 def test_every_task_of_a_pool_answers_in_full(pool: str, apps: dict[str, Any]) -> None:
     with apps[pool] as app:
         sent = [app.send_task("tasks.search", [f"{QUESTION[:-1]} in year {n}?"]) for n in range(4)]
-        found = [it.get(timeout=50, interval=0.02) for it in sent]
+        found = [it.get(timeout=200, interval=0.02) for it in sent]
     assert [it["status"] for it in found] == ["full"] * 4
     assert all([passage["id"] for passage in it["passages"]] == IDS for it in found)

@@ -12,6 +12,8 @@ import pytest
 from tests.support.deploy_world import IDS, QUESTION, Process, running
 from tests.support.model_server import ModelServer
 
+pytestmark = pytest.mark.thorough
+
 RUNTIME: Final = """
 import errno, json, os, sys
 

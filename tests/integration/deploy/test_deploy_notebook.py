@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.deploy_world import QUESTION
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("ipykernel")
 
 
@@ -23,7 +25,7 @@ def cell(recipes: Path, env: dict[str, str]) -> Iterator[Callable[[str], str]]:
     client = manager.blocking_client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=50)
+        client.wait_for_ready(timeout=200)
 
         def run(code: str) -> str:
             said: list[str] = []
@@ -35,7 +37,7 @@ def cell(recipes: Path, env: dict[str, str]) -> Iterator[Callable[[str], str]]:
                 elif message["msg_type"] == "error":
                     said.append(f"{content['ename']}: {content['evalue']}")
 
-            client.execute_interactive(code, output_hook=hear, timeout=50)
+            client.execute_interactive(code, output_hook=hear, timeout=200)
             return "".join(said)
 
         yield run

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.deploy_world import QUESTION
 
+pytestmark = pytest.mark.thorough
+
 WORKER: Final = f"""
 import pickle, sys
 
@@ -33,6 +35,6 @@ def test_what_makes_the_middleware_in_the_worker_can_be_sent_there(
     sent = cloudpickle.dumps((jobs["search"], jobs["Searcher"], import_module("retrieval").retrieve))
     monkeypatch.delitem(sys.modules, "retrieval")
     done = subprocess.run(
-        [sys.executable, "-c", WORKER], input=sent, cwd=recipes, env=env, capture_output=True, timeout=50, check=False
+        [sys.executable, "-c", WORKER], input=sent, cwd=recipes, env=env, capture_output=True, timeout=200, check=False
     )
     assert (done.stdout.decode(), done.stderr) == ("['full', 'full', 'full'] a True\n", b"")

@@ -13,6 +13,8 @@ import pytest
 from tests.support.deploy_world import IDS, QUESTION, Server, running
 from tests.support.model_server import ModelServer
 
+pytestmark = pytest.mark.thorough
+
 COMMANDS: Final = {
     "uvicorn with two workers": ["uvicorn", "api:app", "--workers", "2", "--fd", "{fd}"],
     "gunicorn preloaded and used before": [
@@ -55,7 +57,7 @@ def servers(recipes: Path, env: dict[str, str]) -> Iterator[dict[str, Server]]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=50, trust_env=False) as made:
+    with httpx.Client(timeout=200, trust_env=False) as made:
         yield made
 
 

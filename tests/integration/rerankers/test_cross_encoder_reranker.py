@@ -22,6 +22,8 @@ from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.providers.stores import MemoryStore
 from tests.support.tiny_models import bert_folder
 
+pytestmark = pytest.mark.thorough
+
 QUERY = "does jaco have any health concerns"
 TEXTS = ["jaco has no health concerns", "the strategy of nike", "", "half \ud83d", "word " * 100, "one"]
 JINA = "jinaai/jina-reranker-v2-base-multilingual"
@@ -198,7 +200,7 @@ def test_nothing_heavy_is_imported_before_the_first_use() -> None:
         "repr(as_reranker(None, Settings()).name)\n"
         "print(sorted({'numpy', 'torch', 'transformers', 'pinecone'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
     assert done.stdout == "[]\n"
 
 

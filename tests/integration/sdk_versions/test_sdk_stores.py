@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.pinecone_world import pinecone_world
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[3]
 PROBE = Path(__file__).with_name("probe_stores.py")
 HERE = "10"
@@ -33,7 +35,7 @@ def probed(wanted: str) -> dict[str, Any]:
             environment["PYTHONPATH"] = str(folder)
             command.append("-S")  # no other package is in reach
         done = subprocess.run(
-            [*command, str(PROBE), world.url], env=environment, capture_output=True, text=True, timeout=50, check=False
+            [*command, str(PROBE), world.url], env=environment, capture_output=True, text=True, timeout=200, check=False
         )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -14,6 +14,8 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[3]
 PROBE = Path(__file__).with_name("probe.py")
 OLDER = ("5.4.2", "6.0.2", "7.3.0", "8.1.2", "9.1.0")
@@ -71,7 +73,7 @@ def run_with(wanted: str, *program: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,8 @@ from tests.support.concurrency_world import QUERY, SUBS, config, found, scripted
 from tests.support.model_server import ModelServer
 from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
 
+pytestmark = pytest.mark.thorough
+
 
 def streaming(wrapped: Any) -> Callable[[], Awaitable[str]]:
     async def call() -> str:
@@ -34,7 +36,7 @@ KINDS: Final = ("combined", "all", "decompose")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_retrieval_can_be_cancelled_wherever_it_waits(kind: str, cap: int) -> None:
     counted = Counted()
-    settings = config(kind, limits={"maxConcurrency": cap})
+    settings = config(kind, limits={"maxConcurrency": cap, "maxSearches": 20})
     wrapped = qtm.QueryMiddleware(settings, client=Model(counted)).wrap(searching(counted))
     assert cancelled_at_every_step(lambda: wrapped.aretrieve(QUERY), counted) > 10
     assert asyncio.run(wrapped.aretrieve(QUERY)).status == "full"

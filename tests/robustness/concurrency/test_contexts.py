@@ -17,6 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import qtmiddleware as qtm
 from tests.support.concurrency_world import QUERY, SUBS, config, found, reply
 
+pytestmark = pytest.mark.thorough
+
 WAYS = ("sync", "async", "threads")
 every_way = pytest.mark.parametrize("way", WAYS)
 

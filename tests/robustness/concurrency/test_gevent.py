@@ -11,7 +11,7 @@ import pytest
 from tests.support.model_server import ModelServer
 
 pytest.importorskip("gevent")
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 EARLY = """
 import warnings
@@ -82,7 +82,7 @@ def test_all_questions_are_answered_in_full_and_idle_threads_stop_nobody(steps: 
         [sys.executable, "-c", "".join(steps)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
         check=False,
         env={**os.environ, "OPENAI_API_KEY": "sk-x", "QTM_LLM_BASE_URL": house.url, "OPENAI_BASE_URL": house.url},
     )

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.concurrency_world import python
 
+pytestmark = pytest.mark.thorough
+
 # Where the signal comes; each names what happens in the process that is to be interrupted.
 PLACES = {
     "the original's own search": """

@@ -21,6 +21,8 @@ from tests.support.completions import completion
 from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, SUBS, config, found, scripted
 from tests.support.model_server import ModelServer
 
+pytestmark = pytest.mark.thorough
+
 COUNTING = threading.Lock()
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

@@ -12,6 +12,8 @@ from qtmiddleware.testing import ScriptedModel
 from tests.support.concurrency_world import QUERY, SUBS, config, found, python, scripted
 from tests.support.model_server import ModelServer
 
+pytestmark = pytest.mark.thorough
+
 # --- forked -----------------------------------------------------------------------------------------------------------
 
 FORKING = """

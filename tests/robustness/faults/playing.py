@@ -208,7 +208,7 @@ class Player:
             # Whether the gate would let this question through is not what is asked here.
             "escalation": {"mode": "auto", "targetCallRate": 1.0} if is_auto else {},
             "keywordEvidence": {"enabled": self.draw.evidence},
-            "limits": {"llmTimeoutMs": self.limits.llm_ms, "deadlineMs": self.limits.deadline_ms},
+            "limits": {"maxSearches": 20, "llmTimeoutMs": self.limits.llm_ms, "deadlineMs": self.limits.deadline_ms},
         }
 
     @property

@@ -30,7 +30,7 @@ def plain(query: str, top_k: int = 4) -> list[dict[str, Any]]:
 
 
 class Hanging:
-    """Functions that do not return before the test is over, and how many are under way."""
+    """Functions that do not return before they are released, at the latest when the test is over."""
 
     def __init__(self) -> None:
         self.released = Event()
@@ -57,7 +57,7 @@ def hanging() -> Iterator[Hanging]:
 
 
 def middleware(config: dict[str, Any], **given: Any) -> qtm.QueryMiddleware:
-    limits = {"deadlineMs": 60, "llmTimeoutMs": 40, "maxThreads": MOST}
+    limits = {"deadlineMs": 240, "llmTimeoutMs": 160, "maxThreads": MOST}
     base = {"limits": limits, "cache": {"enabled": False}, "breaker": {"enabled": False}}
     return qtm.QueryMiddleware({**base, **config}, **given)
 
@@ -67,7 +67,8 @@ def by_vector(vector: Sequence[float], top_k: int = 4) -> Any:
 
 
 MULTI: dict[str, Any] = {"transformationType": "multi_query"}
-RERANK: dict[str, Any] = {"rerank": {"enabled": True, "timeoutMs": 40}}
+PATIENT: dict[str, Any] = {"limits": {"deadlineMs": 20_000, "llmTimeoutMs": 20_000, "maxThreads": MOST}}
+RERANK: dict[str, Any] = {"rerank": {"enabled": True, "timeoutMs": 160}}
 IN_VECTORS: dict[str, Any] = {"query_arg": "vector"}
 
 Make = Callable[[Hanging], tuple[qtm.QueryMiddleware, Any]]
@@ -107,13 +108,16 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
     qm, search = CASES[case](hanging)
     healthy = qtm.QueryMiddleware().wrap(plain)
     bulkhead = qm._factory.bulkhead
-    for _ in range(CALLS // 10):
+    seen: list[qtm.Retrieval] = []
+    # On a busy machine a call may be out of time before it asks for a thread, and is then not refused one.
+    while len(seen) < CALLS or (not any(map(refused, seen)) and len(seen) < 20 * CALLS):
         found = await asyncio.wait_for(asyncio.gather(*(search.aretrieve(QUERY) for _ in range(10))), PATIENCE)
         assert [ids(it.response) for it in found] == [ids(plain(QUERY))] * 10
         assert {it.status for it in found} == {"degraded"}
         assert bulkhead.in_use <= MOST
+        seen += found
     assert bulkhead.in_use == MOST
-    assert any(map(refused, found))
+    assert any(map(refused, seen))
     assert (bulkhead.refused > 0, bulkhead.given_up) == (True, MOST)
     beside = await asyncio.wait_for(healthy.aretrieve(QUERY), PATIENCE)
     assert (beside.status, ids(beside.response)) == ("full", ids(plain(QUERY)))
@@ -123,7 +127,7 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
 def test_a_blocking_caller_gets_the_plain_result_too(case: str, hanging: Hanging) -> None:
     qm, search = CASES[case](hanging)
     bulkhead = qm._factory.bulkhead
-    for _ in range(CALLS):
+    for _ in range(20 * CALLS):
         found = search.retrieve(QUERY)
         assert (found.status, ids(found.response)) == ("degraded", ids(plain(QUERY)))
         if refused(found):
@@ -144,12 +148,15 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
         (warned,) = [it.getMessage() for it in caplog.records if "maxThreads" in it.getMessage()]
         assert f"limits.maxThreads is {MOST}" in warned
         assert QUERY not in warned
+        bulkhead = qm._factory.bulkhead
+        # Not that of the test before, whose threads are released when it is over.
+        told = f"free again; {bulkhead.refused} calls"
         hanging.released.set()
         for _ in range(2_000):
-            if not qm._factory.bulkhead.in_use:
+            if not bulkhead.in_use and told in caplog.text:
                 break
             Event().wait(0.005)
-    assert sum("free again" in it.getMessage() for it in caplog.records) == 1
+    assert caplog.text.count(told) == 1
     assert not refused(search.retrieve(QUERY))
 
 
@@ -199,7 +206,7 @@ async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_thre
         seen.append(found.status)
         return found.response
 
-    qm, search = wrapped(middleware(MULTI, client=ScriptedModel(REPLY)), retrieve)
+    qm, search = wrapped(middleware({**MULTI, **PATIENT}, client=ScriptedModel(REPLY)), retrieve)
     bulkhead = qm._factory.bulkhead
     bulkhead.in_use = MOST
     found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
@@ -231,7 +238,8 @@ async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original
 
 
 def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(hanging: Hanging) -> None:
-    qm, search = wrapped(middleware({**MULTI, "breaker": {"failures": 1}}, client=ScriptedModel(REPLY)))
+    config = {**MULTI, **PATIENT, "breaker": {"failures": 1}}
+    qm, search = wrapped(middleware(config, client=ScriptedModel(REPLY)))
     qm._factory.bulkhead.in_use = MOST
     for _ in range(3):
         found = search.retrieve(QUERY)

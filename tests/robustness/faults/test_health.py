@@ -141,7 +141,7 @@ def test_what_is_left_of_a_budget_is_told(service: ModelServer) -> None:
 def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
     health: Any = middleware().health()
     told = json.loads(json.dumps(health.to_dict()))
-    assert list(told) == ["model", "chat_model", "threads", "cache", "redis", "budget"]
+    assert list(told) == ["model", "chat_model", "threads", "shadow", "cache", "redis", "budget"]
     assert (told["model"]["breaker"], told["redis"]["state"]) == ("closed", "not_used")
     assert [line.split()[0] for line in str(health).splitlines()] == list(told)
     with pytest.raises(FrozenInstanceError):

@@ -387,6 +387,7 @@ def open_clients() -> int:
     return sum(not it.is_closed() for it in gc.get_objects() if type(it) in (openai.OpenAI, openai.AsyncOpenAI))
 
 
+@pytest.mark.thorough
 def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -> None:
     configs = {
         name: config(

@@ -44,7 +44,7 @@ def write_growth(lengths: Sequence[int], found: Sequence[Growth]) -> None:
     """Keep how time grew up to the last of the *lengths*."""
     patterns = [it for it in found if it.kind == "pattern"]
     rows = [
-        f"| {it.name.replace('|', '¦').replace('`', '´')} | {it.worst_ms:,.1f} | {it.ratio:.1f} | `{it.attack}` |"
+        f"| `{it.name.replace('|', '¦').replace('`', '´')}` | {it.worst_ms:,.1f} | {it.ratio:.1f} | `{it.attack}` |"
         for it in sorted(found, key=lambda it: -it.ratio)
         if it.kind == "function" or it.ratio >= 4.4
     ]

@@ -14,6 +14,8 @@ from qtmiddleware.transforms import PROMPTS
 from tests.support.hostile_corpus import CORPUS, LONG, SHORT
 from tests.support.hostile_world import prompts, strings, whole
 
+pytestmark = pytest.mark.thorough
+
 PLAIN = {with_history: prompts("where is the vet?", with_history=with_history) for with_history in (False, True)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from qtmiddleware.transforms import ORIGINAL, PROMPTS, find_repeats, guard, is_w
 from qtmiddleware.types import Match, Transformation
 from tests.support.hostile_corpus import LONG, SHORT
 from tests.support.hostile_world import replies
+
+pytestmark = pytest.mark.thorough
 
 QUESTION = "Does Jaco have any health concerns?"
 FIELDS = {"standalone", "rewrite", "step_back", "sub_queries", "paraphrases", "hyde", "keywords"}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+import pytest
+
 from qtmiddleware.evaluation import Comparison
 from qtmiddleware.evaluation.reporting import markdown, page, rows
 from qtmiddleware.types import Message
 from tests.support.hostile_corpus import LONG, SHORT
 from tests.support.report_world import Open, comparison, data, run, score
+
+pytestmark = pytest.mark.thorough
 
 
 def told(texts: list[str]) -> Comparison:

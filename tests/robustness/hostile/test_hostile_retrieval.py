@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Passage, Prompt
@@ -14,6 +16,8 @@ from qtmiddleware.providers.stores import SQLiteStore
 from qtmiddleware.testing import ScriptedModel
 from tests.support.hostile_corpus import CORPUS, LONG, SHORT
 from tests.support.hostile_world import replies, smuggling
+
+pytestmark = pytest.mark.thorough
 
 WIDE = Settings().keyword_evidence.candidates
 FILTER = {"source": {"$eq": "vet.pdf"}, "$or": [{"page": 1}, {"page": {"$gt": 3}}]}

@@ -25,6 +25,8 @@ from tests.support.hostile_corpus import LONG, SHORT
 from tests.support.hostile_world import ACTS
 from tests.support.terminal import Terminal
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., Ended]
 # One line each, as they come in a pipe; what UTF-8 cannot hold does not come.
 LINES = [

@@ -8,6 +8,8 @@ from qtmiddleware.preprocessing import preprocess, protected_spans
 from tests.robustness.fuzz.functions import FUNCTIONS, PUMPS
 from tests.robustness.fuzz.patterns import long
 
+pytestmark = pytest.mark.thorough
+
 LENGTH = 1 << 20
 
 

@@ -15,6 +15,8 @@ import qtmiddleware as qtm
 from tests.support.echoing import EchoingService
 from tests.support.emitted import HISTORY, KEYS, METADATA, OPENAI_KEY, PASSAGE, PINECONE_KEY, QUERY, TEXTS
 
+pytestmark = pytest.mark.thorough
+
 CONFIG: Final = {
     "indexPath": "index.sqlite",
     "embeddingModel": "text-embedding-3-small",
@@ -81,7 +83,7 @@ def test_the_command_line_brings_nothing_out(folder: Path, service: EchoingServi
         capture_output=True,
         cwd=folder,
         env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
-        timeout=50,
+        timeout=200,
         check=False,
     )
     out, err = ended.stdout.decode(), ended.stderr.decode()

@@ -364,6 +364,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.thorough
 def test_no_damaged_file_brings_a_traceback_to_the_command_line(tmp_path: Path, config: dict[str, Any]) -> None:
     at = tmp_path / "at"
     (at / "other.sqlite.ingest").write_bytes((at / "index.sqlite.ingest").read_bytes())
@@ -379,7 +380,7 @@ def test_no_damaged_file_brings_a_traceback_to_the_command_line(tmp_path: Path, 
     (tmp_path / "recording.jsonl").write_text('{"_id": "q", "rew')
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(RUNS)],
-        capture_output=True, text=True, cwd=tmp_path, timeout=50, check=False,
+        capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False,
     )  # fmt: skip
     *told, left = ended.stderr.split("ended ")
     assert "Traceback" not in ended.stderr

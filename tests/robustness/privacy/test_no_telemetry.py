@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 WATCH: Final = """
 import sys
 
@@ -70,7 +72,7 @@ def after(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         cwd=folder,
         env=kept,
-        timeout=50,
+        timeout=200,
         check=False,
     )
 

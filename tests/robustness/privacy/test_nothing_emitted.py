@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -18,13 +18,14 @@ from qtmiddleware.evaluation import Question
 from qtmiddleware.evaluation.bench import CachedModel
 from qtmiddleware.evaluation.judging import judge
 from qtmiddleware.evaluation.testsets import generate
-from qtmiddleware.protocols import Passage
+from qtmiddleware.protocols import Passage, Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import as_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 from qtmiddleware.providers.stores.pinecone import PineconeStore, PineconeTextStore
+from qtmiddleware.types import Deadline
 from tests.support.echoing import FAULTS, EchoingService
 from tests.support.emitted import (
     ANSWER,
@@ -40,7 +41,7 @@ from tests.support.emitted import (
 from tests.support.pinecone_world import pinecone_world, without_pauses
 
 KINDS: Final = tuple(kind for kind in get_args(TransformationType) if kind != "none")
-LIMITS: Final = {"llmTimeoutMs": 60, "deadlineMs": 50_000}
+LIMITS: Final = {"llmTimeoutMs": 300, "deadlineMs": 50_000}
 PATIENT: Final = {"llmTimeoutMs": 20_000, "deadlineMs": 50_000}
 
 Config = dict[str, Any]
@@ -136,7 +137,7 @@ def test_a_model_that_repeats_what_it_was_sent_brings_nothing_out(service: Echoi
     service.fault = fault
     # What is told of a failure is the same for every kind; what is made of a reply is not.
     kinds = KINDS if fault in ("none", "400", "echo") else KINDS[:3]
-    answer = {"timeoutMs": 100 if fault == "hang" else 20_000}
+    answer = {"timeoutMs": 300 if fault == "hang" else 20_000}
     with listening() as emitted, openai.OpenAI(**account) as client:
         for kind in kinds:
             before = len(service.bodies)
@@ -239,6 +240,57 @@ def test_a_model_function_that_fails_and_quotes_brings_nothing_out() -> None:
         assert roads.retrieved().status == "degraded"
         roads.answered()
         roads.transformed()
+
+
+def refusing_model(messages: list[dict[str, str]]) -> str:
+    raise qtm.ModelError(f"{QUERY} {messages[-1]['content']} {OPENAI_KEY}", f"no luck with {messages}")
+
+
+async def arefusing_model(messages: list[dict[str, str]]) -> str:
+    raise qtm.ModelError("refused", f"no luck with {messages} and {OPENAI_KEY}")
+
+
+class Refusing:
+    """A model of the user's own, whose errors are of our class and hold the question."""
+
+    name = "refusing"
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        raise qtm.ModelError(OPENAI_KEY, f"no luck with {prompt.user}")
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        raise qtm.ModelError(prompt.query, f"no luck with {prompt.user}")
+
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
+        yield "I "
+        raise qtm.ModelError(prompt.query, f"no luck with {prompt.user}")
+
+
+@pytest.mark.parametrize(
+    ("client", "reason"), [(refusing_model, "unavailable"), (arefusing_model, "refused"), (Refusing(), "unavailable")]
+)
+def test_a_model_whose_reason_quotes_brings_nothing_out(tmp_path: Path, client: Any, reason: str) -> None:
+    path = tmp_path / "log.jsonl"
+    with listening() as emitted:
+        config = {"transformationType": "combined", "limits": PATIENT, "breaker": {"enabled": False}}
+        roads = Roads(emitted, {**config, "log": {"path": str(path), "queryText": False}}, client)
+        found = roads.retrieved()
+        assert [(it.stage, it.reason) for it in found.degradations] == [("transform.combined", reason)]
+        roads.answered()
+        roads.transformed()
+        asyncio.run(roads.later())
+        emitted.say("log", path.read_text())
+
+
+def test_a_search_that_raises_an_error_of_ours_brings_nothing_out() -> None:
+    def quoting(query: str, top_k: int = 3) -> Any:
+        if query != QUERY:
+            raise qtm.ModelError("overloaded", f"no luck with {query}: {PASSAGE} {OPENAI_KEY}")
+        return search(query, top_k)
+
+    with listening() as emitted:
+        found = Roads(emitted, {"transformationType": "decompose", "limits": PATIENT}, model).retrieved(quoting)
+        assert found.degradations[0].detail == "ModelError"
 
 
 async def aquoting(retrieval: qtm.Retrieval) -> None:
