@@ -13,6 +13,7 @@ from functools import partial
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from qtmiddleware.config import Layers
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
@@ -130,16 +131,17 @@ def as_awaitable(value: Any) -> Awaitable[Any]:
 class _Call:
     """One call of a wrapped function by us, while it runs; threads and tasks of ours have it in their context.
 
-    *fn* is set inside the ``with``: an interrupt on the way in leaves a call of nothing behind.
+    *fn* is set inside the ``with``: an interrupt on the way in leaves a call of nothing behind. The context holds it
+    weakly: an interrupt on the way out leaves none behind either, as it ends with the frame that made it.
     """
 
-    __slots__ = ("_token", "fn")
+    __slots__ = ("__weakref__", "_token", "fn")
 
     def __init__(self) -> None:
         self.fn: Callable[..., Any] | None = None
 
     def __enter__(self) -> _Call:
-        self._token = _calls.set((*_calls.get(), self))
+        self._token = _calls.set((*(call for call in _calls.get() if call() is not None), ref(self)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -150,12 +152,12 @@ class _Call:
             _calls.reset(self._token)
 
 
-_calls: Final[ContextVar[tuple[_Call, ...]]] = ContextVar("calls", default=())
+_calls: Final[ContextVar[tuple[ref[_Call], ...]]] = ContextVar("calls", default=())
 
 
 def is_nested_call(fn: Callable[..., Any]) -> bool:
     """Whether we are called from within a call of *fn* that we made: a function that searches through itself."""
-    return any(call.fn is fn for call in _calls.get())
+    return any((call := it()) is not None and call.fn is fn for it in _calls.get())
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -16,7 +16,7 @@ from pytest_httpserver import HTTPServer
 from qtmiddleware.providers.embedders import embedder_named
 from qtmiddleware.providers.stores import SQLiteStore
 from tests.support.answering_service import AnsweringService
-from tests.support.conversing import INDEX, PASSAGES
+from tests.support.conversing import INDEX, PASSAGES, PATIENCE
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def qtm(tmp_path: Path) -> Callable[..., Ended]:
             input=text,
             capture_output=True,
             cwd=folder or tmp_path,
-            env={**kept, "PYTHONIOENCODING": "utf-8", **environ},
+            env={**kept, **PATIENCE, "PYTHONIOENCODING": "utf-8", **environ},
             timeout=200,
             check=False,
         )

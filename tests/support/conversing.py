@@ -16,10 +16,12 @@ PASSAGES: Final = (
     Passage("illness", "Older dogs suffer from arthritis and obesity.", {"source": "dogs.txt"}),
     Passage("fees", "The fee for the allotment is due in March.", {"source": "fees.txt"}),
 )
+PATIENCE: Final = {"QTM_LIMITS_LLM_TIMEOUT_MS": "60000", "QTM_LIMITS_DEADLINE_MS": "90000"}
+"""What a command is started with whose answers must not depend on how busy the machine is."""
 INDEX: Final = Path(".tmp/index/qtmiddleware.sqlite")
 
 
 def environ(folder: Path, **more: str) -> dict[str, str]:
     """The environment of a terminal, without a key."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
-    return {**kept, "TERM": "xterm", "XDG_STATE_HOME": str(folder / "state"), **more}
+    return {**kept, **PATIENCE, "TERM": "xterm", "XDG_STATE_HOME": str(folder / "state"), **more}

@@ -88,6 +88,44 @@ def test_many_interrupts_at_any_moment_leave_the_middleware_usable() -> None:
     assert printed == "True True True\n"
 
 
+def test_an_interrupt_at_any_line_around_the_search_leaves_the_middleware_usable() -> None:
+    printed = python(
+        """
+        from qtmiddleware.wrapping import invocation
+
+        wrapped = qtm.QueryMiddleware({**CONFIG, "transformationType": "none"}).wrap(search)
+        expected = wrapped.retrieve(QUERY).status
+
+        def interrupt_at(number):
+            passed = 0
+            def trace(frame, event, argument):
+                nonlocal passed
+                if frame.f_code.co_filename != invocation.__file__:
+                    return None
+                passed += 1
+                if passed == number:
+                    raise KeyboardInterrupt
+                return trace
+            sys.settrace(trace)
+            try:
+                wrapped.retrieve(QUERY)
+            except KeyboardInterrupt:
+                return True
+            finally:
+                sys.settrace(None)
+            return False
+
+        number, odd = 1, []
+        while number < 1_000 and interrupt_at(number):
+            if (status := wrapped.retrieve(QUERY).status) != expected:
+                odd.append((number, status))
+            number += 1
+        print(number > 20, odd)
+        """
+    )
+    assert printed == "True []\n"
+
+
 def test_an_interrupt_ends_an_awaited_call_and_all_it_began() -> None:
     printed = python(
         """
