@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError, as_model_error
+from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError, as_model_error, retell
 from qtmiddleware.evaluation.dataset import Question
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
+from qtmiddleware.providers.llms.governed import is_ours
 from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
 from qtmiddleware.transforms.json_reading import Cut, Members, find_json
@@ -268,6 +269,7 @@ class PromptRunner:
                 f"concurrency must be at least 1, not {concurrency}", path="concurrency", value=concurrency
             )
         self.cost_usd: float | None = 0.0
+        self._model = model
         self._world = ModelOnly(model)
         self._timeout = timeout
         self._concurrency = concurrency
@@ -298,7 +300,8 @@ class PromptRunner:
             return ModelError("timeout", f"the language model did not answer within {self._timeout:g} seconds")
         if isinstance(outcome.error, QtMiddlewareError) and not isinstance(outcome.error, ModelError):
             raise outcome.error  # A missing library or an impossible setting is no fault of the model.
-        return as_model_error(outcome.error)
+        error = as_model_error(outcome.error)
+        return error if is_ours(self._model) else retell(error, self._model.name)
 
 
 def parse_object(reply: Reply, names: Sequence[str]) -> dict[str, Any]:

@@ -29,6 +29,11 @@ class _NoReply(ModelError):
     """A model returned something else than a reply, in our own words."""
 
 
+def is_ours(model: object) -> bool:
+    """Whether the errors of *model* are in our own words; those of any other may quote what it was asked."""
+    return type(model).__module__.startswith("qtmiddleware.")
+
+
 class GovernedModel:
     """*inner* behind a circuit breaker and a budget.
 
@@ -42,8 +47,7 @@ class GovernedModel:
     def __init__(self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER) -> None:
         self.inner = inner
         self.can_async: bool = getattr(inner, "can_async", True)
-        # The errors of any other one may say anything.
-        self.is_ours = type(inner).__module__.startswith("qtmiddleware.")
+        self.is_ours = is_ours(inner)
         self._budget = settings.budget
         self.breaker = breaker
         self.meter = meter

@@ -15,11 +15,11 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import Question
 from qtmiddleware.evaluation.judging import CRITERIA, MOST_FAILURES, Judged, judge
 from qtmiddleware.evaluation.prompts import MOST_ANSWER_CHARS
-from qtmiddleware.protocols import Prompt
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.types import Message
+from qtmiddleware.types import Deadline, Message
 from tests.support.judging_world import QUESTIONS, always, by_length, judge_of, long, short, shown, verdict
 
 MANY = tuple(Question(f"q{n}", "What is it?", metadata={"answer": "It."}) for n in range(40))
@@ -243,6 +243,21 @@ def test_what_else_a_system_raises_passes_through() -> None:
 def test_a_system_that_returns_no_text_is_told_so() -> None:
     with pytest.raises(ConfigError, match="answered with NoneType"):
         judged(by_length, challenger=lambda question: None)
+
+
+def test_what_a_model_of_the_users_own_raises_is_told_by_its_reason_alone() -> None:
+    class Quoting:
+        name = "mine"
+
+        def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+            raise ModelError("refused", f"asked {prompt.user}")
+
+        async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+            return self.complete(prompt, deadline)
+
+    with pytest.raises(ModelError, match=r"^mine raised ModelError: refused$") as caught:
+        judge(short, long, MANY, Quoting(), baseline_name="raw", challenger_name="combined")
+    assert caught.value.reason == "refused"
 
 
 def test_a_judge_that_always_fails_is_given_up_with_its_own_error() -> None:
