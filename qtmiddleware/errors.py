@@ -124,7 +124,8 @@ class ModelError(QtMiddlewareError):
     was not asked at all, ``circuit_open``, ``over_budget`` or ``overloaded`` (all threads of the middleware are taken).
     The message never holds the query, the reply or a key: of one that a model or function of yours raises its reason
     alone is told, and ``unavailable`` where that is another word. *retry_after* is for how many seconds the service
-    asked to be left alone. *retrieval* is what had been found where an answer failed.
+    asked to be left alone, or a circuit breaker or the calls' own minute leaves it alone. *retrieval* is what had been
+    found where an answer failed.
     """
 
     def __init__(self, reason: str, message: str = "", *, retry_after: float | None = None) -> None:

@@ -24,6 +24,7 @@ from qtmiddleware.cli.console import (
     to_messages,
 )
 from qtmiddleware.cli.environment import load_config, note_files
+from qtmiddleware.cli.transform_file import CONCURRENCY, MOST_CONCURRENT, refuse_others, transform_many
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.retrieval.request import validate_query
@@ -66,16 +67,34 @@ def transform_command(
     config: ConfigFile = None,
     sets: Sets = None,
     history: History = None,
+    file: Annotated[
+        str | None, typer.Option("--file", help="File of many questions, for --out; - reads standard input.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--out", help="JSON lines, one for each question of --file; what is there is skipped.")
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=MOST_CONCURRENT, help="Calls of the model under way at most, with --file.")
+    ] = CONCURRENCY,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin --out anew, whatever is in it.")] = False,
     json_output: AsJson = False,
 ) -> None:
     """Show the variants the language model makes of questions.
 
     Where nobody says which transformation, all forms are asked for in one call
     (combined). With none the question and its keywords are shown.
+
+    With --file the questions of a file are transformed, many at a time, and what comes of each is
+    appended to --out as it is done. Run again after it was interrupted or killed, it goes on.
     """
     loaded = load_config(config, sets, kind=kind)
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
+    if file is not None or output is not None:
+        refuse_others(file, output, query=query, history=history)
+        note_files({}, config=config)
+        transform_many(loaded, file or "", output or "", concurrency, overwrite=overwrite, as_json=json_output)
+        return
     asks = loaded.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []
     note_files({}, config=config)

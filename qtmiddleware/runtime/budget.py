@@ -100,7 +100,7 @@ class Meter:
     def find_shortage(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
         """What *budget* has no room for, as a sentence; ``""`` where one more call with so much may be made."""
         with self._lock.free:
-            return self._find_shortage(budget, tokens, usd)
+            return self._find_shortage(budget, tokens, usd)[0]
 
     def sum_spending(self, hours: float) -> tuple[int, int, float]:
         """The calls of the last minute, and the tokens and US dollars of the last *hours*."""
@@ -111,11 +111,14 @@ class Meter:
         return calls, sum(it.tokens for it in recent), sum(it.usd for it in recent)
 
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
-        """Count one call of at most so many *tokens* and US dollars; raises `ModelError` where *budget* has no room."""
+        """Count one call of at most so many *tokens* and US dollars; raises `ModelError` where *budget* has no room.
+
+        Its ``retry_after`` says when a call may be made again, where that is the calls' own minute.
+        """
         with self._lock.free:
-            lacking = self._find_shortage(budget, tokens, usd)
+            lacking, wait = self._find_shortage(budget, tokens, usd)
             if lacking:
-                raise ModelError("over_budget", lacking)
+                raise ModelError("over_budget", lacking, retry_after=wait)
             now = self._clock()
             self._calls.current(now).calls += 1
             part = self._spent.current(now)
@@ -123,20 +126,30 @@ class Meter:
             part.usd += usd
             return Reservation(self, part, tokens, usd)
 
-    def _find_shortage(self, budget: BudgetSettings, tokens: int, usd: float) -> str:
+    def _find_shortage(self, budget: BudgetSettings, tokens: int, usd: float) -> tuple[str, float | None]:
+        """What is lacking, and in how many seconds it is not, where that is a matter of a minute."""
         now, seconds = self._clock(), budget.hours * 3600.0
         self._spent.seconds = max(self._spent.seconds, seconds)
         most = budget.max_llm_calls_per_minute
-        if most is not None and sum(it.calls for it in self._calls.recent(now, _MINUTE)) >= most:
-            return f"budget.maxLlmCallsPerMinute allows {most:,} calls of language models a minute"
+        if most is not None and (excess := sum(it.calls for it in self._calls.recent(now, _MINUTE)) - most) >= 0:
+            said = f"budget.maxLlmCallsPerMinute allows {most:,} calls of language models a minute"
+            return said, self._find_wait(now, excess) if most else None
         if budget.max_tokens is None and budget.max_usd is None:
-            return ""
+            return "", None
         recent = self._spent.recent(now, seconds)
         if budget.max_tokens is not None and sum(it.tokens for it in recent) + tokens > budget.max_tokens:
-            return f"budget.maxTokens allows {budget.max_tokens:,} tokens in {budget.hours:g} hours"
+            return f"budget.maxTokens allows {budget.max_tokens:,} tokens in {budget.hours:g} hours", None
         if budget.max_usd is not None and sum(it.usd for it in recent) + usd > budget.max_usd:
-            return f"budget.maxUsd allows {budget.max_usd:g} US dollars in {budget.hours:g} hours"
-        return ""
+            return f"budget.maxUsd allows {budget.max_usd:g} US dollars in {budget.hours:g} hours", None
+        return "", None
+
+    def _find_wait(self, now: float, excess: int) -> float:
+        """In how many seconds more than *excess* of the calls of the last minute are older than that."""
+        for part in self._calls.recent(now, _MINUTE):
+            excess -= part.calls
+            if excess < 0:
+                return part.last + _MINUTE - now
+        return _MINUTE
 
     def _settle(self, part: _Part, tokens: int, usd: float, calls: int) -> None:
         with self._lock.free:

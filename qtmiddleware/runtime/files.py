@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
@@ -130,8 +131,8 @@ def append_line(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put *data* at *path* whole: readers see the old file or the new one, and a crash leaves the old one.
+def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Put *data*, or its pieces, at *path* whole: readers see the old file or the new one, a crash leaves the old one.
 
     A new file is as readable as the umask has it, for what is written so is meant to be shared; one that is replaced
     hands on its permissions. What is no file is never replaced. Raises `OSError`, also for a link.
@@ -143,7 +144,7 @@ def replace_file(path: Path, data: bytes) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             # Else a power cut might leave the new name with none of the bytes.
             os.fsync(file.fileno())

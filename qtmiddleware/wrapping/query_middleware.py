@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
@@ -15,7 +16,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.protocols import LanguageModel, Observer, Prompt, Record, Reply, RetrievalHook, Store
-from qtmiddleware.retrieval.history import read_history
+from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.retrieval.pipeline import transform
 from qtmiddleware.retrieval.request import Memory, Request, validate_query
 from qtmiddleware.retrieval.responses import Shape
@@ -36,9 +37,12 @@ from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
 if TYPE_CHECKING:
+    from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.rag.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.rag.retriever import StoreRetriever
+    from qtmiddleware.runtime.pace import Pace
     from qtmiddleware.wrapping.health import Health, Readiness
+    from qtmiddleware.wrapping.transform_stream import Q, Transformed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,6 +91,14 @@ class _Rehearsal:
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """`complete`."""
         return self.complete(prompt, deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One of many, all within the same *history*."""
+
+    text: str = field(repr=False)
+    history: History
 
 
 class QueryMiddleware:
@@ -373,60 +385,122 @@ class QueryMiddleware:
     @overload
     def transform(self, query: str, **options: Unpack[AskOptions]) -> Transformation: ...  # type: ignore[overload-overlap]
     @overload
-    def transform(self, query: Sequence[str], **options: Unpack[AskOptions]) -> list[Transformation]: ...
+    def transform(  # type: ignore[overload-overlap]
+        self, query: Collection[str], **options: Unpack[AskOptions]
+    ) -> list[Transformation]: ...
+    @overload
+    def transform(self, query: Iterable[str], **options: Unpack[AskOptions]) -> Iterator[Transformation]: ...
 
     def transform(
-        self, query: str | Sequence[str], **options: Unpack[AskOptions]
-    ) -> Transformation | list[Transformation]:
+        self, query: Iterable[str], **options: Unpack[AskOptions]
+    ) -> Transformation | list[Transformation] | Iterator[Transformation]:
         """What the model makes of *query*, or of each of a list of queries, in their number and order.
 
         What could not be had is empty, and ``notes`` says why; nothing is raised for it.
+
+        Of an iterator, or whatever else has no length, queries are taken as the results are, ``limits.maxConcurrency``
+        and a few more at a time. Nobody waits for a single one then: a call may take a minute, unless ``limits`` says
+        otherwise, and what a busy service refuses is asked again at one pace that all share. Raises `InvalidQuery`
+        where it meets a bad one, and `ModelError` where the key is refused, a budget is spent or the model answers
+        nothing for ten minutes.
         """
+        if not isinstance(query, Collection):
+            history = read_history(options.get("history"))
+            questions = (_Question(text, history) for text in query)
+            transformed = self.transform_stream(questions, config=options.get("config"), in_order=True)
+            return (it.transformation for it in transformed)
         result: Transformation | list[Transformation] = run(*self._transform_flow(query, options))
         return result
+
+    def transform_stream(
+        self,
+        questions: Iterable[Q],
+        *,
+        config: Mapping[str, Any] | None = None,
+        concurrency: int | None = None,
+        pace: Pace | None = None,
+        in_order: bool = False,
+    ) -> Iterator[Transformed[Q]]:
+        """What comes of each of *questions*, which have a ``text`` and a ``history``: `transform` of an iterator.
+
+        Results come with their questions and what they cost, as they are done, or *in_order*. At most *concurrency*
+        calls of the model are under way, by default ``limits.maxConcurrency``, at a *pace* of their own where none is
+        given that others keep too. Raises as `transform` of an iterator does.
+        """
+        # Who has one question does not wait for its modules.
+        from qtmiddleware.runtime.pace import Pace
+        from qtmiddleware.wrapping.transform_stream import TransformStream, be_patient
+
+        factory, settings, model = self._for_call(config)
+        patient, seconds = be_patient(factory.config, settings)
+        most = concurrency or settings.limits.max_concurrency
+
+        def build_request(question: Q) -> Request:
+            text = validate_query(question.text, "query", settings)
+            # How long the model is left alone the pace decides.
+            return self._build_request(factory, patient, model, text, question.history, waits=False)
+
+        stream = TransformStream(
+            model, build_request, seconds=seconds, settings=settings, pace=pace or Pace(most), concurrency=most
+        )
+        return stream.run(questions, in_order=in_order)
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
         self, query: str, **options: Unpack[AskOptions]
     ) -> Transformation: ...
     @overload
-    async def atransform(self, query: Sequence[str], **options: Unpack[AskOptions]) -> list[Transformation]: ...
+    async def atransform(self, query: Collection[str], **options: Unpack[AskOptions]) -> list[Transformation]: ...
 
     async def atransform(
-        self, query: str | Sequence[str], **options: Unpack[AskOptions]
+        self, query: str | Collection[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
-        """`transform` without blocking the running loop."""
+        """`transform` of a query or a list without blocking the running loop."""
         return await arun(*self._transform_flow(query, options))
 
-    def _transform_flow(self, query: str | Sequence[str], options: AskOptions) -> tuple[Flow[Any], ModelOnly]:
-        """Returns the flow for one query or many, and what it is run with; raises `InvalidQuery` for a bad one."""
-        factory, config = self._factory, options.get("config")
+    def _for_call(self, config: Mapping[str, Any] | None) -> tuple[ComponentFactory, Settings, GovernedModel]:
+        """Returns what one call works with, with *config* over the settings in force."""
+        factory = self._factory
         settings = factory.settings((*current_overrides(), config) if config else current_overrides())
-        model = factory.model(settings)
+        return factory, settings, factory.model(settings)
+
+    def _build_request(
+        self,
+        factory: ComponentFactory,
+        settings: Settings,
+        model: GovernedModel,
+        text: str,
+        history: History,
+        *,
+        shares: bool = True,
+        waits: bool = True,
+    ) -> Request:
+        return Request(
+            original=text,
+            history=history.messages,
+            history_problem=history.problem,
+            settings=settings,
+            memory=self._memory,
+            model=model.name,
+            models={"model": model},
+            shares=shares,
+            reason_to_wait=model.reason_to_wait if waits else lambda: None,
+            bulkhead=factory.bulkhead,
+            observation=factory.observation,
+        )
+
+    def _transform_flow(self, query: str | Collection[str], options: AskOptions) -> tuple[Flow[Any], ModelOnly]:
+        """Returns the flow for one query or many, and what it is run with; raises `InvalidQuery` for a bad one."""
+        factory, settings, model = self._for_call(options.get("config"))
         history = read_history(options.get("history"))
-
-        def request(text: str, *, shares: bool) -> Request:
-            return Request(
-                original=text,
-                history=history.messages,
-                history_problem=history.problem,
-                settings=settings,
-                memory=self._memory,
-                model=model.name,
-                models={"model": model},
-                shares=shares,
-                reason_to_wait=model.reason_to_wait,
-                bulkhead=factory.bulkhead,
-                observation=factory.observation,
-            )
-
+        build_request = partial(self._build_request, factory, settings, model)
         world = ModelOnly(model, factory.bulkhead)
         if isinstance(query, str):
-            return transform(request(validate_query(query, "query", settings), shares=True)), world
+            return transform(build_request(validate_query(query, "query", settings), history)), world
         # All of them before the first is asked: a bad one costs nothing.
         texts = [validate_query(it, "query", settings) for it in query]
         # Each distinct one once: those that run side by side must not wait for each other.
-        requests = {text: request(text, shares=False) for text in texts}
+        requests = {text: build_request(text, history, shares=False) for text in texts}
         return _transform_many(texts, requests, settings.limits.max_concurrency), world
 
     def close(self) -> None:

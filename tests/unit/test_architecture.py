@@ -31,6 +31,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     wrapping
     testing
     integrations
+    bulk
     evaluation
     demo
     playground

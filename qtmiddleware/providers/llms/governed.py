@@ -79,7 +79,7 @@ class GovernedModel:
         rest = self.breaker.rest
         if rest > 0:
             until = f"left alone for {rest:.0f} more seconds" if rest > 1 else "being tried again"
-            return ModelError("circuit_open", f"{self.name} failed and is {until}")
+            return ModelError("circuit_open", f"{self.name} failed and is {until}", retry_after=rest)
         lacking = self.meter.find_shortage(self._budget)
         return ModelError("over_budget", lacking) if lacking else None
 

@@ -1,0 +1,32 @@
+"""What decides the texts that a run gets, as it is kept beside its output, and what has changed of it since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from qtmiddleware.config.keys import all_keys, to_json
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.transforms import build_prompts
+from qtmiddleware.types import Message
+
+# Beside the keys that decide the model's reply.
+_KEYS: Final = frozenset({"transformationModel", "preprocess.keepWords", "preprocess.extraWords", "escalation.mode"})
+_MOST_SHOWN: Final = 60
+
+
+def read_fingerprint(settings: Settings) -> dict[str, Any]:
+    """Every setting that decides what a question is transformed to, and the versions of the prompts, ready for JSON."""
+    keys = {key.name: to_json(key.read(settings)) for key in all_keys() if key.name in _KEYS or "reply" in key.marks}
+    histories = ((), (Message("user", "?"),))
+    prompts = [[it.mode, it.version] for history in histories for it in build_prompts(settings, "?", history)]
+    return {**keys, "prompts": prompts}
+
+
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What differs, a part of a sentence each; long values are not shown."""
+    for name in dict.fromkeys([*before, *now]):
+        was, is_ = before.get(name), now.get(name)
+        if was != is_:
+            shown = f" (was {was}, is {is_})"
+            yield name + (shown if name != "prompts" and len(shown) <= _MOST_SHOWN else "")
