@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -420,7 +420,7 @@ class QueryMiddleware:
         concurrency: int | None = None,
         pace: Pace | None = None,
         in_order: bool = False,
-    ) -> Iterator[Transformed[Q]]:
+    ) -> Generator[Transformed[Q]]:
         """What comes of each of *questions*, which have a ``text`` and a ``history``: `transform` of an iterator.
 
         Results come with their questions and what they cost, as they are done, or *in_order*. At most *concurrency*

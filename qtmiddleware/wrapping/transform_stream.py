@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -96,7 +96,7 @@ class TransformStream:
         self._concurrency = concurrency
         self._bulkhead = Bulkhead(_THREADS)
 
-    def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Iterator[Transformed[Q]]:
+    def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Generator[Transformed[Q]]:
         """What comes of each of *questions*, as it is done, or *in_order*; few of them are in memory at a time.
 
         Raises `ModelError` where the pace was stopped, when all that was done by then has been given. Whoever closes

@@ -1,0 +1,247 @@
+"""One pace for all who ask: what passes is waited for, what does not ends the run, and nobody is asked too much."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+import pytest
+
+from qtmiddleware.config.settings import BudgetSettings
+from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.budget import Meter
+from qtmiddleware.runtime.pace import MOST_HOPELESS, TRIES, Pace
+from tests.support.clock import Clock
+
+BUSY = ModelError("rate_limited", "slower", retry_after=0.05)
+
+
+def failing(*errors: ModelError) -> Callable[[], str]:
+    """A call that fails with each of *errors* in turn, and is answered then."""
+    left = list(errors)
+
+    def call() -> str:
+        if left:
+            raise left.pop(0)
+        return "answered"
+
+    return call
+
+
+@pytest.mark.parametrize("reason", ["rate_limited", "overloaded", "circuit_open", "timeout", "unavailable"])
+def test_what_passes_is_asked_again(reason: str) -> None:
+    errors = [ModelError(reason, retry_after=0.001) for _ in range(TRIES + 1)]
+    pace = Pace(2)
+    assert pace.perform(failing(*errors)) == "answered"
+    assert pace.error is None
+
+
+@pytest.mark.parametrize("reason", ["refused", "too_long", "empty", "truncated", "unparsable", "unrecorded", "failed"])
+def test_what_does_not_pass_is_the_questions_own(reason: str) -> None:
+    pace = Pace(2)
+    with pytest.raises(ModelError, match=reason):
+        pace.perform(failing(ModelError(reason)))
+    assert pace.error is None
+    assert pace.perform(failing()) == "answered"
+
+
+def test_nobody_asks_before_the_service_wants_it() -> None:
+    pace, times = Pace(1), list[float]()
+
+    def call() -> str:
+        times.append(monotonic())
+        if len(times) == 1:
+            raise ModelError("rate_limited", retry_after=0.3)
+        return "answered"
+
+    assert pace.perform(call) == "answered"
+    # A clock that is rounded to milliseconds.
+    assert times[1] - times[0] >= 0.299
+
+
+def test_many_refusals_at_once_halve_the_calls_once() -> None:
+    pace, all_are_there = Pace(8), threading.Barrier(8, timeout=100)
+    seen = list[int]()
+
+    def run(_: int) -> str:
+        first = True
+
+        def call() -> str:
+            nonlocal first
+            if first:
+                first = False
+                all_are_there.wait()
+                raise BUSY
+            seen.append(pace.limit)
+            return "answered"
+
+        return pace.perform(call)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(run, range(8))) == ["answered"] * 8
+    assert min(seen) == 4
+
+
+def test_as_many_answers_as_calls_add_one() -> None:
+    pace = Pace(4)
+    pace.perform(failing(BUSY))
+    assert pace.limit == 2  # 4 was halved, and one answer of two is there
+    pace.perform(failing())
+    assert pace.limit == 3
+    for _ in range(20):
+        pace.perform(failing())
+    assert pace.limit == 4
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_no_more_calls_than_allowed_are_under_way(concurrency: int) -> None:
+    pace, lock = Pace(concurrency), threading.Lock()
+    under_way, most = 0, 0
+
+    def call() -> None:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        threading.Event().wait(0.002)
+        with lock:
+            under_way -= 1
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda _: pace.perform(call), range(60)))
+    assert most <= concurrency
+
+
+def test_a_call_that_fails_while_others_are_answered_fails_for_good() -> None:
+    pace, calls = Pace(1), 0
+
+    def poisonous() -> str:
+        nonlocal calls
+        calls += 1
+        # Somebody else is answered in between.
+        pace._count_answer()
+        raise ModelError("timeout", retry_after=0.001)
+
+    with pytest.raises(ModelError, match="timeout"):
+        pace.perform(poisonous)
+    assert calls == TRIES
+    assert pace.error is None
+
+
+def test_a_service_that_answers_nothing_for_too_long_stops_all() -> None:
+    pace = Pace(2, patience=0.1)
+    with pytest.raises(ModelError, match="stopped"):
+        pace.perform(failing(*[ModelError("unavailable", "it is down", retry_after=0.02)] * 100_000))
+    assert str(pace.error) == "it is down"
+
+
+def test_patience_begins_with_the_first_failure() -> None:
+    pace = Pace(1, patience=30.0)
+    # Whoever takes the results may be slow.
+    pace._clock = lambda: monotonic() + 1_000
+    assert pace.perform(failing(ModelError("unavailable", retry_after=0.001))) == "answered"
+
+
+def test_a_refused_key_stops_all_at_once_and_tells_who_waits() -> None:
+    pace, refused, waits = Pace(1), threading.Event(), threading.Event()
+    reasons = list[str]()
+
+    def call() -> str:
+        waits.set()
+        refused.wait(100)
+        raise ModelError("unauthorized", "the key")
+
+    def run(_: int) -> None:
+        try:
+            pace.perform(call)
+        except ModelError as error:
+            reasons.append(error.reason)
+
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(run, number) for number in range(3)]
+        assert waits.wait(100)
+        refused.set()
+        for one in running:
+            one.result(100)
+    assert sorted(reasons) == ["cancelled", "cancelled", "unauthorized"]
+    assert str(pace.error) == "the key"
+
+
+def test_a_service_that_never_answers_anything_stops_all() -> None:
+    pace = Pace(2)
+    for _ in range(MOST_HOPELESS):
+        with pytest.raises(ModelError, match="no such model"):
+            pace.perform(failing(ModelError("rejected", "no such model")))
+    assert str(pace.error) == "no such model"
+
+
+def test_rejected_questions_among_answered_ones_stop_nothing() -> None:
+    pace = Pace(2)
+    pace.perform(failing())
+    for _ in range(3 * MOST_HOPELESS):
+        with pytest.raises(ModelError):
+            pace.perform(failing(ModelError("rejected", "that question")))
+    assert pace.error is None
+
+
+def test_a_spent_budget_stops_all_when_nothing_is_under_way() -> None:
+    pace = Pace(2)
+    with pytest.raises(ModelError, match="stopped"):
+        pace.perform(failing(ModelError("over_budget", "budget.maxUsd allows 1 US dollars in 24 hours")))
+    assert str(pace.error).startswith("budget.maxUsd")
+
+
+def test_a_budget_that_others_may_leave_room_in_is_waited_for() -> None:
+    pace = Pace(2)
+    is_refused, is_under_way = threading.Event(), threading.Event()
+    refusals = [ModelError("over_budget", "no room")]
+
+    def slow() -> str:
+        is_under_way.set()
+        assert is_refused.wait(100)
+        return "slow"
+
+    def other() -> str:
+        if refusals:
+            is_refused.set()
+            raise refusals.pop()
+        return "other"
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(pace.perform, slow)
+        assert is_under_way.wait(100)
+        second = pool.submit(pace.perform, other)
+        assert (first.result(100), second.result(100)) == ("slow", "other")
+    assert pace.error is None
+
+
+def test_the_budget_of_a_minute_says_when_there_is_room_again(clock: Clock) -> None:
+    budget, meter = BudgetSettings(max_llm_calls_per_minute=2), Meter(clock=clock)
+    for seconds in (10.0, 20.0):
+        meter.reserve(budget, tokens=1, usd=0.0)
+        clock.now += seconds
+    with pytest.raises(ModelError) as caught:
+        meter.reserve(budget, tokens=1, usd=0.0)
+    assert caught.value.retry_after == 30.0
+    clock.now += caught.value.retry_after
+    meter.reserve(budget, tokens=1, usd=0.0)
+
+
+@pytest.mark.parametrize("budget", [BudgetSettings(max_tokens=5), BudgetSettings(max_llm_calls_per_minute=0)])
+def test_a_budget_that_has_no_room_for_long_says_no_time(budget: BudgetSettings) -> None:
+    with pytest.raises(ModelError) as caught:
+        Meter().reserve(budget, tokens=10, usd=0.0)
+    assert caught.value.retry_after is None
+
+
+def test_a_bug_in_a_model_ends_its_own_call_alone() -> None:
+    pace = Pace(1)
+
+    def broken() -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pace.perform(broken)
+    assert pace.perform(failing()) == "answered"
