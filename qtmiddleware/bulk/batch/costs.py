@@ -1,0 +1,64 @@
+"""What batches cost, beside what the same requests cost one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from qtmiddleware.bulk.batch.state import Part
+from qtmiddleware.config.settings import BudgetSettings
+from qtmiddleware.errors import ModelError
+from qtmiddleware.providers.llms.openai.prices import Prices
+from qtmiddleware.providers.llms.openai.requests import is_openai
+
+SHARE: Final = 0.5
+"""What OpenAI charges of the price by batch (https://help.openai.com/en/articles/9197833-batch-api-faq)."""
+TOKEN_BYTES: Final = 3
+"""Bytes of a request taken for a token: that is about four characters of English, and one of Chinese of three bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Tokens, and US dollars for them: *live* one by one, *batch* in a batch; ``None`` where that is not known."""
+
+    read: int
+    written: int
+    live: float | None
+    batch: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """The *prices* of a model at *host*; those by batch are known of OpenAI's own address alone."""
+
+    prices: Prices
+    host: str
+    max_tokens: int | None
+
+    def cost(self, read: int, written: int) -> Cost:
+        """What so many tokens cost."""
+        live = self.prices.cost(read, written)
+        return Cost(read, written, live, None if live is None or not is_openai(self.host) else live * SHARE)
+
+    def estimate(self, parts: Iterable[Part]) -> Cost:
+        """What *parts* cost at most: as many tokens as their bytes may be, and replies as long as they may get."""
+        sizes = [(part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts]
+        return self.cost(sum(read for read, _ in sizes), sum(written for _, written in sizes))
+
+    def check(self, budget: BudgetSettings, spent: Cost, planned: Cost) -> None:
+        """Raise `ModelError` (``over_budget``) where *budget* has no room for what is *planned* beside what is *spent*.
+
+        What a batch costs where its price is not known is taken for the price one by one.
+        """
+        tokens = sum((spent.read, spent.written, planned.read, planned.written))
+        usd = sum(cost.live or 0.0 if cost.batch is None else cost.batch for cost in (spent, planned))
+        lacking = ""
+        if budget.max_tokens is not None and tokens > budget.max_tokens:
+            lacking = (
+                f"budget.maxTokens allows {budget.max_tokens:,} tokens, and with the next batch it may be {tokens:,}"
+            )
+        elif budget.max_usd is not None and usd > budget.max_usd:
+            lacking = f"budget.maxUsd allows {budget.max_usd:g} US dollars, and with the next batch it may be {usd:.2f}"
+        if lacking:
+            raise ModelError("over_budget", f"{lacking}; raise it, or lower llm.maxTokens, which replies are taken for")
