@@ -126,14 +126,14 @@ def transform_file(
             show(report)
 
     with (
-        _open_source(source, path) as file,
+        open_source(source, path) as file,
         hold_journal(path, read_fingerprint(config.settings), overwrite=overwrite) as journal,
         QueryMiddleware(config, client=client) as middleware,
     ):
         report.total = None if source == STDIN else count_queries(Path(source))
         if show is not None:
             show(report)
-        queries = _select_open(read_queries(file, config.settings, has_json=has_json), journal, report, write)
+        queries = select_open(read_queries(file, config.settings, has_json=has_json), journal, report, write)
         with closing(middleware.transform_stream(queries, concurrency=concurrency)) as stream:
             for transformed in stream:
                 write(build_record(transformed, middleware.preprocess(transformed.question.text)))
@@ -183,7 +183,8 @@ def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
     }
 
 
-def _open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
+def open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
+    """The questions of *source*; raises `ConfigError` where they cannot be read, or *out* is the same file."""
     if source == STDIN:
         return nullcontext(sys.stdin.buffer)
     try:
@@ -196,7 +197,7 @@ def _open_source(source: str | Path, out: Path) -> AbstractContextManager[Binary
     return file
 
 
-def _select_open(
+def select_open(
     lines: Iterable[InputQuery | BrokenLine], journal: Journal, report: BulkReport, write: Callable[[Record], None]
 ) -> Iterator[InputQuery]:
     """The questions that are still to be done; of a broken line it is written that it is one."""

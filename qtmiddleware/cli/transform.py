@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from qtmiddleware.catalogue import TEXT_FIELDS
+from qtmiddleware.cli.batch import Batch, BatchOptions, BatchTokens, transform_by_batch
 from qtmiddleware.cli.console import (
     AsJson,
     ConfigFile,
@@ -77,6 +79,8 @@ def transform_command(
         int, typer.Option(min=1, max=MOST_CONCURRENT, help="Calls of the model under way at most, with --file.")
     ] = CONCURRENCY,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin --out anew, whatever is in it.")] = False,
+    batch: Batch = None,
+    batch_tokens: BatchTokens = None,
     json_output: AsJson = False,
 ) -> None:
     """Show the variants the language model makes of questions.
@@ -86,14 +90,22 @@ def transform_command(
 
     With --file the questions of a file are transformed, many at a time, and what comes of each is
     appended to --out as it is done. Run again after it was interrupted or killed, it goes on.
+    With --batch they are asked by a Batch API: submit, then status and collect until all is there.
     """
     loaded = load_config(config, sets, kind=kind)
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
-    if file is not None or output is not None:
+    by_batch = batch is not None or batch_tokens is not None
+    if by_batch or file is not None or output is not None:
         refuse_others(file, output, query=query, history=history)
         note_files({}, config=config)
-        transform_many(loaded, file or "", output or "", concurrency, overwrite=overwrite, as_json=json_output)
+        options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
+        transform = (
+            partial(transform_by_batch, options=options)
+            if by_batch
+            else partial(transform_many, concurrency=concurrency, overwrite=overwrite, as_json=json_output)
+        )
+        transform(loaded, file or "", output or "")
         return
     asks = loaded.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []

@@ -46,7 +46,7 @@ def transform_many(config: Config, file: str, output: str, concurrency: int, *, 
         show(now)
 
     try:
-        with _show_progress() as show, show_warnings():
+        with show_bulk() as show, show_warnings():
             transform_file(file, output, config=config, concurrency=concurrency, overwrite=overwrite, show=keep)
     except KeyboardInterrupt:
         _note_how_to_go_on(report, file, output)
@@ -82,7 +82,7 @@ def sum_up(report: BulkReport) -> str:
 
 
 @contextmanager
-def _show_progress() -> Iterator[ShowBulk]:
+def show_bulk() -> Iterator[ShowBulk]:
     """A bar with rate, cost and the time that is left, at a terminal; elsewhere a line now and then."""
     if not notes.is_terminal:
         yield _every(_SECONDS_BETWEEN_LINES, lambda report: note(f"{_describe(report)}"))

@@ -10,10 +10,7 @@ from qtmiddleware.bulk.batch.state import Part
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.openai.prices import Prices
-from qtmiddleware.providers.llms.openai.requests import is_openai
 
-SHARE: Final = 0.5
-"""What OpenAI charges of the price by batch (https://help.openai.com/en/articles/9197833-batch-api-faq)."""
 TOKEN_BYTES: Final = 3
 """Bytes of a request taken for a token: that is about four characters of English, and one of Chinese of three bytes."""
 
@@ -30,16 +27,19 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The *prices* of a model at *host*; those by batch are known of OpenAI's own address alone."""
+    """The *prices* of a model one by one, and the *share* of them that a batch costs; ``None`` where not known.
+
+    A reply is taken to have *max_tokens* before it is there.
+    """
 
     prices: Prices
-    host: str
+    share: float | None
     max_tokens: int | None
 
     def cost(self, read: int, written: int) -> Cost:
         """What so many tokens cost."""
         live = self.prices.cost(read, written)
-        return Cost(read, written, live, None if live is None or not is_openai(self.host) else live * SHARE)
+        return Cost(read, written, live, None if live is None or self.share is None else live * self.share)
 
     def estimate(self, parts: Iterable[Part]) -> Cost:
         """What *parts* cost at most: as many tokens as their bytes may be, and replies as long as they may get."""

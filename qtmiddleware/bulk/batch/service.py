@@ -13,6 +13,7 @@ from qtmiddleware.bulk.batch.state import ENDED
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.llms.openai.clients import Clients
+from qtmiddleware.providers.llms.openai.requests import is_openai
 from qtmiddleware.providers.openai_client import (
     host_of,
     is_async_client,
@@ -23,6 +24,8 @@ from qtmiddleware.providers.openai_client import (
 
 MOST_LINE_BYTES: Final = 8 << 20
 """A line of an output file that is longer is none: a reply of a megabyte may take six where it is written as JSON."""
+SHARE: Final = 0.5
+"""What OpenAI charges of the price by batch (https://help.openai.com/en/articles/9197833-batch-api-faq)."""
 RETRIES: Final = 5
 """How often the client repeats a call that is safe to repeat, after half a second and up to 8 s, or as it is told."""
 WAITS: Final = (1.0, 2.0, 4.0, 8.0)
@@ -54,6 +57,11 @@ class BatchService:
         self._client = self._once.with_options(max_retries=RETRIES)
         self.address = str(self._client.base_url)
         self.host = host_of(self.address)
+
+    @property
+    def share(self) -> float | None:
+        """What of the price one by one a batch costs; ``None`` where that is not known."""
+        return SHARE if is_openai(self.host) else None
 
     def close(self) -> None:
         """Close the connections; a client that was given stays open."""

@@ -78,6 +78,13 @@ class Part:
         errors = (self.batch.get("errors") or {}).get("data") or []
         return [": ".join(filter(None, (it.get("code"), it.get("message")))) for it in errors]
 
+    def to_dict(self) -> dict[str, Any]:
+        """What is known of it, as JSON takes it."""
+        kept = ("id", "created_at", "expires_at", "output_file_id", "error_file_id")
+        counts = {"requests": self.requests, "completed": self.completed, "failed": self.failed}
+        about = {"part": self.number, "status": self.status, **counts, "bytes": self.size, "collected": self.settled}
+        return {**about, "errors": self.errors, **{name: self.batch.get(name) for name in kept}}
+
     def _count(self, name: str) -> int:
         return (self.batch.get("request_counts") or {}).get(name) or 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -77,6 +77,12 @@ class Standing:
     sent: tuple[Part, ...] = ()
     tally: Tally = field(default_factory=Tally)
 
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON takes it."""
+        plain = asdict(self)
+        plain["tally"]["failures"] = dict(self.tally.failures)
+        return {**plain, **{name: [part.to_dict() for part in getattr(self, name)] for name in ("parts", "sent")}}
+
 
 class BatchWork:
     """What *ask* needs of the model of *settings*, asked by batches at *service* and kept in *state*.
@@ -94,7 +100,7 @@ class BatchWork:
         self._ask = ask
         self._limits = limits
         self._model = BatchModel(settings, state, service.address)
-        self._tariff = Tariff(self._model.prices, service.host, settings.llm.max_tokens)
+        self._tariff = Tariff(self._model.prices, service.share, settings.llm.max_tokens)
         self._file = state.path.with_name(f"{state.path.name}.part")
         self._answered = self._open = 0
 

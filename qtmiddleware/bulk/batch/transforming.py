@@ -1,0 +1,111 @@
+"""A file of questions transformed by batches, into the same output that a run which asks one by one goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from qtmiddleware.bulk.batch.model import BatchModel
+from qtmiddleware.bulk.batch.parts import LIMITS, Limits
+from qtmiddleware.bulk.batch.service import BatchService
+from qtmiddleware.bulk.batch.state import BatchState
+from qtmiddleware.bulk.batch.work import BatchWork
+from qtmiddleware.bulk.fingerprint import read_fingerprint
+from qtmiddleware.bulk.journal import Journal, hold_journal
+from qtmiddleware.bulk.queries import JSON_LINES, InputQuery, read_queries
+from qtmiddleware.bulk.run import STDIN, BulkReport, Record, ShowBulk, build_record, open_source, select_open
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.providers.llms.recorded import RecordingModel
+from qtmiddleware.runtime.pace import Pace
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+from qtmiddleware.wrapping.transform_stream import Transformed
+
+_NO_HURRY_MS: Final = 600_000
+# What was answered is paid for: it is neither late nor beyond a budget, whatever a question that waits may be.
+REPLAYED: Final = {
+    "limits": {"llmTimeoutMs": _NO_HURRY_MS, "deadlineMs": _NO_HURRY_MS},
+    "budget": {"maxLlmCallsPerMinute": None, "maxTokens": None, "maxUsd": None},
+    "breaker": {"enabled": False},
+}
+"""The settings under which replies that are there already are replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePass:
+    """Puts every question of *source* that *journal* lacks to a model, and writes what is made of those answered.
+
+    Replies are recorded in the file *recording*. *share* is what of the price one by one they cost, ``None`` where that
+    is not known. *report* counts what is done.
+    """
+
+    source: Path
+    config: Config
+    journal: Journal
+    recording: Path
+    share: float | None
+    report: BulkReport
+    show: ShowBulk | None = None
+
+    def __call__(self, model: BatchModel) -> Iterator[None]:
+        """Yields after each question."""
+        recording, pace = RecordingModel(model, self.recording), Pace(1)
+        config = self.config.overridden(REPLAYED)
+        with self.source.open("rb") as file, QueryMiddleware(config, client=recording) as middleware:
+            lines = read_queries(file, config.settings, has_json=self.source.suffix.casefold() in JSON_LINES)
+            for query in select_open(lines, self.journal, self.report, self._write):
+                # One at a time, as the model wants to be asked.
+                for transformed in middleware.transform_stream([query], concurrency=1, pace=pace):
+                    if not model.is_waiting:
+                        self._write(build_record(self._price(transformed), middleware.preprocess(query.text)))
+                yield
+
+    def _price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
+        share = self.share
+        costs = [None if share is None or it.cost_usd is None else it.cost_usd * share for it in transformed.replies]
+        replies = [replace(it, cost_usd=cost) for it, cost in zip(transformed.replies, costs, strict=True)]
+        return replace(transformed, replies=tuple(replies))
+
+    def _write(self, record: Record) -> None:
+        self.journal.append(record)
+        self.report.add(record)
+        if self.show is not None:
+            self.show(self.report)
+
+
+@contextmanager
+def open_file_work(
+    source: str | Path,
+    out: str | Path,
+    *,
+    config: Config,
+    client: Any = None,
+    overwrite: bool = False,
+    limits: Limits = LIMITS,
+    show: ShowBulk | None = None,
+) -> Iterator[tuple[BatchWork, BulkReport]]:
+    """Yield the work of transforming *source* into *out* by batches, and the report of what it has done.
+
+    Beside *out* lie ``<out>.batch``, which keeps what was sent and came back, and ``<out>.recording.jsonl``, from which
+    everything that takes recordings replays the replies. Raises as `transform_file` does: a config, prompt or question
+    that has changed since the first submit is told, and so is another command at work. *client* is an
+    ``openai.OpenAI``.
+    """
+    if source == STDIN:
+        raise ConfigError("--batch reads the questions again each time; name a file with --file", path="--file")
+    path = Path(out)
+    report, began = BulkReport(), monotonic()
+    with (
+        open_source(source, path),
+        closing(BatchService(config.settings, client)) as service,
+        hold_journal(path, read_fingerprint(config.settings), overwrite=overwrite) as journal,
+        BatchState(Path(f"{out}.batch")) as state,
+    ):
+        recording = Path(f"{out}.recording.jsonl")
+        asks = FilePass(Path(source), config, journal, recording, service.share, report, show)
+        yield BatchWork(config.settings, service, state, asks, limits=limits), report
+    report.seconds = monotonic() - began
