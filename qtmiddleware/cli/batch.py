@@ -67,10 +67,15 @@ class BatchOptions:
 
     def run(self, work: BatchWork) -> Standing:
         """Do it; returns where *work* stands then."""
-        if self.command is BatchCommand.SUBMIT:
-            return work.submit(self.tokens)
-        steps = {BatchCommand.COLLECT: work.collect, BatchCommand.CANCEL: work.cancel}
-        return steps.get(self.command, work.status)()
+        match self.command:
+            case BatchCommand.SUBMIT:
+                return work.submit(self.tokens)
+            case BatchCommand.COLLECT:
+                return work.collect()
+            case BatchCommand.CANCEL:
+                return work.cancel()
+            case _:
+                return work.status()
 
 
 def transform_by_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:

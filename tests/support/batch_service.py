@@ -114,7 +114,8 @@ class BatchServer:
             if self.faults.cut:
                 self.faults.cut -= 1
                 # Its length is told, and less comes.
-                return Response(content[: len(content) // 2], headers={"Content-Length": str(len(content))})
+                half = iter([content[: len(content) // 2]])
+                return Response(half, headers={"Content-Length": str(len(content)), "Connection": "close"})
             return Response(content, content_type="application/jsonl")
         return as_json(self._describe(rest[0], "batch"))
 

@@ -11,13 +11,13 @@ from pytest_httpserver import HTTPServer
 from qtmiddleware.bulk.batch import BatchService, BatchState, BatchWork, Standing
 from qtmiddleware.bulk.batch.model import BatchModel
 from qtmiddleware.bulk.batch.parts import LIMITS, Limits
+from qtmiddleware.bulk.batch.transforming import REPLAYED
 from qtmiddleware.config import Config
 from qtmiddleware.types import Transformation
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.batch_service import Answer, BatchServer
 from tests.support.bench_world import reply
 
-PATIENT = {"deadlineMs": 600_000, "llmTimeoutMs": 600_000}
 QUERIES = [f"When was bridge number {number} opened to traffic?" for number in range(12)]
 
 
@@ -27,7 +27,7 @@ class BatchWorld:
     def __init__(self, server: HTTPServer, folder: Path, *, answer: Answer = reply, **settings: Any) -> None:
         self.service = BatchServer(server, answer)
         llm = {"baseUrl": self.service.url, **settings.pop("llm", {})}
-        given = {"transformationType": "combined", "limits": PATIENT, **settings, "llm": llm}
+        given = {"transformationType": "combined", **settings, "llm": llm}
         self.config = Config.load(given, environ={})
         self.questions: list[tuple[str, list[dict[str, str]]]] = [(query, []) for query in QUERIES]
         self.path = folder / "out.batch"
@@ -35,7 +35,7 @@ class BatchWorld:
         self.done: dict[str, Transformation] = {}
 
     def ask(self, model: BatchModel) -> Iterator[None]:
-        with QueryMiddleware(self.config, client=model) as middleware:
+        with QueryMiddleware(self.config.overridden(REPLAYED), client=model) as middleware:
             for query, history in self.questions:
                 if query not in self.done:
                     transformation = middleware.transform(query, history=history)
@@ -63,5 +63,5 @@ class BatchWorld:
 
     def ask_live(self) -> dict[str, Transformation]:
         """What the questions get one by one."""
-        with QueryMiddleware(self.config) as middleware:
+        with QueryMiddleware(self.config.overridden(REPLAYED)) as middleware:
             return {query: middleware.transform(query, history=history) for query, history in self.questions}

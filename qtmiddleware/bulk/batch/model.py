@@ -12,7 +12,7 @@ from qtmiddleware.catalogue import STANDALONE
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms.openai import make_model
+from qtmiddleware.providers.llms.openai import OpenAIModel, make_model
 from qtmiddleware.types import Deadline
 
 
@@ -83,7 +83,7 @@ class BatchModel:
         first = [request for mode, request in missing if mode == STANDALONE]
         return first or [request for _, request in missing]
 
-    def _make(self) -> Any:
+    def _make(self) -> OpenAIModel:
         return make_model(self._client, self._settings)
 
 

@@ -74,8 +74,9 @@ def read_line(line: bytes) -> Read | None:
         return Read(id_, status, response.get("body"), "" if status < 400 else f"HTTP {status}")
     code = error.get("code") if isinstance(error, dict) else None
     # Services like to quote texts in all that is no code.
-    named = isinstance(code, str) and code.isidentifier() and len(code) <= 40
-    return Read(id_, None, None, code if named else "no response")
+    if isinstance(code, str) and code.isidentifier() and len(code) <= 40:
+        return Read(id_, None, None, code)
+    return Read(id_, None, None, "no response")
 
 
 def split(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:

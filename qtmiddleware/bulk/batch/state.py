@@ -100,7 +100,7 @@ class BatchState:
         self._lock = threading.RLock()
         facts = {"run": secrets.token_hex(8)}
         self._connection = open_file(str(path), STATE_FILE, timeout=0, exclusive=True, facts=facts)
-        self.run: str = self._rows("SELECT value FROM meta WHERE key = 'run'")[0][0]
+        self.run = str(self.read_fact("run"))
 
     def __enter__(self) -> Self:
         return self
@@ -113,10 +113,22 @@ class BatchState:
         with self._lock:
             self._connection.close()
 
+    def read_fact(self, key: str) -> str | None:
+        """What was kept as *key*, ``None`` where nothing was."""
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", (key,))
+        return rows[0][0] if rows else None
+
+    def keep_fact(self, key: str, value: str) -> None:
+        """Keep *value* as *key*, in place of what was there."""
+        self._rows("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
     def parts(self) -> list[Part]:
         """Every part, in the order they were sent."""
         rows = self._rows("SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number")
-        return [Part(*row[:4], json.loads(row[4] or "{}"), bool(row[5])) for row in rows]
+        return [
+            Part(number, requests, size, file, json.loads(batch or "{}"), settled=bool(settled))
+            for number, requests, size, file, batch, settled in rows
+        ]
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
         """Add a part of the requests *ids*, of *size* bytes; they are on their way from here on."""

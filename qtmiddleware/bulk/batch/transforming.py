@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from qtmiddleware.bulk.batch.model import BatchModel
 from qtmiddleware.bulk.batch.parts import LIMITS, Limits
 from qtmiddleware.bulk.batch.service import BatchService
 from qtmiddleware.bulk.batch.state import BatchState
 from qtmiddleware.bulk.batch.work import BatchWork
-from qtmiddleware.bulk.fingerprint import read_fingerprint
+from qtmiddleware.bulk.fingerprint import describe_changes, read_fingerprint
 from qtmiddleware.bulk.journal import Journal, hold_journal
 from qtmiddleware.bulk.queries import JSON_LINES, InputQuery, read_queries
 from qtmiddleware.bulk.run import STDIN, BulkReport, Record, ShowBulk, build_record, open_source, select_open
@@ -92,20 +95,53 @@ def open_file_work(
 
     Beside *out* lie ``<out>.batch``, which keeps what was sent and came back, and ``<out>.recording.jsonl``, from which
     everything that takes recordings replays the replies. Raises as `transform_file` does: a config, prompt or question
-    that has changed since the first submit is told, and so is another command at work. *client* is an
-    ``openai.OpenAI``.
+    that has changed since the first submit is told, and so is another command at work; questions may be added at the
+    end of *source*. *client* is an ``openai.OpenAI``.
     """
     if source == STDIN:
         raise ConfigError("--batch reads the questions again each time; name a file with --file", path="--file")
     path = Path(out)
     report, began = BulkReport(), monotonic()
+    fingerprint = read_fingerprint(config.settings)
     with (
-        open_source(source, path),
+        open_source(source, path) as file,
         closing(BatchService(config.settings, client)) as service,
-        hold_journal(path, read_fingerprint(config.settings), overwrite=overwrite) as journal,
+        hold_journal(path, fingerprint, overwrite=overwrite) as journal,
         BatchState(Path(f"{out}.batch")) as state,
     ):
+        _check_unchanged(state, fingerprint, file, "" if overwrite else str(source))
         recording = Path(f"{out}.recording.jsonl")
         asks = FilePass(Path(source), config, journal, recording, service.share, report, show)
         yield BatchWork(config.settings, service, state, asks, limits=limits), report
     report.seconds = monotonic() - began
+
+
+def _check_unchanged(state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str) -> None:
+    """Raise `ConfigError` where *state* is of another config or other questions than those of *file*, called *source*.
+
+    Where there is nothing yet, or no *source* is given, it is of these from now on.
+    """
+    before = json.loads(state.read_fact("fingerprint") or "null") if source and state.parts() else None
+    if before is not None:
+        # Pairs are lists in JSON.
+        changes = [*describe_changes(before["config"], json.loads(json.dumps(fingerprint)))]
+        if _digest(file, before["bytes"]) != before["digest"]:
+            changes.append(f"the questions in {source}")
+        if changes:
+            what = f"the batches of {state.path} are not of this: changed since have {', '.join(changes)}"
+            advice = "put that back, name another --out, or --batch submit with --overwrite"
+            raise ConfigError(f"{what}; {advice}", path="--out")
+    else:
+        size = file.seek(0, os.SEEK_END)
+        now = {"config": fingerprint, "bytes": size, "digest": _digest(file, size)}
+        state.keep_fact("fingerprint", json.dumps(now))
+
+
+def _digest(file: BinaryIO, size: int) -> str:
+    """What stands for the first *size* bytes of *file*."""
+    file.seek(0)
+    hashed = hashlib.sha256()
+    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
+        hashed.update(chunk)
+        size -= len(chunk)
+    return hashed.hexdigest()

@@ -142,7 +142,7 @@ class BatchWork:
             batch = self._service.retrieve(part.batch["id"])
             self._state.set_batch(part, batch)
             if batch.get("status") in ENDED:
-                self._fetch(part, batch, tally)
+                self._fetch(replace(part, batch=batch), tally)
                 self._state.settle(part)
         waiting: set[str] = set()
         for requests in self._requests():
@@ -249,10 +249,10 @@ class BatchWork:
 
     # --- from the service to the questions ----------------------------------------------------------------------------
 
-    def _fetch(self, part: Part, batch: Mapping[str, Any], tally: Tally) -> None:
+    def _fetch(self, part: Part, tally: Tally) -> None:
         """Keep what the files of *part* hold."""
         for key in ("output_file_id", "error_file_id"):
-            if not (file := batch.get(key)):
+            if not (file := part.batch.get(key)):
                 continue
             what = f"the {key.partition('_')[0]} file of part {part.number}"
             least = part.completed if key.startswith("output") else 0
