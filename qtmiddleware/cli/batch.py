@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from time import time
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich import box
 from rich.table import Table
 
 from qtmiddleware.cli import console
-from qtmiddleware.cli.console import out, show_warnings
+from qtmiddleware.cli.console import out, show_progress, show_warnings
 from qtmiddleware.cli.terminal import FAILED, escape_line, note
 from qtmiddleware.cli.transform_file import show_bulk, sum_up
 from qtmiddleware.config import Config
@@ -57,13 +58,18 @@ class BatchOptions:
     as_json: bool = False
 
     def __post_init__(self) -> None:
-        if self.command is None and self.tokens is None:
+        if not self.is_given:
             return
         if self.tokens is not None and self.command is not BatchCommand.SUBMIT:
             raise ConfigError("--batch-tokens is for --batch submit", path="--batch-tokens")
         if self.overwrite and self.command is not BatchCommand.SUBMIT:
             why = "the other steps go on with what is there"
             raise ConfigError(f"--overwrite is for --batch submit: {why}", path="--overwrite")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything is said of batches."""
+        return self.command is not None or self.tokens is not None
 
     def run(self, work: BatchWork) -> Standing:
         """Do it; returns where *work* stands then."""
@@ -97,6 +103,36 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
         show_standing(standing, options.command, report)
     if not report.is_whole or (options.command is BatchCommand.COLLECT and standing.open):
         raise typer.Exit(FAILED)
+
+
+def ask_by_batch(
+    systems: Mapping[str, Mapping[str, Any]], opening: Mapping[str, Any], model_ms: float, options: BatchOptions
+) -> None:
+    """Do what *options* say about all that *systems* ask of the data set that is opened so.
+
+    Leaves with 1 after a collect that leaves something open.
+    """
+    from qtmiddleware.bulk.batch import BatchService, BatchState, BatchWork
+    from qtmiddleware.evaluation.bench.batch import BenchPass
+
+    settings, cache = opening["settings"], opening["cache"]
+    with (
+        show_progress() as update,
+        show_warnings(without=("retrieval degraded",)),
+        closing(BatchService(settings)) as service,
+        BatchState(cache / "batch") as state,
+    ):
+        asks = BenchPass(systems, {**opening, "progress": update}, model_ms)
+        standing = options.run(BatchWork(settings, service, state, asks))
+    if options.as_json:
+        console.as_json(standing.to_dict())
+    else:
+        show_standing(standing, options.command)
+    if options.command is BatchCommand.COLLECT:
+        if not model_ms:
+            note("Nobody knows how long a reply by batch took: it counts with --model-ms, here 0.")
+        if standing.open:
+            raise typer.Exit(FAILED)
 
 
 def show_standing(standing: Standing, command: BatchCommand | None, report: BulkReport | None = None) -> None:

@@ -16,6 +16,7 @@ from rich import box
 from rich.cells import cell_len
 from rich.table import Table
 
+from qtmiddleware.cli.batch import Batch, BatchOptions, BatchTokens, ask_by_batch
 from qtmiddleware.cli.console import (
     AsJson,
     PlainConsole,
@@ -92,9 +93,16 @@ def bench_command(
     judge: Annotated[
         int | None, typer.Option(min=1, help="Let the model answer so many questions from raw and best; judge them.")
     ] = None,
+    batch: Batch = None,
+    batch_tokens: BatchTokens = None,
     json_output: AsJson = False,
 ) -> None:
-    """Compare raw, preprocessed and transformed retrieval on your own judged questions."""
+    """Compare raw, preprocessed and transformed retrieval on your own judged questions.
+
+    With --batch the model is asked by a Batch API first: submit, then collect, until all is
+    there; what it said is kept, and the same command without --batch measures with it.
+    """
+    options = BatchOptions(batch, batch_tokens, as_json=json_output)
     named = None if systems is None else chosen(split_names(systems))
     own = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(own, config or (), model, sets or ())
@@ -109,6 +117,15 @@ def bench_command(
     # Before a data set is read, or anything is embedded or asked.
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
+    if options.is_given:
+        if recordings is not None or generate is not None or judge is not None or report is not None:
+            raise ConfigError("--batch asks the model alone; measure with the same command without it", path="--batch")
+        opening = {
+            "folder": data, "settings": settings, "cache": cache, "questions": questions, "split": split, "seed": seed,
+            "record": record if batch == "collect" else None,
+        }  # fmt: skip
+        ask_by_batch({**(named if named is not None else chosen(USUAL)), **given}, opening, model_ms, options)
+        return
     with show_progress() as update, show_warnings(without=COUNTED):
         if generate is not None:
             generate_test_set(data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update)

@@ -54,7 +54,8 @@ class BatchServer:
 
     A batch goes on by one step each time it is asked after (*steps*), or at once where there are none. The next ones
     end as *endings* say, each with how many lines are answered. A line is *spoilt* by what is done to an output file's
-    lines. *sent* counts the bodies that were submitted in batches that were taken, and *live* those asked one by one.
+    lines, and *before* and *after* are called around each call. *sent* counts the bodies that were submitted in batches
+    that were taken, and *live* those asked one by one.
     """
 
     steps = ("validating", "in_progress", "finalizing")
@@ -71,6 +72,8 @@ class BatchServer:
         self.sent: Counter[str] = Counter()
         self.live: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
+        self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
         self.now: Callable[[], float] = time.time
         self._random = random.Random(seed)
         self._lock = RLock()
@@ -91,9 +94,11 @@ class BatchServer:
             with self._lock:
                 call = f"{request.method} {name}"
                 self.calls[call] += 1
+                self.before()
                 if self.faults.calls.get(call):
                     return self.faults.calls[call].pop(0)
                 response = handle(request, request.path.partition(f"/{name}")[2].strip("/").split("/"))
+                self.after()
                 return self.faults.late[call].pop(0) if self.faults.late.get(call) else response
 
         return respond

@@ -1,0 +1,19 @@
+"""One step of asking a file of questions by batches, in a process of its own: ``SOURCE OUT URL COMMAND``."""
+
+from __future__ import annotations
+
+import sys
+
+from qtmiddleware.bulk.batch.parts import Limits
+from qtmiddleware.bulk.batch.transforming import open_file_work
+from qtmiddleware.config import Config
+
+
+def main(source: str, out: str, url: str, command: str) -> None:
+    config = Config.load({"transformationType": "combined", "llm": {"baseUrl": url}}, environ={})
+    with open_file_work(source, out, config=config, limits=Limits(requests=4)) as (work, _):
+        getattr(work, command)()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
