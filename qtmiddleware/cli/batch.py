@@ -169,6 +169,8 @@ def _describe(standing: Standing, command: BatchCommand | None) -> Iterator[str]
         yield f"under way: {_count(standing.underway, 'request')}, at most {_describe_cost(standing.expected)}"
     if standing.spent.read or standing.spent.written:
         yield f"answered: {_describe_cost(standing.spent)}"
+    if any(not part.batch and not part.settled for part in standing.parts):
+        yield "a submit was stopped in the middle: --batch submit again goes on with it"
     if standing.missing:
         again = "once others have ended" if standing.underway else "to send them"
         yield f"{_count(standing.missing, 'request')} with nobody: --batch submit again {again}"

@@ -16,6 +16,10 @@ MOST_BYTES: Final = 200_000_000
 """Largest file of a batch, from the same place: 200 MB."""
 
 
+# What is wrong with the request itself. All else, as a key or a model that is not allowed, somebody may mend.
+_REFUSED: Final = frozenset({400, 413, 415, 422})
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How many *requests* and bytes one file may have."""
@@ -29,7 +33,7 @@ LIMITS: Final = Limits()
 
 def is_transient(status: int | None) -> bool:
     """Whether a request that got this HTTP *status*, or none at all, may do better another time."""
-    return status is None or status in (408, 409, 429) or status >= 500
+    return status is None or (status >= 400 and status not in _REFUSED)
 
 
 Line = tuple[str, bytes]

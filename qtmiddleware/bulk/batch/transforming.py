@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 from qtmiddleware.bulk.batch.model import BatchModel
 from qtmiddleware.bulk.batch.parts import LIMITS, Limits
@@ -28,6 +28,8 @@ from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.transform_stream import Transformed
 
+T = TypeVar("T")
+
 _NO_HURRY_MS: Final = 600_000
 # What was answered is paid for: it is neither late nor beyond a budget, whatever a question that waits may be.
 REPLAYED: Final = {
@@ -36,6 +38,14 @@ REPLAYED: Final = {
     "breaker": {"enabled": False},
 }
 """The settings under which replies that are there already are replayed."""
+
+
+class _NoPace(Pace):
+    """What was answered is neither asked again nor, however many were refused, a reason to stop."""
+
+    def perform(self, call: Callable[[], T]) -> T:
+        """What *call* returns; raises what it raises."""
+        return call()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class FilePass:
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
         """Yields after each question."""
-        recording, pace = RecordingModel(model, self.recording), Pace(1)
+        recording, pace = RecordingModel(model, self.recording), _NoPace(1)
         config = self.config.overridden(REPLAYED)
         with self.source.open("rb") as file, QueryMiddleware(config, client=recording) as middleware:
             lines = read_queries(file, config.settings, has_json=self.source.suffix.casefold() in JSON_LINES)

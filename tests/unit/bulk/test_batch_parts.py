@@ -78,6 +78,7 @@ def test_a_line_of_anything_is_none(line: bytes) -> None:
     [
         ({"response": {"status_code": 200, "body": {}}}, 200, "", True),
         ({"response": {"status_code": 400, "body": {}}}, 400, "HTTP 400", True),
+        ({"response": {"status_code": 403, "body": {}}}, 403, "HTTP 403", False),
         ({"response": {"status_code": 429, "body": {}}}, 429, "HTTP 429", False),
         ({"response": {"status_code": 503, "body": {}}}, 503, "HTTP 503", False),
         ({"response": None, "error": {"code": "batch_expired", "message": "x"}}, None, "batch_expired", False),
