@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from qtmiddleware.bulk.batch import Standing
 from qtmiddleware.bulk.batch.transforming import open_file_work
 from qtmiddleware.bulk.run import BulkReport
 from qtmiddleware.config import Config
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.batch_service import BatchServer
 from tests.support.batch_world import QUERIES
 from tests.support.bench_world import reply
 from tests.support.completions import error
+from tests.support.redis_world import RedisServer
 
 pytestmark = pytest.mark.thorough
 
@@ -44,3 +47,24 @@ def test_however_many_are_refused_the_others_are_answered(httpserver: HTTPServer
     assert sorted(record["line"] for record in records) == list(range(1, 13))
     assert [record["line"] for record in records if "error" not in record] == list(range(6, 13))
     assert run("submit", tmp_path, config)[0].underway == 0
+
+
+def test_what_was_collected_is_in_redis_for_every_process(httpserver: HTTPServer, tmp_path: Path) -> None:
+    if not (binary := os.environ.get("TEST_REDIS")):
+        pytest.skip("TEST_REDIS names no redis-server")
+    redis = RedisServer(binary, tmp_path)
+    redis.start()
+    try:
+        service = BatchServer(httpserver, reply)
+        cache = {"redisUrl": redis.url, "redisTimeoutMs": 10_000}
+        given = {"transformationType": "combined", "llm": {"baseUrl": service.url}, "cache": cache}
+        config = Config.load(given, environ={})
+        (tmp_path / "q.txt").write_text(f"{QUERIES[0]}\n")
+        run("submit", tmp_path, config)
+        service.finish()
+        run("collect", tmp_path, config)
+        with QueryMiddleware(config) as middleware:
+            assert not middleware.transform(QUERIES[0]).is_empty
+        assert service.live.total() == 0
+    finally:
+        redis.kill()
