@@ -1,4 +1,4 @@
-"""The recipes of docs/deploy.md as files, and processes that run them."""
+"""The recipes of docs/deploy.md and docs/many-workers.md as files, and processes that run them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any, Final
 
 import httpx
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "deploy.md"
+ROOT: Final = Path(__file__).parents[2]
 QUESTION: Final = "Does Jaco have any health concerns?"
 IDS: Final = ["a", "b"]
 """Of the passages that the page's function finds."""
 
 
-def write_recipes(folder: Path) -> Path:
-    """Each example of the page that names its file in its first line, in *folder*."""
+def write_recipes(folder: Path, page: Path = ROOT / "docs" / "deploy.md") -> Path:
+    """Each example of *page* that names its file in its first line, in *folder*."""
     examples = re.findall(
-        r"^```python[^\n]*\n# ([\w.]+\.py)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        r"^```python[^\n]*\n# ([\w.]+\.py)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
     for name, code in examples:
         (folder / name).write_text(code, encoding="utf-8")

@@ -1,39 +1,14 @@
-"""A real redis-server of its own for each test, and servers that only look like one."""
+"""A real redis-server that runs, caches in it, and servers that only look like one."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.redis_cache import RedisCache
 from tests.support.redis_world import Impostor, RedisServer
-
-
-@pytest.fixture(scope="session")
-def redis_binary() -> str:
-    """It is not of the project, so that its absence is told and no failure."""
-    path = shutil.which(os.environ.get("TEST_REDIS") or "redis-server")
-    if path is None:
-        (pytest.fail if os.environ.get("NEEDS_REDIS") else pytest.skip)(
-            "no redis-server was found; install one (scripts/redis) or set TEST_REDIS to its path"
-        )
-    return path
-
-
-@pytest.fixture
-def stopped_server(redis_binary: str) -> Iterator[RedisServer]:
-    # Not below pytest's folders: the path of a socket has room for a hundred characters.
-    with TemporaryDirectory(prefix="qtm") as folder:
-        server = RedisServer(redis_binary, Path(folder))
-        yield server
-        server.kill()
-        server.admin.close()
 
 
 @pytest.fixture

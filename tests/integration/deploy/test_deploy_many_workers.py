@@ -1,0 +1,204 @@
+"""Four uvicorn workers and a shared Redis, as docs/many-workers.md runs them, on good days and bad ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Final
+
+import httpx
+import pytest
+from pytest_httpserver import HTTPServer
+
+from qtmiddleware.providers.llms.openai.prices import Prices
+from tests.support.completions import MODEL
+from tests.support.deploy_world import environment, running
+from tests.support.many_workers import WORKERS, Service, Worker, transform, write_service
+from tests.support.model_server import ModelServer, failure
+from tests.support.redis_world import RedisServer
+
+pytestmark = pytest.mark.thorough
+
+PASSAGES: Final = [f"Passage {n} says what the vet found when Jaco was {n} years old." for n in range(80)]
+FAILURES: Final = 5
+"""After so many a worker's circuit breaker opens, by default."""
+PATIENCE: Final = 60.0
+
+Start = Callable[..., tuple[Service, list[Worker]]]
+
+_numbers = count()
+
+
+def new_questions(many: int) -> list[str]:
+    """Nobody asked them before."""
+    return [f"What did the vet say about the health of dog number {next(_numbers)}?" for _ in range(many)]
+
+
+@pytest.fixture
+def model(httpserver: HTTPServer) -> Iterator[ModelServer]:
+    made = ModelServer(httpserver, transform)
+    yield made
+    made.released.set()
+
+
+@pytest.fixture
+def start(tmp_path: Path, model: ModelServer, one_authority: str | None) -> Iterator[Start]:
+    """Starts the recipe with settings of the environment and other totals of its budget."""
+    with ExitStack() as stack:
+
+        def begin(env: dict[str, str], **changes: str) -> tuple[Service, list[Worker]]:
+            trusted = {"SSL_CERT_FILE": one_authority} if one_authority else {}
+            service = Service(write_service(tmp_path, PASSAGES, **changes), environment(model.url, **trusted | env))
+            stack.enter_context(running(service))
+            workers = service.connect()
+            for worker in workers:
+                stack.callback(worker.close)
+            return service, workers
+
+        yield begin
+
+
+def shared(redis: RedisServer) -> dict[str, str]:
+    """Settings with which *redis* is never late on a busy machine: what is tried is one that is gone."""
+    patient = {"QTM_CACHE_REDIS_TIMEOUT_MS": "10000", "QTM_LIMITS_LLM_TIMEOUT_MS": "60000"}
+    return {"QTM_CACHE_REDIS_URL": redis.url, "QTM_BREAKER_SECONDS": "1", "QTM_LIMITS_DEADLINE_MS": "90000", **patient}
+
+
+@pytest.fixture
+def redis_server(stopped_server: RedisServer) -> RedisServer:
+    stopped_server.start()
+    return stopped_server
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Returns when *condition* holds; it is tried for a good while."""
+    end = monotonic() + 150
+    while not condition():
+        assert monotonic() < end, "it did not come to pass"
+        sleep(0.1)
+
+
+def ask_all(workers: list[Worker], questions: list[str]) -> list[dict[str, Any]]:
+    """What every worker answers to each question, one question after the other and the workers in turn."""
+    return [worker.search(question) for question in questions for worker in workers]
+
+
+def check_shape(worker: Worker, question: str, answer: dict[str, Any]) -> None:
+    """The wrapped function's answer is at least what the function gives by itself."""
+    plain, passages = worker.search(question, "/plain")["passages"], answer["passages"]
+    assert len(passages) == len(plain) == len({it["id"] for it in passages})
+    assert all(set(it) == set(plain[0]) for it in passages)
+    assert all(it["metadata"]["text"] == PASSAGES[int(it["id"])] for it in passages)
+
+
+def test_what_one_worker_asked_the_others_read_in_redis(
+    start: Start, model: ModelServer, redis_server: RedisServer
+) -> None:
+    service, workers = start(shared(redis_server))
+    questions = new_questions(6)
+    answers = ask_all(workers, questions)
+    assert [it["status"] for it in answers] == ["full"] * len(questions) * WORKERS, service.complaints
+    assert len(model.bodies) == len(questions)
+    for question, answer in zip(questions, answers[::WORKERS], strict=True):
+        check_shape(workers[-1], question, answer)
+        # Whichever worker answers, it is the same answer.
+        assert all(worker.search(question) == answer for worker in workers)
+
+
+def test_without_redis_each_worker_asks_for_itself(start: Start, model: ModelServer) -> None:
+    _, workers = start({})
+    questions = new_questions(4)
+    answers = ask_all(workers, questions) + ask_all(workers, questions)
+    assert {it["status"] for it in answers} == {"full"}
+    assert len(model.bodies) == len(questions) * WORKERS
+
+
+@pytest.mark.parametrize("fault", ["refuses", "hangs"])
+def test_a_dead_model_gets_as_many_calls_as_a_breaker_allows_from_each_worker(
+    start: Start, model: ModelServer, fault: str
+) -> None:
+    model.reply = failure(503) if fault == "refuses" else model.hang
+    service, workers = start({"QTM_BREAKER_SECONDS": "600", "QTM_LIMITS_LLM_TIMEOUT_MS": "2000"})
+    questions = new_questions(FAILURES + 3)
+    # The workers side by side, each with one question at a time.
+    with ThreadPoolExecutor(WORKERS) as pool:
+        answers = list(pool.map(lambda it: [it.search(question) for question in questions], workers))
+    assert {it["status"] for own in answers for it in own} == {"degraded"}, service.complaints
+    # One that hangs may not even have read a call that was given up.
+    assert len(model.bodies) <= WORKERS * FAILURES
+    assert len(model.bodies) == WORKERS * FAILURES or fault == "hangs"
+    for worker, own in zip(workers, answers, strict=True):
+        assert worker.health()["model"]["breaker"] == "open"
+        check_shape(worker, questions[-1], own[-1])
+
+
+def test_the_budgets_of_all_workers_together_are_the_total(start: Start, model: ModelServer) -> None:
+    model.usage = {"prompt_tokens": 2_000, "completion_tokens": 1_000, "total_tokens": 3_000}
+    usd_a_call = Prices(MODEL).cost(2_000, 1_000)
+    assert usd_a_call is not None
+    total = 3 * WORKERS * usd_a_call
+    _, workers = start({}, maxUsd=f"{total:.6f}")
+    with ThreadPoolExecutor(WORKERS) as pool:
+        questions = new_questions(6)
+        answers = list(pool.map(lambda it: [it.search(question) for question in questions], workers))
+    states = [it["status"] for own in answers for it in own]
+    assert set(states) == {"full", "degraded"}
+    assert states.count("full") == len(model.bodies)
+    budgets = [worker.health()["budget"]["usd"] for worker in workers]
+    assert sum(it["limit"] for it in budgets) == pytest.approx(total)
+    assert sum(it["spent"] for it in budgets) == pytest.approx(len(model.bodies) * usd_a_call)
+    # A call is counted with the most it may cost before it is made, so that no worker goes beyond its part.
+    assert len(model.bodies) * usd_a_call <= total
+
+
+def test_answers_go_on_while_redis_is_dead_and_are_shared_again_after_it(
+    start: Start, model: ModelServer, redis_server: RedisServer
+) -> None:
+    service, workers = start(shared(redis_server))
+    before, during = new_questions(2), new_questions(2)
+    assert {it["status"] for it in ask_all(workers, before)} == {"full"}
+    redis_server.kill()
+    assert {it["status"] for it in ask_all(workers, [*during, *before])} == {"full"}, service.complaints
+    # What was shared before is in each worker's own memory; the rest each asked for itself.
+    assert len(model.bodies) == len(before) + len(during) * WORKERS
+    redis_server.start()
+
+    def one_asks_for_all() -> bool:
+        asked = len(model.bodies)
+        assert {it["status"] for it in ask_all(workers, new_questions(1))} == {"full"}
+        return len(model.bodies) == asked + 1
+
+    wait_until(one_asks_for_all)
+
+
+def test_only_the_requests_of_a_killed_worker_fail_and_another_takes_its_place(
+    start: Start, model: ModelServer, redis_server: RedisServer
+) -> None:
+    service, workers = start(shared(redis_server))
+    (known,) = new_questions(1)
+    answer = workers[0].search(known)
+    calls, model.holds = len(model.bodies), True
+    with ThreadPoolExecutor(WORKERS) as pool:
+        waiting = [pool.submit(it.search, question) for it, question in zip(workers, new_questions(4), strict=True)]
+        wait_until(lambda: len(model.bodies) == calls + WORKERS)
+        os.kill(workers[0].pid, signal.SIGKILL)
+        with pytest.raises(httpx.TransportError):
+            waiting[0].result(PATIENCE)
+        model.released.set()
+        assert [it.result(PATIENCE)["status"] for it in waiting[1:]] == ["full"] * (WORKERS - 1)
+    model.holds = False
+    asked = len(model.bodies)
+    others = service.connect()
+    assert workers[0].pid not in {it.pid for it in others}
+    (fresh,) = [it for it in others if it.pid not in {worker.pid for worker in workers}]
+    # It remembers nothing, and reads what its predecessor asked.
+    assert fresh.search(known) == answer
+    assert len(model.bodies) == asked
+    for worker in others:
+        worker.close()
