@@ -1,0 +1,1 @@
+"""The recipe for many workers under load, and on its bad days."""
