@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
 
 from benchmarks.many_workers.driving import Load
 from benchmarks.many_workers.service import BREAKER_SECONDS, LLM_TIMEOUT_MS, Questions, World
-from tests.support.many_workers import WORKERS, Worker
+from tests.support.many_workers import WORKERS, Worker, connected
 
 CLIENTS = 16
 DISTINCT = 40
@@ -32,16 +31,6 @@ class Period:
     load: Load
 
 
-@contextmanager
-def connected(world: World) -> Iterator[list[Worker]]:
-    """A connection to each worker."""
-    with ExitStack() as stack:
-        workers = world.connect()
-        for worker in workers:
-            stack.callback(worker.close)
-        yield workers
-
-
 def count_calls(world: World, questions: Questions) -> int:
     """What `DISTINCT` new questions cost in calls of the model, each asked of each worker, by all side by side.
 
@@ -53,7 +42,7 @@ def count_calls(world: World, questions: Questions) -> int:
         for step in range(DISTINCT):
             worker.search(asked[(start * DISTINCT // WORKERS + step) % DISTINCT])
 
-    with connected(world) as workers, ThreadPoolExecutor(WORKERS) as pool:
+    with connected(world.service) as workers, ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(ask_from, range(WORKERS), workers))
     return world.calls - before
 
@@ -132,10 +121,12 @@ def kill_worker(world: World, questions: Questions) -> tuple[list[Period], float
     """The busiest worker is killed; and after how many seconds another one answers in its place."""
     shares = Counter(it.worker for it in _drive_through(world, questions, 3.0, most=300).answers)
     ((victim, _),) = shares.most_common(1)
-    killed = 3.0
-    load = _drive_through(world, questions, 10.0, (killed, partial(os.kill, victim, signal.SIGKILL)))
+    killed, end = 3.0, 16.0
+    load = _drive_through(world, questions, end, (killed, partial(os.kill, victim, signal.SIGKILL)), most=1_000)
     fresh = [it.at + it.seconds for it in load.answers if it.worker and it.worker not in shares]
-    back = min(fresh, default=float("nan"))
+    if not fresh:
+        raise SystemExit(f"{end - killed:.0f} s after a worker was killed no other one had answered in its place")
+    back = min(fresh)
     return _split(
-        "a worker is killed", load, (0.5, "before"), (killed, "three workers"), (back, "four again"), end=10.0
+        "a worker is killed", load, (0.5, "before"), (killed, "three workers"), (back, "four again"), end=end
     ), back - killed

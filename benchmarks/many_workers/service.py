@@ -19,7 +19,7 @@ from pytest_httpserver import HTTPServer
 
 from benchmarks.many_workers.driving import Driver, driving
 from tests.support.deploy_world import ROOT, environment, running
-from tests.support.many_workers import Service, Worker, transform, write_service
+from tests.support.many_workers import Service, transform, write_service
 from tests.support.model_server import ModelServer
 from tests.support.redis_world import RedisServer
 
@@ -28,11 +28,11 @@ KNOWN = DATA / "nq_small"
 MODEL_SECONDS = 0.3
 SEED = 7
 EXPONENT = 1.1
-LLM_TIMEOUT_MS = 1_000
+LLM_TIMEOUT_MS = 2_000
 BREAKER_SECONDS = 5
 SETTINGS = {
     "QTM_LIMITS_LLM_TIMEOUT_MS": str(LLM_TIMEOUT_MS),
-    "QTM_LIMITS_DEADLINE_MS": "3000",
+    "QTM_LIMITS_DEADLINE_MS": "4000",
     "QTM_BREAKER_SECONDS": str(BREAKER_SECONDS),
 }
 
@@ -84,10 +84,6 @@ class World:
     driver: Driver
     model: ModelServer
     redis: RedisServer
-
-    def connect(self) -> list[Worker]:
-        """A connection to each worker; whoever asks for them closes them."""
-        return self.service.connect()
 
     @property
     def calls(self) -> int:

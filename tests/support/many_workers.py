@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,37 +38,71 @@ def search_index(query: str, top_k: int = 4):
     ]
 """
 
-# Beside the recipe's own address the bare function and the rules alone; each reply says which worker wrote it.
-OBSERVED: Final = f"""
+# Each reply says which worker wrote it.
+NAMING: Final = f"""
 import os
 
+PID = str(os.getpid()).encode()
+
+
+def name_worker(served):
+    async def app(scope, receive, send):
+        async def send_named(message):
+            if message["type"] == "http.response.start":
+                message["headers"].append((b"{WORKER_HEADER}", PID))
+            await send(message)
+
+        await served(scope, receive, send_named)
+
+    return app
+"""
+
+# Beside the recipe's own address the bare function and the rules alone.
+OBSERVED: Final = """
 import qtmiddleware as qtm
 from index import search_index
+from naming import name_worker
 from service import app as served
 
-PID = str(os.getpid()).encode()
 rules = qtm.QueryMiddleware().wrap(search_index)
 
 
 @served.get("/plain")
 def plain(q: str):
-    return {{"passages": search_index(q), "status": "full"}}
+    return {"passages": search_index(q), "status": "full"}
 
 
 @served.get("/rules")
 async def search_by_rules(q: str):
     r = await rules.aretrieve(q)
-    return {{"passages": r.response, "status": r.status}}
+    return {"passages": r.response, "status": r.status}
 
 
-async def app(scope, receive, send):
-    async def send_named(message):
-        if message["type"] == "http.response.start":
-            message["headers"].append((b"{WORKER_HEADER}", PID))
-        await send(message)
-
-    await served(scope, receive, send_named)
+app = name_worker(served)
 """
+
+# The bare function without any of us.
+BARE: Final = """
+from fastapi import FastAPI
+from index import search_index
+from naming import name_worker
+
+served = FastAPI()
+
+
+@served.get("/plain")
+def plain(q: str):
+    return {"passages": search_index(q), "status": "full"}
+
+
+@served.get("/healthz")
+def healthz():
+    return {}
+
+
+app = name_worker(served)
+"""
+_FILES: Final = {"index.py": INDEX, "naming.py": NAMING, "observed.py": OBSERVED, "bare.py": BARE}
 
 
 def write_service(folder: Path, passages: Sequence[str], **changes: str) -> Path:
@@ -79,8 +114,8 @@ def write_service(folder: Path, passages: Sequence[str], **changes: str) -> Path
         assert found, setting
         recipe = before + found + value + after[after.index(" ") :]
     (folder / "service.py").write_text(recipe, encoding="utf-8")
-    (folder / "index.py").write_text(INDEX, encoding="utf-8")
-    (folder / "observed.py").write_text(OBSERVED, encoding="utf-8")
+    for name, code in _FILES.items():
+        (folder / name).write_text(code, encoding="utf-8")
     (folder / "passages.json").write_text(json.dumps(list(passages)), encoding="utf-8")
     return folder
 
@@ -123,13 +158,15 @@ class Worker:
 
 
 class Service(Server):
-    """The recipe under uvicorn with `WORKERS` processes."""
+    """What `write_service` wrote into *folder* under uvicorn with `WORKERS` processes: the recipe, or another *app*."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str], app: str = "observed:app") -> None:
         patient = ("--timeout-worker-healthcheck", "120", "--timeout-keep-alive", "600", "--log-level", "warning")
-        command = ("-m", "uvicorn", "observed:app", "--fd", "{fd}", *patient)
+        command = ("-m", "uvicorn", app, "--fd", "{fd}", *patient)
         super().__init__(folder, *command, env={**env, "WEB_CONCURRENCY": str(WORKERS)})
+        self.folder = folder
         self.address = self.url.removesuffix("/search")
+        self.port = int(self.address.rpartition(":")[2])
 
     def connect(self, seconds: float = 200.0) -> list[Worker]:
         """A connection to each of the workers, once all of them answer; raises `TimeoutError` otherwise."""
@@ -144,6 +181,16 @@ class Service(Server):
                         worker.close()
                     found.setdefault(worker.pid, worker)
         return list(found.values())
+
+
+@contextmanager
+def connected(service: Service) -> Iterator[list[Worker]]:
+    """A connection to each worker, closed with the block."""
+    with ExitStack() as stack:
+        workers = service.connect()
+        for worker in workers:
+            stack.callback(worker.close)
+        yield workers
 
 
 def read_memory(pid: int) -> tuple[float, float]:
