@@ -9,6 +9,7 @@
     ├── ModelError                      the language model gave nothing usable
     ├── EmbeddingError                  texts could not be turned into vectors
     ├── StoreError                      the store cannot be opened, read or written
+    ├── EngineError                     an engine cannot be started, or its workers died
     └── UnreadableDocument              a document cannot be read
 
 Beside them `SetupWarning`, which is never raised. An exception of the wrapped function itself is never one of these: it
@@ -151,6 +152,10 @@ class EmbeddingError(QtMiddlewareError):
 
 class StoreError(QtMiddlewareError):
     """The store cannot be opened, read or written."""
+
+
+class EngineError(QtMiddlewareError):
+    """An engine of batches cannot be started, or its workers died over a batch again and again."""
 
 
 class UnreadableDocument(QtMiddlewareError):

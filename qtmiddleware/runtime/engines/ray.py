@@ -1,0 +1,268 @@
+"""Batches of work on a Ray cluster: one of this machine, or the one at ``RAY_ADDRESS``.
+
+One dataset of Ray Data lasts for a whole run, so its actors are made once. Its source waits for what the driver puts
+into a feed, an actor that holds the few batches that are given and not done:
+
+    driver -> feed -> source (a task) -> map_batches (a pool of actors) -> driver
+
+An actor that dies is made anew by Ray and its batch done again; a source that dies begins at the first batch and finds
+those that are done marked so. A result that comes twice is taken once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from qtmiddleware.errors import EngineError, MissingExtra
+
+B = TypeVar("B")
+R = TypeVar("R")
+
+AHEAD: Final = 3
+"""Batches for each worker that are taken and not done: one it is at, one that waits beside it, one on the way."""
+RETRIES: Final = 3
+"""How often a batch whose worker died is done again."""
+_ADVICE: Final = "is there memory enough, and this package on every machine? What is done is kept: run the same again"
+_STORE_BYTES: Final = 256 << 20
+"""What a cluster of our own shares among its processes; only the batches on the way lie there."""
+_QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_LOG_LEVEL": "CRITICAL"}
+
+
+class RayEngine:
+    """Does the work by ``map_batches`` of Ray Data, in *workers* actors of one processor each.
+
+    *address* is that of a cluster, else ``RAY_ADDRESS``; without either a cluster on this machine is started, and
+    ended by `close`. One that this process is connected to already is used and stays. Without *workers* there is one
+    for each processor of the cluster.
+
+    On a cluster of several machines this package must be installed on each, in the same version, and the keys that
+    the work needs must stand in the environment there; nothing of this process's environment is sent.
+
+    Raises on use `MissingExtra` without the extra ``ray`` and `EngineError` where Ray cannot be started or reached.
+    """
+
+    def __init__(self, *, workers: int | None = None, address: str | None = None) -> None:
+        self._workers = workers
+        self._address = address
+        self._connected = False
+
+    def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
+        """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
+
+        At most `AHEAD` batches a worker are taken ahead of what is done. Batches and results are pickled. What the
+        function raises is raised here. A batch whose worker dies is done again, up to `RETRIES` times; then
+        `EngineError` is raised.
+        """
+        ray = self._connect()
+        workers = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        feed = ray.remote(num_cpus=0)(_Feed).remote()
+        try:
+            with closing(self._stream(_build_dataset(build, feed, workers))) as results:
+                yield from _exchange(feed, batches, results, AHEAD * workers)
+        finally:
+            ray.kill(feed)
+
+    def close(self) -> None:
+        """End the cluster that was started here, or the connection that was made; closing twice does no harm."""
+        if self._connected:
+            import ray
+
+            self._connected = False
+            ray.shutdown()
+
+    def _connect(self) -> Any:
+        # Read when Ray is imported and by the processes it starts; who has set one of them means it.
+        for name, value in _QUIET.items():
+            os.environ.setdefault(name, value)
+        try:
+            import ray
+            import ray.data
+        except ImportError as error:
+            raise MissingExtra("ray", "ray") from error
+        if not ray.is_initialized():
+            address = self._address or os.environ.get("RAY_ADDRESS") or "local"
+            own = {"num_cpus": self._workers, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+            # The folder one is in must not decide what is imported there: modules are found where this process does.
+            own["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}
+            options = own if address == "local" else {}
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+            except Exception as error:
+                doing = "started on this machine" if address == "local" else f"reached at {address}"
+                raise EngineError(f"Ray cannot be {doing}: {error}") from error
+            self._connected = True
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        return ray
+
+    @staticmethod
+    def _stream(dataset: Any) -> Iterator[_Outcome]:
+        """The outcomes as they come."""
+        from ray.exceptions import RayError
+
+        try:
+            # Nothing is fetched ahead: the next batch may only be given once this one is seen.
+            for table in dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
+                yield pickle.loads(table["outcome"][0].as_py())
+        except RayError as error:
+            raise EngineError(f"Ray ended the run ({type(error).__name__}): {_ADVICE}") from error
+
+
+class _Feed:
+    """What the driver has given and nobody has done, by number; an actor of its own."""
+
+    def __init__(self) -> None:
+        self._payloads: dict[int, bytes] = {}
+        self._attempts: Counter[int] = Counter()
+        self._given = 0
+        self._is_over = False
+        self._changed = asyncio.Condition()
+
+    async def put(self, payload: bytes) -> None:
+        """The next batch."""
+        async with self._changed:
+            self._payloads[self._given] = payload
+            self._given += 1
+            self._changed.notify_all()
+
+    async def end(self) -> None:
+        """There are no more."""
+        async with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    async def drop(self, number: int) -> None:
+        """*number* is done."""
+        self._payloads.pop(number, None)
+
+    async def has(self, number: int) -> bool:
+        """Whether there is a batch *number*, as soon as that is known."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: number < self._given or self._is_over)
+        return number < self._given
+
+    async def take(self, number: int) -> tuple[bytes, int]:
+        """The payload of *number*, empty when it is done, and how often it was taken before."""
+        payload = self._payloads.get(number, b"")
+        self._attempts[number] += 1
+        return payload, self._attempts[number] - 1
+
+
+class _Source:
+    """The numbers of a feed's batches, each in a table of its own; the same ones when it is run again."""
+
+    def __init__(self, feed: Any) -> None:
+        self._feed = feed
+
+    def __call__(self, _: Any) -> Iterator[Any]:
+        import pyarrow as pa
+        import ray
+
+        number = 0
+        while ray.get(self._feed.has.remote(number)):
+            yield pa.table({"number": [number]})
+            number += 1
+
+
+class _Worker:
+    """The work in an actor. Its errors are results too: Ray would log them, with what they say."""
+
+    def __init__(self, build: Callable[[], Callable[[Any], Any]], feed: Any) -> None:
+        self._build = build
+        self._feed = feed
+        self._work: Callable[[Any], Any] | None = None
+
+    def __call__(self, table: Any) -> Any:
+        import pyarrow as pa
+        import ray
+
+        number = table["number"][0].as_py()
+        payload, deaths = ray.get(self._feed.take.remote(number))
+        outcome: _Outcome = _Outcome(number)
+        if deaths > RETRIES:
+            outcome = _Outcome(number, error=EngineError(f"{deaths} workers died over one batch: {_ADVICE}"))
+        elif payload:
+            outcome = self._perform(number, payload)
+        return pa.table({"outcome": pa.array([outcome.dump()], pa.large_binary())})
+
+    def _perform(self, number: int, payload: bytes) -> _Outcome:
+        try:
+            self._work = self._work or self._build()
+            return _Outcome(number, self._work(pickle.loads(payload)))
+        except Exception as error:
+            return _Outcome(number, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of the batch *number*: a result or an *error*; neither where it was done before."""
+
+    number: int
+    result: Any = None
+    error: Exception | None = None
+
+    def dump(self) -> bytes:
+        """Pickled; an error that cannot travel is named, and not quoted: it may hold a text."""
+        try:
+            written = pickle.dumps(self)
+            pickle.loads(written)
+        except Exception as error:
+            failed = type(self.error or error).__name__
+            written = pickle.dumps(_Outcome(self.number, error=EngineError(f"a batch failed by {failed}")))
+        return written
+
+
+def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers: int) -> Any:
+    """The dataset of all outcomes, one row a block."""
+    import ray.data
+    from ray.data import ActorPoolStrategy, DataContext
+
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    # Rows are not gathered: each goes on as soon as it is there.
+    context.target_max_block_size = 1
+    with DataContext.current(context):
+        return (
+            ray.data.from_items([0])
+            .map_batches(_Source(feed), batch_format="pyarrow", num_cpus=0)
+            .map_batches(
+                _Worker,
+                fn_constructor_kwargs={"build": build, "feed": feed},
+                compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
+                batch_size=1,
+                batch_format="pyarrow",
+                num_cpus=1,
+            )
+        )
+
+
+def _exchange(feed: Any, batches: Iterable[Any], outcomes: Iterator[_Outcome], ahead: int) -> Iterator[Any]:
+    """The results; gives *batches* as they come, at most *ahead* of them."""
+    waiting: set[int] = set()
+    given = 0
+    rest = iter(batches)
+    while True:
+        for batch in islice(rest, ahead - len(waiting)):
+            feed.put.remote(pickle.dumps(batch))
+            waiting.add(given)
+            given += 1
+        if not waiting:
+            # Nothing else can end the source, and with it the dataset.
+            feed.end.remote()
+            return
+        outcome = next(outcomes)
+        if outcome.number in waiting:
+            if outcome.error is not None:
+                raise outcome.error
+            waiting.discard(outcome.number)
+            feed.drop.remote(outcome.number)
+            yield outcome.result
