@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,15 +18,13 @@ from qtmiddleware.rag.chunking import Chunk, cut_into_chunks
 from qtmiddleware.rag.documents.converting import READERS, Converter
 from qtmiddleware.rag.documents.finding import count_left_out, describe_left_out, find_documents
 from qtmiddleware.rag.documents.pdf import read_pdf
-from qtmiddleware.rag.documents.text import Piece, read_text
+from qtmiddleware.rag.documents.text import OWN, Piece, read_text
 from qtmiddleware.runtime.files import open_document
 
 Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
 """A function of a path: its text, its texts one by one, or such with their places. ``None``: not mine."""
 
 _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
-_OWN: Final = frozenset(("source", "chunk", "start", "end", "text", "context"))
-"""What is kept of every chunk, which no place stands in for."""
 
 
 class NotTaken(UnreadableDocument):
@@ -90,7 +90,7 @@ def _take_pieces(found: Any, path: Path) -> Iterator[Piece]:
                 raise _NoText(f"{type(text).__name__} is no text")
             place = {name: value for name, value in dict(place).items() if value is not None}
             for name, value in place.items():
-                if not isinstance(name, str) or name in _OWN or not isinstance(value, str | int | float):
+                if not isinstance(name, str) or name in OWN or not isinstance(value, str | int | float):
                     raise _NoText(f"{name!r} is no place")
             blank = blank and not text.strip()
             yield Piece(text, place)
@@ -115,7 +115,7 @@ class DocumentChunk:
     """A chunk and where its words stand: the place of the first, and of the last what differs, as ``last_page``."""
 
     chunk: Chunk
-    place: Mapping[str, str | int] = field(default_factory=dict)
+    place: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
 def cut_document(
@@ -133,9 +133,21 @@ def cut_document(
     A chunk of nothing but white space, which long runs of it make, has no place.
     Raises `ConfigError` at once, and `UnreadableDocument` or `MissingExtra` while reading, also behind the last chunk.
     """
-    places = _Places(read_document(path, follow_link=follow_link, reader=reader, converter=converter))
-    cut = cut_into_chunks(places.texts(), size=size, overlap=overlap, boundary=boundary)
-    return (DocumentChunk(chunk, places.find(chunk)) for chunk in cut)
+    pieces = read_document(path, follow_link=follow_link, reader=reader, converter=converter)
+    cut = partial(cut_into_chunks, size=size, overlap=overlap, boundary=boundary)
+    cut(())  # raises for impossible sizes
+    return _cut_texts(pieces, cut)
+
+
+def _cut_texts(pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]) -> Iterator[DocumentChunk]:
+    """The chunks of the texts that *pieces* make up: all of them one, but those that stand alone."""
+    index = at = 0
+    for _, text in groupby(pieces, lambda it: it.place if it.stands_alone else None):
+        places, chunk = _Places(text), Chunk(index - 1, at, at, "")
+        for found in cut(places.texts()):
+            chunk = Chunk(index + found.index, at + found.start, at + found.end, found.text)
+            yield DocumentChunk(chunk, places.find(found))
+        index, at = chunk.index + 1, chunk.end
 
 
 class _Places:
@@ -143,7 +155,7 @@ class _Places:
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
-        self._begins: deque[tuple[int, Mapping[str, str | int]]] = deque()
+        self._begins: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
 
     def texts(self) -> Iterator[str]:
         """The texts of the pieces, as they are asked for."""
@@ -154,7 +166,7 @@ class _Places:
             at += len(piece.text)
             yield piece.text
 
-    def find(self, chunk: Chunk) -> Mapping[str, str | int]:
+    def find(self, chunk: Chunk) -> Mapping[str, str | int | float]:
         """The place of *chunk*; chunks are asked for in order."""
         first = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
         last = chunk.start + len(chunk.text.rstrip()) - 1

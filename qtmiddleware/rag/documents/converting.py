@@ -22,14 +22,16 @@ from zipfile import ZipFile
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.rag.documents.markup import read_epub, read_html
 from qtmiddleware.rag.documents.office import read_docx, read_pptx, read_xlsx
-from qtmiddleware.rag.documents.records import read_csv, read_json
+from qtmiddleware.rag.documents.records import read_csv, read_json, read_json_lines, read_parquet
 from qtmiddleware.rag.documents.text import Piece
 from qtmiddleware.runtime.files import open_document
 
 Read = Callable[[Path, BinaryIO], Iterator[Piece]]
 READERS: Final[dict[str, Read]] = {
     **dict.fromkeys((".csv", ".tsv"), read_csv),
-    **dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json),
+    ".json": read_json,
+    **dict.fromkeys((".jsonl", ".ndjson"), read_json_lines),
+    ".parquet": read_parquet,
     **dict.fromkeys((".html", ".htm", ".xhtml"), read_html),
     ".epub": read_epub,
     ".docx": read_docx,
@@ -90,7 +92,7 @@ class Converter:
             for answer in self._ask(process, [str(path.absolute()), follow_link]):
                 match answer:
                     case {"pieces": pieces}:
-                        yield from (Piece(text, place) for text, place in pieces)
+                        yield from (Piece(*piece) for piece in pieces)
                     case {"unreadable": [reason, detail]}:
                         # One that ran out of memory may not have all of it back.
                         whole = detail != _TOO_MUCH
@@ -213,7 +215,7 @@ def _collect(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterator[di
     batch: list[Any] = []
     chars = 0
     for piece in pieces:
-        batch.append([piece.text, piece.place])
+        batch.append([piece.text, piece.place, piece.stands_alone])
         chars += len(piece.text)
         if chars > _BATCH_CHARS or len(batch) == _BATCH_PIECES:
             yield {"pieces": batch}

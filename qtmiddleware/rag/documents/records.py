@@ -1,16 +1,21 @@
-"""Rows and records: CSV and JSON, and the tables of other documents."""
+"""Rows and records: CSV, JSON and Parquet, and the tables of other documents."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.rag.documents.text import Piece, read_text
+from qtmiddleware.errors import MissingExtra, UnreadableDocument
+from qtmiddleware.rag.documents.text import OWN, Piece, read_text
+from qtmiddleware.retrieval.responses import read_id
 
 _MOST_LINE: Final = 1 << 20
 _MOST_RECORD: Final = 1 << 26
@@ -18,6 +23,17 @@ _MOST_RECORD: Final = 1 << 26
 _NAME_CHARS: Final = 100
 _NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
 _SPACE: Final = re.compile(r"[\s,]*")
+TEXTS: Final = ("text", "contents", "content", "passage", "body")
+"""The fields a record's text may stand in, the first that holds one; the others are metadata."""
+_NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
+_ROWS: Final = 256
+"""Rows of a Parquet file that are decoded at once."""
+
+
+class _Number(str):
+    """A number as it is written in JSON."""
+
+    __slots__ = ()
 
 
 def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int) -> Iterator[Piece]:
@@ -80,9 +96,77 @@ def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
     Numbers stay as they are written. One record is held at a time.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
-        for line in _describe(record):
-            yield Piece(line + "\n", {"record": number})
-        yield Piece("\n", {"record": number})
+        yield from _describe_record(record, number)
+
+
+def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """The text of each record in *file* that has one, with its id, title and other values as its place.
+
+    See `_read_record` for what is read of it. Other records are described as `read_json` does.
+    """
+    for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
+        yield from _read_record(record, number)
+
+
+def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """As `read_json_lines`, for the rows of *file*, of which a few are held at a time; nested columns are left out.
+
+    Raises `MissingExtra` without pyarrow.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "parquet") from error
+    if not file.read(1):
+        raise UnreadableDocument(path, "empty")
+    parquet = pq.ParquetFile(file, buffer_size=1 << 20)
+    columns = [it.name for it in parquet.schema_arrow if it.name == "metadata" or not pa.types.is_nested(it.type)]
+    batches = parquet.iter_batches(_ROWS, columns=columns, use_threads=False)
+    rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+    for number, row in enumerate(rows, 1):
+        yield from _read_record(row, number)
+
+
+def _read_record(record: Any, number: int) -> Iterator[Piece]:
+    """The text of *record*, its title and a line break before it, alone in its chunks.
+
+    Its place is its number, its id as ``record_id``, its title, and those of its other values, and of an object
+    ``metadata``, that are a text, a number, a date, true or false. One without a text is described.
+    """
+    fields = record if isinstance(record, Mapping) else {}
+    text = next((it for it in map(fields.get, TEXTS) if isinstance(it, str) and it.strip()), "")
+    if not text:
+        yield from _describe_record(record, number)
+        return
+    inner = fields.get("metadata")
+    found = {**(inner if isinstance(inner, Mapping) else {}), **fields}
+    title = fields.get("title")
+    named = {"title": title.strip() if isinstance(title, str) else "", "record_id": read_id(fields) or ""}
+    values = {name[:_NAME_CHARS]: _to_value(value) for name, value in found.items() if name not in _NO_METADATA}
+    place = {"record": number, **named, **values}
+    whole = f"{named['title']}\n{text}" if named["title"] else text
+    yield Piece(whole, {name: value for name, value in place.items() if value not in (None, "")}, stands_alone=True)
+
+
+def _to_value(value: Any) -> str | int | float | None:
+    """*value* as metadata has it, ``None`` for what it cannot have."""
+    if isinstance(value, _Number | Decimal):
+        try:
+            value = int(value) if str(value).lstrip("-").isdecimal() else float(value)
+        except ValueError:
+            return None
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float) else None
+
+
+def _describe_record(record: Any, number: int) -> Iterator[Piece]:
+    for line in _describe(record):
+        yield Piece(line + "\n", {"record": number})
+    yield Piece("\n", {"record": number})
 
 
 def _describe(value: Any, name: str = "") -> Iterator[str]:
@@ -106,7 +190,7 @@ def _write(value: Any) -> str:
 
 
 def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
-    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+    decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_Number)
     held, at, passed, in_list = "", 0, 0, False
     more = True
     while True:

@@ -15,12 +15,18 @@ from qtmiddleware.errors import UnreadableDocument
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a document's text, and its *place*: ``{"page": 3}``, or nothing where a document has no places."""
+    """A part of a document's text, and its *place*: ``{"page": 3}``, or nothing where a document has no places.
+
+    One that *stands_alone* is the text of a record; no chunk holds more than that.
+    """
 
     text: str = field(repr=False)
-    place: Mapping[str, str | int] = field(default_factory=dict)
+    place: Mapping[str, str | int | float] = field(default_factory=dict)
+    stands_alone: bool = field(default=False, repr=False)
 
 
+OWN: Final = frozenset(("source", "chunk", "start", "end", "text", "context"))
+"""What is kept of every chunk, which no place stands in for."""
 _BLOCK: Final = 1 << 16
 """Bytes that are read at once."""
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -77,7 +77,7 @@ def build_document_name(source: str) -> str:
     return f"{name[: LONGEST - 40]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
-READER: Final = 2
+READER: Final = 3
 """Raised whenever documents are read or cut in another way, so that all are read again."""
 BATCH: Final = 256
 """Chunks that are kept in one step."""
