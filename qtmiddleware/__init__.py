@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qtmiddleware.config import override as override
     from qtmiddleware.errors import ConfigError as ConfigError
     from qtmiddleware.errors import EmbeddingError as EmbeddingError
+    from qtmiddleware.errors import EngineError as EngineError
     from qtmiddleware.errors import InvalidQuery as InvalidQuery
     from qtmiddleware.errors import MissingExtra as MissingExtra
     from qtmiddleware.errors import ModelError as ModelError
@@ -65,6 +66,7 @@ _HOMES = {
     "errors": (
         "ConfigError",
         "EmbeddingError",
+        "EngineError",
         "InvalidQuery",
         "MissingExtra",
         "ModelError",

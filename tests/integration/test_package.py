@@ -19,8 +19,8 @@ ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOR_US: Final = {"dev", "fuzz"}
 """The extras that only who works on the project needs."""
-OF_ADAPTERS: Final = {"haystack", "langchain", "llamaindex"}
-"""The extras whose framework people have already; nothing else of ours asks for it."""
+OF_FRAMEWORKS: Final = {"haystack", "langchain", "llamaindex", "ray"}
+"""The extras of large frameworks, which people have already or do without; nothing else of ours asks for them."""
 
 
 @pytest.fixture(scope="module")
@@ -118,4 +118,4 @@ def test_one_extra_brings_whatever_a_user_may_be_told_to_install() -> None:
         told |= set(re.findall(r'MissingExtra\("?[\w-]+"?, "(\w+)"\)', text))
         told |= {it for names in re.findall(r"qtmiddleware\[([a-z,]+)\]", text) for it in names.split(",")}
     assert {"cli", "eval", "local", "pdf"} <= brings("demo")
-    assert told - OF_ADAPTERS <= brings("all") == set(extras) - FOR_US - OF_ADAPTERS
+    assert told - OF_FRAMEWORKS <= brings("all") == set(extras) - FOR_US - OF_FRAMEWORKS

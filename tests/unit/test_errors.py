@@ -38,6 +38,7 @@ EXAMPLES: list[errors.QtMiddlewareError] = [
     errors.ModelError("timeout", "no answer in 5 s"),
     errors.ModelError("refused"),
     errors.EmbeddingError("no vector"),
+    errors.EngineError("its workers died"),
     errors.StoreError("locked"),
     errors.UnreadableDocument(Path("a.pdf"), "encrypted", "AES"),
 ]
