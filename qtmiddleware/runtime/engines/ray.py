@@ -17,7 +17,7 @@ import os
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -91,7 +91,11 @@ class RayEngine:
             raise MissingExtra("ray", "ray") from error
         if not ray.is_initialized():
             address = self._address or os.environ.get("RAY_ADDRESS") or "local"
-            own = {"num_cpus": self._workers, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+            own: dict[str, Any] = {
+                "num_cpus": self._workers,
+                "include_dashboard": False,
+                "object_store_memory": _STORE_BYTES,
+            }
             # The folder one is in must not decide what is imported there: modules are found where this process does.
             own["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}
             options = own if address == "local" else {}
@@ -105,7 +109,7 @@ class RayEngine:
         return ray
 
     @staticmethod
-    def _stream(dataset: Any) -> Iterator[_Outcome]:
+    def _stream(dataset: Any) -> Generator[_Outcome, None, None]:
         """The outcomes as they come."""
         from ray.exceptions import RayError
 

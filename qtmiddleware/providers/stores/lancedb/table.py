@@ -65,7 +65,7 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
 def _make(path: Path, embedding_model: str, dimension: int) -> None:
     """Make the table beside its place and move it there whole; of two processes that come at once, one succeeds."""
     import lancedb
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
     from lancedb.index import FTS
 
     facts = {
