@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +48,18 @@ def test_however_many_are_refused_the_others_are_answered(httpserver: HTTPServer
     assert run("submit", tmp_path, config)[0].underway == 0
 
 
-def test_what_was_collected_is_in_redis_for_every_process(httpserver: HTTPServer, tmp_path: Path) -> None:
-    if not (binary := os.environ.get("TEST_REDIS")):
-        pytest.skip("TEST_REDIS names no redis-server")
-    redis = RedisServer(binary, tmp_path)
-    redis.start()
-    try:
-        service = BatchServer(httpserver, reply)
-        cache = {"redisUrl": redis.url, "redisTimeoutMs": 10_000}
-        given = {"transformationType": "combined", "llm": {"baseUrl": service.url}, "cache": cache}
-        config = Config.load(given, environ={})
-        (tmp_path / "q.txt").write_text(f"{QUERIES[0]}\n")
-        run("submit", tmp_path, config)
-        service.finish()
-        run("collect", tmp_path, config)
-        with QueryMiddleware(config) as middleware:
-            assert not middleware.transform(QUERIES[0]).is_empty
-        assert service.live.total() == 0
-    finally:
-        redis.kill()
+def test_what_was_collected_is_in_redis_for_every_process(
+    stopped_server: RedisServer, httpserver: HTTPServer, tmp_path: Path
+) -> None:
+    stopped_server.start()
+    service = BatchServer(httpserver, reply)
+    cache = {"redisUrl": stopped_server.url, "redisTimeoutMs": 10_000}
+    given = {"transformationType": "combined", "llm": {"baseUrl": service.url}, "cache": cache}
+    config = Config.load(given, environ={})
+    (tmp_path / "q.txt").write_text(f"{QUERIES[0]}\n")
+    run("submit", tmp_path, config)
+    service.finish()
+    run("collect", tmp_path, config)
+    with QueryMiddleware(config) as middleware:
+        assert not middleware.transform(QUERIES[0]).is_empty
+    assert service.live.total() == 0
