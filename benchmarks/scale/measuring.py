@@ -86,7 +86,7 @@ def measure_call() -> dict[str, float]:
     fields = ("rewrite", "step_back", "sub_queries", "hyde")
     written = [json.dumps({name: row[name] for name in fields if name in row}) for row in replies]
     return {
-        "prompt_chars": sum(len(str(it.content)) for it in model.prompts[0].messages),
+        "prompt_chars": len(model.prompts[0].system) + len(model.prompts[0].user),
         "reply_chars": mean(map(len, written)),
     }
 
