@@ -43,9 +43,9 @@ class Fact:
     source: str
 
 
-_COST: Final = "docs.pinecone.io, Understanding cost, read November 2026"
-_LIMITS: Final = "docs.pinecone.io, Database limits, read November 2026"
-_PRICES: Final = "Pinecone's price list, Standard, AWS us-east-1, 4 November 2026"
+_COST: Final = "docs.pinecone.io, Understanding cost, a stored copy read in November 2026"
+_LIMITS: Final = "docs.pinecone.io, Database limits, a stored copy read in November 2026"
+_PRICES: Final = "Pinecone's prices of 4 November 2026, Standard, AWS us-east-1, as docs.flexprice.io shows them"
 _EXAMPLE: Final = "an example: put yours"
 
 PUBLISHED: Final = {
@@ -57,9 +57,11 @@ PUBLISHED: Final = {
     "usd_units": Fact(16, "US dollars a million read units", _PRICES),
     "usd_stored": Fact(0.33, "US dollars a GB and month", _PRICES),
     "usd_embedded": Fact(
-        0.02, "US dollars a million tokens, text-embedding-3-small", "OpenAI's price list, November 2026"
+        0.02,
+        "US dollars a million tokens, text-embedding-3-small",
+        "developers.openai.com, models, a stored copy read in November 2026",
     ),
-    "batch": Fact(0.5, "of the live price, Batch API", "OpenAI's description of the Batch API, November 2026"),
+    "batch": Fact(0.5, "of the live price, Batch API", "help.openai.com, Batch API FAQ, November 2026"),
     "chars_a_token": Fact(4, "characters a token of English", "OpenAI's rule of thumb; not counted here"),
     "search_ms": Fact(100, "ms a search", _EXAMPLE),
     "model_ms": Fact(600, "ms a call of the model", _EXAMPLE),
@@ -83,7 +85,7 @@ def read_measured() -> dict[str, Fact]:
         "repeated_calls": Fact(rows[repeated]["calls"], "calls of the model a repeated question", load),
         "worker_mb": Fact(kept["worker_mb"], "MB a worker", load),
         "sqlite_ms": Fact(
-            float(stores[1].split("/")[0]), "ms a search of 100,000 passages, SQLite", "[stores](stores.md)"
+            float(stores[1].split("/")[0]), "ms a search of 10<sup>5</sup> passages, SQLite", "[stores](stores.md)"
         ),
         "embedded": Fact(
             float(ingest[3]) / float(ingest[5].removesuffix("s")),
@@ -102,7 +104,8 @@ def read_measured() -> dict[str, Fact]:
 
 def _read_cells(file: str, first: str, after: str = "") -> list[str]:
     # The cells of the row that begins with *first*.
-    text = (RESULTS / file).read_text("utf-8").partition(after)[2] if after else (RESULTS / file).read_text("utf-8")
+    text = (RESULTS / file).read_text("utf-8")
+    text = text[text.index(after) :]
     row = next(line for line in text.splitlines() if line.startswith(f"| {first} |"))
     return [cell.strip() for cell in row.strip("|").split("|")]
 
@@ -122,7 +125,7 @@ def compute_tables() -> dict[str, str]:
 
 def tabulate_searching(facts: dict[str, float]) -> str:
     """What searching takes under `balanced`, with all passages in one namespace, and which limit is met first."""
-    head = ["passages", "questions a second", "SQLite: cores that search", "Pinecone: read units a search"]
+    head = ["passages", "questions a second", "SQLite: a search, all cores", "Pinecone: read units a search"]
     head += ["read units a second", "US dollars a month for reads", "Pinecone's limit that is met first"]
     rows = []
     for size in SIZES:
@@ -134,9 +137,10 @@ def tabulate_searching(facts: dict[str, float]) -> str:
                 "searches of the namespace": searches / facts["queries_limit"],
             }
             name = max(loads, key=lambda it: loads[it])
-            cores = show(searches * facts["sqlite_ms"] / 1e3) if size == SIZES[0] else "too slow"
+            seconds = facts["sqlite_ms"] / 1e3 * size / SIZES[0]
+            local = f"{show(seconds)} s, {show(searches * seconds)}"
             usd = show(searches * units * MONTH * facts["usd_units"] / 1e6)
-            rows.append([show(size), show(rate), cores, show(units), show(searches * units), usd])
+            rows.append([show(size), show(rate), local, show(units), show(searches * units), usd])
             rows[-1].append(f"{name}: {show_load(loads[name])}")
     return build_table(head, rows)
 

@@ -1,0 +1,37 @@
+"""The page about other sizes says what is computed."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.blocks import read_block
+from benchmarks.scale import PAGE, RESULTS, compute_tables, show, show_load, tabulate_facts
+
+
+@pytest.mark.parametrize("name", ["searching", "asking", "corpus"])
+def test_the_tables_of_the_page_are_what_is_computed(name: str) -> None:
+    assert read_block(PAGE, name) == compute_tables()[name], "run: python -m benchmarks.scale"
+
+
+def test_every_figure_that_goes_in_is_written_down() -> None:
+    assert tabulate_facts() in (RESULTS / "scale.md").read_text("utf-8"), "run: python -m benchmarks.scale"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0"),
+        (0.0126, "0.013"),
+        (2.19, "2.2"),
+        (26.1, "26"),
+        (437.9, "440"),
+        (10_000, "10,000"),
+        (1e7, "10<sup>7</sup>"),
+    ],
+)
+def test_a_number_has_two_figures_that_say_something(number: float, shown: str) -> None:
+    assert show(number) == shown
+
+
+def test_a_load_is_told_by_how_often_it_exceeds_what_is_allowed() -> None:
+    assert (show_load(0.02), show_load(2.19)) == ("2.0% of it", "2.2 times too many")
