@@ -19,11 +19,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import EngineError, MissingExtra
+from qtmiddleware.runtime.engines.outcome import Outcome
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -109,7 +109,7 @@ class RayEngine:
         return ray
 
     @staticmethod
-    def _stream(dataset: Any) -> Generator[_Outcome, None, None]:
+    def _stream(dataset: Any) -> Generator[Outcome, None, None]:
         """The outcomes as they come."""
         from ray.exceptions import RayError
 
@@ -191,38 +191,19 @@ class _Worker:
 
         number = table["number"][0].as_py()
         payload, deaths = ray.get(self._feed.take.remote(number))
-        outcome: _Outcome = _Outcome(number)
+        outcome: Outcome = Outcome(number)
         if deaths > RETRIES:
-            outcome = _Outcome(number, error=EngineError(f"{deaths} workers died over one batch: {_ADVICE}"))
+            outcome = Outcome(number, error=EngineError(f"{deaths} workers died over one batch: {_ADVICE}"))
         elif payload:
             outcome = self._perform(number, payload)
         return pa.table({"outcome": pa.array([outcome.dump()], pa.large_binary())})
 
-    def _perform(self, number: int, payload: bytes) -> _Outcome:
+    def _perform(self, number: int, payload: bytes) -> Outcome:
         try:
             self._work = self._work or self._build()
-            return _Outcome(number, self._work(pickle.loads(payload)))
+            return Outcome(number, self._work(pickle.loads(payload)))
         except Exception as error:
-            return _Outcome(number, error=error)
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What came of the batch *number*: a result or an *error*; neither where it was done before."""
-
-    number: int
-    result: Any = None
-    error: Exception | None = None
-
-    def dump(self) -> bytes:
-        """Pickled; an error that cannot travel is named, and not quoted: it may hold a text."""
-        try:
-            written = pickle.dumps(self)
-            pickle.loads(written)
-        except Exception as error:
-            failed = type(self.error or error).__name__
-            written = pickle.dumps(_Outcome(self.number, error=EngineError(f"a batch failed by {failed}")))
-        return written
+            return Outcome(number, error=error)
 
 
 def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers: int) -> Any:
@@ -249,7 +230,7 @@ def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers
         )
 
 
-def _exchange(feed: Any, batches: Iterable[Any], outcomes: Iterator[_Outcome], ahead: int) -> Iterator[Any]:
+def _exchange(feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], ahead: int) -> Iterator[Any]:
     """The results; gives *batches* as they come, at most *ahead* of them."""
     waiting: set[int] = set()
     given = 0
