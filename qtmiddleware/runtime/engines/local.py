@@ -16,7 +16,6 @@ import json
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import FunctionType
-from typing import Any, BinaryIO, Final, Literal, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from qtmiddleware.errors import ConfigError, EngineError
 from qtmiddleware.runtime.engines.outcome import Outcome
@@ -47,18 +46,18 @@ _START: Final = (
 class LocalEngine:
     """Does the work in this process, or in *workers* processes of this machine with one thread of arithmetic each.
 
-    0 or ``auto`` is one worker for each processor that this process may use. A container's quota of processor time
+    0 is one worker for each processor that this process may use. A container's quota of processor time
     (``docker run --cpus``) is not seen in that: give a number there. Each worker holds what it works with, such as the
     weights of a model, in memory of its own.
 
-    Raises `ConfigError` for any other *workers*.
+    Raises `ConfigError` for less than 0.
     """
 
-    def __init__(self, workers: int | Literal["auto"] = 1) -> None:
-        if workers != "auto" and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
-            allowed = "a whole number, 0 or auto for one a processor"
-            raise ConfigError(f"workers must be {allowed}; not {workers!r}", path="workers", value=workers)
-        self.workers = count_processors() if workers in ("auto", 0) else int(workers)
+    def __init__(self, *, workers: int = 1) -> None:
+        if workers < 0:
+            allowed = "a whole number, 0 for one a processor"
+            raise ConfigError(f"workers must be {allowed}", path="workers", value=workers, allowed=allowed)
+        self.workers: Final = workers or count_processors()
         self._crews: list[_Crew] = []
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
@@ -144,7 +143,9 @@ class _Crew:
             process.kill()
             self._todo.put(None)
         for process, thread in self._members:
-            thread.join()
+            # One that Ctrl-C came before was never started.
+            with suppress(RuntimeError):
+                thread.join()
             process.wait()
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
@@ -178,8 +179,8 @@ class _Crew:
                 process.stdin.flush()  # type: ignore[union-attr]
                 if payload is not self._build:
                     self._done.put(pickle.load(process.stdout))  # type: ignore[arg-type]
-            except (OSError, EOFError, pickle.UnpicklingError):
-                # What has closed its pipe may live on.
+            except Exception:
+                # Who waits for the batch must hear of it, whatever it was. What has closed its pipe may live on.
                 process.kill()
                 self._done.put(self._explain_death(process.wait()))
                 return
@@ -188,14 +189,10 @@ class _Crew:
     def _explain_death(self, code: int) -> EngineError:
         if self._is_over:
             return EngineError("the engine was closed while this was under way")
-        how = f"ended with code {code}"
+        how = f"ended with code {code}: what it said is on the standard error"
         if code < 0:
-            with suppress(ValueError):
-                how = f"was ended by {signal.Signals(-code).name}"
-        return EngineError(
-            f"one of {self._size} workers {how}, as happens where memory runs out: use fewer workers, or give the"
-            " machine more memory. What is done is kept: run the same again"
-        )
+            how = f"was ended by signal {-code}, as where memory runs out: use fewer, or give the machine more memory"
+        return EngineError(f"one of {self._size} workers {how}. What is done is kept: run the same again")
 
 
 def _open(done: bytes | EngineError) -> Any:
