@@ -36,6 +36,8 @@ AHEAD: Final = 3
 """Batches for each worker that are taken and not done: one it is at, the others so that none waits for the source."""
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Each worker has a core, so what it computes with is held to one; read when numpy is loaded."""
+_ENDING_SECONDS: Final = 10.0
+"""How long a worker that has closed its pipes may take to end."""
 # The folder one is in must not decide what is imported, so modules are looked for where this process found its own.
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
@@ -180,7 +182,9 @@ class _Crew:
                 if payload is not self._build:
                     self._done.put(pickle.load(process.stdout))  # type: ignore[arg-type]
             except Exception:
-                # Who waits for the batch must hear of it, whatever it was. What has closed its pipe may live on.
+                # Who waits for the batch must hear of it, whatever it was. A worker that ends by itself says how.
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_ENDING_SECONDS)
                 process.kill()
                 self._done.put(self._explain_death(process.wait()))
                 return
