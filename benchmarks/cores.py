@@ -44,11 +44,12 @@ What a second core gains when texts are embedded on the processor, in one run. *
 workers have read the model; the other figures are of the time since the first of them has. Processor seconds are those
 of all processes and threads together: less of them is less work.
 
-Processes it is. Threads of BLAS help only inside its products, while the rest (softmax, GELU, layer norms, tokens) goes
-on alone; and they spend more processor time than they save. Other runtimes were tried once, by hand, while the
-machine was busy, on 128 such texts with one thread: torch 2.13 took 6.6 processor seconds and 880 MB of packages,
-onnxruntime 8.0 with 78 MB and an exported model, and numpy, which is here already, 8.1 to 8.5. What that would gain is
-less than what a second worker does, so numpy stays.
+Where others share the machine, processor seconds alone tell something: texts a second is what they left.
+
+Threads of BLAS help only inside its products, while the rest (softmax, GELU, layer norms, tokens) goes on alone, and
+they cost processor time of their own; processes do the same work as one. Other runtimes were tried once, by hand, while
+the machine was busy, on 128 such texts with one thread: torch 2.13 took 6.6 processor seconds and 880 MB of packages,
+onnxruntime 8.0 with 78 MB and an exported model, and numpy, which is here already, 8.1 to 8.5. So numpy stays.
 """
 
 
@@ -150,7 +151,7 @@ def report(readings: dict[Contender, list[Reading]], options: argparse.Namespace
     lines = [
         HEAD,
         "- command: `" + " ".join(["python -m benchmarks.cores", *sys.argv[1:]]) + "`",
-        f"- {options.texts} texts of {WORDS} words, {BATCH} a batch; medians of {options.rounds} rounds, seed {SEED}",
+        f"- {options.texts} texts of {WORDS} words, {BATCH} a batch; rounds: {options.rounds}, seed {SEED}",
         f"- Python {platform.python_version()}, numpy {version('numpy')}, {count_processors()} processors",
         f"- load of the minute before the start: {load:.1f}. Above 0.5 others share the processors: run it again",
         f"- vectors: {'the same from all, bit for bit' if same else 'DIFFERENT, which must not be'}",
