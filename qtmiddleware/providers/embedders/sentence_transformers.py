@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from qtmiddleware.errors import EmbeddingError
@@ -43,6 +44,16 @@ class SentenceTransformersEmbedder:
         self._dimension = dimensions
         self._lock = ForkLock()
         self._model: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process loads the model itself.
+        options = {
+            "device": self._device,
+            "batch_size": self._batch_size,
+            "trust_remote_code": self._trust,
+            "dimensions": self._dimensions,
+        }
+        return partial(SentenceTransformersEmbedder, self._name, **options), ()
 
     def __repr__(self) -> str:
         return f"SentenceTransformersEmbedder({self._name!r}, dimensions={self._dimensions})"

@@ -36,6 +36,8 @@ from qtmiddleware.rag.ingestion.publishing import Publication
 from qtmiddleware.rag.ingestion.reading import Reader, Root, make_absolute
 from qtmiddleware.rag.retriever import StoreRetriever, open_retriever
 from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.runtime.engines import Engine, LocalEngine
+from qtmiddleware.runtime.engines.ray import RayEngine
 from qtmiddleware.runtime.logs import get_logger
 
 Stage = Literal["reading", "contexts", "embedding", "publishing"]
@@ -120,6 +122,7 @@ def ingest(
     store: Store | None = None,
     reader: ReadDocument | None = None,
     progress: Listener | None = None,
+    engine: Engine | None = None,
 ) -> IngestReport:
     """Bring the index up to date with the documents of *data_path*: a file, a folder or a glob (``dataPath``).
 
@@ -132,6 +135,9 @@ def ingest(
     and *store* stand in for those the configuration names; a given store is not closed. *progress* is told of every
     step; what it raises ends the run.
 
+    *engine* does the embedding, by a model that runs on these machines: in this process by default, in several
+    (`LocalEngine`), or on a Ray cluster (`RayEngine`). Ids, chunks and vectors are the same. It is not closed.
+
     *reader* is a function of a path, asked first for each file that is new or changed, in folders whatever its ending.
     It returns the text, or any iterable of texts or of pairs of a text and its place (``("...", {"page": 3})``), or
     ``None`` for what shall be read as usual. What it raises skips that file. It runs in this process, without a limit
@@ -140,8 +146,9 @@ def ingest(
     Killed or interrupted at any point, the next run completes the work, without embedding or asking for anything twice.
     Memory stays bounded however much there is to read. Log lines with counts go to ``qtmiddleware.ingest``.
 
-    Raises `ConfigError` where there is no data path, `StoreError` where another ingest into this index is running or
-    the store fails, `EmbeddingError` and `MissingExtra`; not for the documents of a folder, which are skipped.
+    Raises `ConfigError` where there is no data path, or Ray is to fill an index in SQLite, `StoreError` where another
+    ingest into this index is running or the store fails, `EmbeddingError`, `MissingExtra`, and `EngineError` where the
+    workers of *engine* die again and again; not for the documents of a folder, which are skipped.
     """
     settings = Config.load(config).settings
     path = os.fspath(data_path) if data_path is not None else settings.data_path
@@ -152,13 +159,22 @@ def ingest(
             value=path,
             allowed="a file, a folder or a glob",
         )
+    if isinstance(engine, RayEngine) and store is None and settings.store.kind == "sqlite":
+        raise ConfigError(
+            "an index in SQLite is a file of one machine, searched from end to end: what takes a cluster to embed is "
+            "too much for it; set store.kind to lancedb or pinecone",
+            path="store.kind",
+            value="sqlite",
+            allowed="lancedb or pinecone",
+        )
     model = _open_context_model(client, settings) if settings.contextual_chunks else None
     # Looked for before anything is opened: a wrong path leaves no empty index behind.
     paths = list({make_absolute(it): it for it in find_documents(path, every=reader is not None)}.values())
     with hold_ledger(settings, store) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
-            report = _run(paths, Root.of(path), settings, ledger, retriever, model, reader, _Stages(progress))
+            root, stages = Root.of(path), _Stages(progress)
+            report = _run(paths, root, settings, ledger, retriever, model, reader, stages, engine or LocalEngine())
         finally:
             retriever.close()
     # What has changed in the folder meanwhile is no matter of what was done.
@@ -205,6 +221,7 @@ def _run(
     model: LanguageModel | None,
     own: ReadDocument | None,
     stages: _Stages,
+    engine: Engine,
 ) -> IngestReport:
     """Performs one run over the documents at *paths*. Returns what came of it."""
     began = perf_counter()
@@ -226,7 +243,7 @@ def _run(
     embedded = 0
     if embedder is not None:
         with stages.run("embedding") as report:
-            embedded = embed_missing(ledger, embedder, report)
+            embedded = embed_missing(ledger, embedder, engine, report)
         _log("Embedded chunks", count=embedded, seconds=round(stages.seconds["embedding"], 3))
     with stages.run("publishing") as report:
         removed = publication.publish(report)

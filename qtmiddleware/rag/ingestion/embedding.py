@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Final
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers.embedders import MiniLMEmbedder, SentenceTransformersEmbedder
 from qtmiddleware.rag.ingestion.contexts import build_embedded_text
 from qtmiddleware.rag.ingestion.ledger import Ledger
+from qtmiddleware.runtime.engines import Engine, LocalEngine
+
+Texts = list[tuple[bytes, str]]
+"""What is embedded in one step: the hash of each text, and the text."""
+Vectors = list[tuple[bytes, bytes]]
+"""What comes of it: the hash of each text, and its vector in single precision, little endian."""
 
 BATCH: Final = 64
 """Texts that are embedded, and then kept, in one step."""
@@ -30,24 +39,48 @@ def identify_embedding(embedder: Embedder | None) -> str:
     return "" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
-def embed_missing(ledger: Ledger, embedder: Embedder, progress: Callable[[int, int], None]) -> int:
+def embed_missing(ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]) -> int:
     """Embed the texts that are to be published and were never embedded, each once. Returns how many there were.
 
+    *engine* does it where the embedder computes; what asks a service, or is the user's own, is called in this process.
     Raises `EmbeddingError` where the vectors are not what was promised, and whatever the embedder raises.
     """
     embedding = identify_embedding(embedder)
     total = ledger.fill_todo(_MISSING, [embedding])
+    if not total:
+        return 0
     done = 0
-    for page in ledger.pages(_TODO, BATCH):
-        vectors = embedder.embed([build_embedded_text(text, context) for _, _, text, context in page])
-        blobs = _encode_vectors(vectors, len(page), embedder)
-        ledger.many(
-            "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
-            [(embedding, row[1], blob) for row, blob in zip(page, blobs, strict=True)],
-        )
-        done += len(page)
-        progress(done, total)
+    build = partial(build_embed_batch, embedder, embedding)
+    used = engine if isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder) else LocalEngine()
+    with closing(used.map(build, _read_texts(ledger))) as results:
+        for vectors in results:
+            ledger.many("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", [(embedding, *row) for row in vectors])
+            done += len(vectors)
+            progress(done, total)
     return done
+
+
+def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
+    """A function that embeds batches of texts, for an `Engine` to make in each of its workers.
+
+    Raises `EmbeddingError` where *embedder*, there, is not of the kind *embedding*: the files of its model are others.
+    """
+    found = identify_embedding(embedder)
+    if found != embedding:
+        raise EmbeddingError(
+            f"a worker embeds by {found}, and not by {embedding}: give all the same files of the model"
+        )
+
+    def embed_batch(texts: Texts) -> Vectors:
+        blobs = _encode_vectors(embedder.embed([text for _, text in texts]), len(texts), embedder)
+        return [(key, blob) for (key, _), blob in zip(texts, blobs, strict=True)]
+
+    return embed_batch
+
+
+def _read_texts(ledger: Ledger) -> Iterator[Texts]:
+    for page in ledger.pages(_TODO, BATCH):
+        yield [(key, build_embedded_text(text, context)) for _, key, text, context in page]
 
 
 def decode_vector(blob: bytes) -> list[float]:

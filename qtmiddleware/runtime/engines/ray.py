@@ -56,7 +56,7 @@ class RayEngine:
         self._address = address
         self._connected = False
 
-    def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
+    def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Generator[R]:
         """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
 
         At most `AHEAD` batches a worker are taken ahead of what is done. Batches and results are pickled. What the

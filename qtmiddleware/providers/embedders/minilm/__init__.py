@@ -71,6 +71,10 @@ class MiniLMEmbedder:
         self._model: tuple[Tokenizer, Weights] | None = None
         self._name = MODEL_NAME if self._folder is None else ""
 
+    def __reduce__(self) -> tuple[type[MiniLMEmbedder], tuple[Path | None]]:
+        # Another process reads the weights of its own machine.
+        return MiniLMEmbedder, (self._folder,)
+
     def __repr__(self) -> str:
         return f"MiniLMEmbedder(model_dir={str(self._folder) if self._folder else None!r})"
 
