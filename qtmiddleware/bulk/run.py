@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO, Final
@@ -16,10 +18,13 @@ from qtmiddleware.bulk.journal import Journal, hold_journal
 from qtmiddleware.bulk.queries import JSON_LINES, BrokenLine, InputQuery, count_queries, read_queries
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.runtime.engines import Engine
 from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.transform_stream import Transformed
 
+ROUNDS: Final = 4
+"""Questions of a batch of an engine, for each call that is under way: what a driver that is killed asks again."""
 CONCURRENCY: Final = 8
 """Calls of the model that are under way at most."""
 MOST_NAMED: Final = 20
@@ -101,6 +106,7 @@ def transform_file(
     concurrency: int = CONCURRENCY,
     overwrite: bool = False,
     show: ShowBulk | None = None,
+    engine: Engine | None = None,
 ) -> BulkReport:
     """Transform every question of *source* (``-`` is standard input), and write what comes of each to *out*.
 
@@ -109,10 +115,18 @@ def transform_file(
     done, and those with an error again. *client* is the model, as `QueryMiddleware` takes it, *concurrency* how many
     calls of it are under way at most, as long as it keeps up: how `runtime.pace` says.
 
-    Raises `ConfigError` where *source* cannot be read, or *out* is of another config or input and is not to be
-    *overwritten*, `StoreError` where it cannot be written, and `ModelError` where the model cannot be asked any more;
-    what was done by then is in *out*, and the same call goes on from there.
+    With an *engine* the questions are transformed by its workers, each of which makes its own model, with its own
+    *concurrency*, pace, budget and memory; this process reads and writes. The engine is not closed.
+
+    Raises `ConfigError` where *source* cannot be read, *out* is of another config or input and is not to be
+    *overwritten*, or a *client* is given to an *engine*, `StoreError` where *out* cannot be written, `ModelError` where
+    the model cannot be asked any more, and `EngineError` where the workers of *engine* die again and again; what was
+    done by then is in *out*, and the same call goes on from there.
     """
+    if engine is not None and client is not None:
+        raise ConfigError(
+            "a client is not sent to the workers of an engine; let the config name the model", path="client"
+        )
     path = Path(out)
     # Of what comes through a pipe the first line says it.
     has_json = None if source == STDIN else Path(source).suffix.casefold() in JSON_LINES
@@ -128,17 +142,45 @@ def transform_file(
     with (
         open_source(source, path) as file,
         hold_journal(path, read_fingerprint(config.settings), overwrite=overwrite) as journal,
-        QueryMiddleware(config, client=client) as middleware,
     ):
         report.total = None if source == STDIN else count_queries(Path(source))
         if show is not None:
             show(report)
         queries = select_open(read_queries(file, config.settings, has_json=has_json), journal, report, write)
-        with closing(middleware.transform_stream(queries, concurrency=concurrency)) as stream:
-            for transformed in stream:
-                write(build_record(transformed, middleware.preprocess(transformed.question.text)))
+        made = (
+            _transform_here(queries, config, client, concurrency)
+            if engine is None
+            else _transform_by(engine, queries, config, concurrency)
+        )
+        with closing(made) as records:
+            for record in records:
+                write(record)
     report.seconds = monotonic() - began
     return report
+
+
+def _transform_here(queries: Iterable[InputQuery], config: Config, client: Any, concurrency: int) -> Generator[Record]:
+    """The record of each of *queries*, as they are done in this process."""
+    with (
+        QueryMiddleware(config, client=client) as middleware,
+        closing(middleware.transform_stream(queries, concurrency=concurrency)) as stream,
+    ):
+        for transformed in stream:
+            yield build_record(transformed, middleware.preprocess(transformed.question.text))
+
+
+def _transform_by(engine: Engine, queries: Iterable[InputQuery], config: Config, concurrency: int) -> Generator[Record]:
+    """The record of each of *queries*, as the workers of *engine* have done batches of them; raises their errors."""
+    build = partial(build_transformer, config, concurrency)
+    for batch in engine.map(build, _split(queries, concurrency * ROUNDS)):
+        yield from batch.records
+        if batch.error is not None:
+            raise batch.error
+
+
+def _split(queries: Iterable[InputQuery], size: int) -> Iterator[list[InputQuery]]:
+    rest = iter(queries)
+    return iter(lambda: list(islice(rest, size)), [])
 
 
 @dataclass(frozen=True, slots=True)

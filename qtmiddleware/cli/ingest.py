@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from qtmiddleware.cli.console import AsJson, ConfigFile, Sets, as_json, notes, out, show_progress, show_warnings
+from qtmiddleware.cli.engines import EngineChoice, EngineName, Workers, open_engine
 from qtmiddleware.cli.environment import files_of, load_config, note_files
 from qtmiddleware.cli.terminal import FAILED, escape_json, escape_line, note
 from qtmiddleware.config.settings import Settings
@@ -39,12 +40,18 @@ def ingest_command(
     config: ConfigFile = None,
     sets: Sets = None,
     index: Annotated[str | None, typer.Option(help="Where the index is kept, in place of indexPath.")] = None,
+    engine: EngineChoice = EngineName.LOCAL,
+    workers: Workers = 1,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write log lines in JSON instead of a progress bar, as into a pipe.")
     ] = False,
     json_output: AsJson = False,
 ) -> None:
-    """Read, cut and embed documents and store them; what is known already is left alone."""
+    """Read, cut and embed documents and store them; what is known already is left alone.
+
+    With --workers texts are embedded in so many processes, with --engine ray on a Ray cluster:
+    the one at RAY_ADDRESS, or one of this machine that ends with the command.
+    """
     has_bars = notes.is_terminal and not log_json
     with _show_bars() if has_bars else _write_log_lines() as listener:
         loaded = load_config(config, sets, tell=None if has_bars else _log_config)
@@ -55,7 +62,8 @@ def ingest_command(
         # Where every line is an object, this one is too.
         tell = None if has_bars else _logger.info
         note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell)
-        report = ingest(data_path, config=loaded, progress=listener)
+        with open_engine(engine, workers) as opened:
+            report = ingest(data_path, config=loaded, progress=listener, engine=opened)
     for one in report.skipped:
         if not one.extra:
             note(escape_line(f"skipped: {one.path}: {one.reason}"))

@@ -25,6 +25,7 @@ from qtmiddleware.cli.console import (
     out,
     to_messages,
 )
+from qtmiddleware.cli.engines import EngineChoice, EngineName, Workers, refuse_engine
 from qtmiddleware.cli.environment import load_config, note_files
 from qtmiddleware.cli.transform_file import CONCURRENCY, MOST_CONCURRENT, refuse_others, transform_many
 from qtmiddleware.errors import ModelError
@@ -79,6 +80,8 @@ def transform_command(
         int, typer.Option(min=1, max=MOST_CONCURRENT, help="Calls of the model under way at most, with --file.")
     ] = CONCURRENCY,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin --out anew, whatever is in it.")] = False,
+    engine: EngineChoice = EngineName.LOCAL,
+    workers: Workers = 1,
     batch: Batch = None,
     batch_tokens: BatchTokens = None,
     json_output: AsJson = False,
@@ -90,12 +93,14 @@ def transform_command(
 
     With --file the questions of a file are transformed, many at a time, and what comes of each is
     appended to --out as it is done. Run again after it was interrupted or killed, it goes on.
+    With --engine ray that is done by --workers of a Ray cluster, each at its own pace and with its own budget.
     With --batch they are asked by a Batch API: submit, then status and collect until all is there.
     """
     loaded = load_config(config, sets, kind=kind)
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
     by_batch = batch is not None or batch_tokens is not None
+    refuse_engine(engine, workers, is_used=file is not None and not by_batch)
     if by_batch or file is not None or output is not None:
         refuse_others(file, output, query=query, history=history)
         note_files({}, config=config)
@@ -103,7 +108,14 @@ def transform_command(
         transform = (
             partial(transform_by_batch, options=options)
             if by_batch
-            else partial(transform_many, concurrency=concurrency, overwrite=overwrite, as_json=json_output)
+            else partial(
+                transform_many,
+                concurrency=concurrency,
+                overwrite=overwrite,
+                as_json=json_output,
+                engine=engine,
+                workers=workers,
+            )
         )
         transform(loaded, file or "", output or "")
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
@@ -14,6 +14,7 @@ from qtmiddleware.bulk.run import CONCURRENCY as CONCURRENCY
 from qtmiddleware.bulk.run import STDIN, BulkReport, ShowBulk, transform_file
 from qtmiddleware.cli import console
 from qtmiddleware.cli.console import notes, out, show_warnings
+from qtmiddleware.cli.engines import EngineName, open_engine
 from qtmiddleware.cli.terminal import FAILED, escape_line, note
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
@@ -36,7 +37,17 @@ def refuse_others(
         raise ConfigError('with --file each question has its own "history", in its line', path="--history")
 
 
-def transform_many(config: Config, file: str, output: str, concurrency: int, *, overwrite: bool, as_json: bool) -> None:
+def transform_many(
+    config: Config,
+    file: str,
+    output: str,
+    concurrency: int,
+    *,
+    overwrite: bool,
+    as_json: bool,
+    engine: EngineName = EngineName.LOCAL,
+    workers: int = 1,
+) -> None:
     """Transform the questions of *file* into *output*; leaves with 1 where one failed or a line could not be read."""
     report = BulkReport()
 
@@ -46,8 +57,9 @@ def transform_many(config: Config, file: str, output: str, concurrency: int, *, 
         show(now)
 
     try:
-        with show_bulk() as show, show_warnings():
-            transform_file(file, output, config=config, concurrency=concurrency, overwrite=overwrite, show=keep)
+        with show_bulk() as show, show_warnings(), open_engine(engine, workers) as opened:
+            options: dict[str, Any] = {"concurrency": concurrency, "overwrite": overwrite, "engine": opened}
+            transform_file(file, output, config=config, show=keep, **options)
     except KeyboardInterrupt:
         _note_how_to_go_on(report, file, output)
         raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -52,11 +51,10 @@ def embed_missing(ledger: Ledger, embedder: Embedder, engine: Engine, progress: 
     done = 0
     build = partial(build_embed_batch, embedder, embedding)
     used = engine if isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder) else LocalEngine()
-    with closing(used.map(build, _read_texts(ledger))) as results:
-        for vectors in results:
-            ledger.many("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", [(embedding, *row) for row in vectors])
-            done += len(vectors)
-            progress(done, total)
+    for vectors in used.map(build, _read_texts(ledger)):
+        ledger.many("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", [(embedding, *row) for row in vectors])
+        done += len(vectors)
+        progress(done, total)
     return done
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from qtmiddleware.runtime.engines.local import LocalEngine
@@ -14,12 +14,11 @@ R = TypeVar("R")
 class Engine(Protocol):
     """Does batches of work in this process, in several, or on a Ray cluster."""
 
-    def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Generator[R]:
+    def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
 
         *build* is picklable and called once a worker; results carry their own keys. At most a few batches a worker are
-        taken from *batches* ahead of what is done. What the function raises is raised here, and ends the run;
-        so does closing what this returns.
+        taken from *batches* ahead of what is done. What the function raises is raised here, and ends the run.
         """
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import os
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -56,7 +56,7 @@ class RayEngine:
         self._address = address
         self._connected = False
 
-    def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Generator[R]:
+    def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
 
         At most `AHEAD` batches a worker are taken ahead of what is done. Batches and results are pickled. What the
