@@ -11,6 +11,7 @@ from pathlib import Path
 
 MARK = "QTMIDDLEWARE_TEST_MARK"
 SECONDS = 120
+WORKERS = 2
 Batch = tuple[int, bytes]
 
 

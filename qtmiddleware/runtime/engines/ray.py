@@ -16,6 +16,7 @@ import logging
 import os
 import pickle
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -100,7 +101,10 @@ class RayEngine:
             own["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}
             options = own if address == "local" else {}
             try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+                # What is forked here is another program at once, so what LanceDB warns of cannot come about.
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "lancedb fork", RuntimeWarning)
+                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
             except Exception as error:
                 doing = "started on this machine" if address == "local" else f"reached at {address}"
                 raise EngineError(f"Ray cannot be {doing}: {error}") from error

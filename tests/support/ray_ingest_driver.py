@@ -1,0 +1,22 @@
+"""An ingest by Ray in a process that kills itself when a batch of texts is embedded: ``DATA INDEX``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from qtmiddleware.rag.ingestion import Progress, ingest
+from qtmiddleware.runtime.engines.ray import RayEngine
+from tests.support.ray_work import WORKERS
+
+
+def die(step: Progress) -> None:
+    if step.stage == "embedding":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    data, index = sys.argv[1:]
+    config = {"store": {"kind": "lancedb"}, "indexPath": index}
+    ingest(data, config=config, engine=RayEngine(workers=WORKERS), progress=die)
