@@ -47,7 +47,7 @@ class SentenceTransformersEmbedder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process loads the model itself.
-        options = {
+        options: dict[str, Any] = {
             "device": self._device,
             "batch_size": self._batch_size,
             "trust_remote_code": self._trust,
