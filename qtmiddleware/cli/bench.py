@@ -27,6 +27,7 @@ from qtmiddleware.cli.console import (
     show_progress,
     show_warnings,
 )
+from qtmiddleware.cli.engines import Workers
 from qtmiddleware.cli.environment import NO_MODEL, note_files
 from qtmiddleware.cli.terminal import escape_json, note
 from qtmiddleware.config import ASSIGNED, Config
@@ -36,6 +37,7 @@ from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, 
 from qtmiddleware.evaluation.bench import CACHE, OpenedBench, open_bench, open_model
 from qtmiddleware.evaluation.tuning import nested
 from qtmiddleware.providers.llms import has_language_model
+from qtmiddleware.runtime.engines import LocalEngine
 from qtmiddleware.runtime.files import refuse_link, replace_file
 
 if TYPE_CHECKING:
@@ -93,12 +95,14 @@ def bench_command(
     judge: Annotated[
         int | None, typer.Option(min=1, help="Let the model answer so many questions from raw and best; judge them.")
     ] = None,
+    workers: Workers = 1,
     batch: Batch = None,
     batch_tokens: BatchTokens = None,
     json_output: AsJson = False,
 ) -> None:
     """Compare raw, preprocessed and transformed retrieval on your own judged questions.
 
+    With --workers the passages are embedded in so many processes; the figures are the same.
     With --batch the model is asked by a Batch API first: submit, then collect, until all is
     there; what it said is kept, and the same command without --batch measures with it.
     """
@@ -117,11 +121,14 @@ def bench_command(
     # Before a data set is read, or anything is embedded or asked.
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
+    # Not as others open theirs, who keep the standard output from Ray: the answer to --batch goes there.
+    engine = LocalEngine(workers=workers) if workers > 1 else None
     if options.is_given:
         if recordings is not None or generate is not None or judge is not None or report is not None:
             raise ConfigError("--batch asks the model alone; measure with the same command without it", path="--batch")
         opening = {
             "folder": data, "settings": settings, "cache": cache, "questions": questions, "split": split, "seed": seed,
+            "engine": engine,
             "record": record if batch == "collect" else None,
         }  # fmt: skip
         ask_by_batch({**(named if named is not None else chosen(USUAL)), **given}, opening, model_ms, options)
@@ -131,7 +138,7 @@ def bench_command(
             generate_test_set(data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update)
         with open_bench(
             data, settings=settings, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
-            questions=questions, split=split, seed=seed, concurrency=concurrency, progress=update,
+            questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine, progress=update,
         ) as opened:  # fmt: skip
             compared = _select_systems(opened, named, given)
             to_judge = () if judge is None else draw_judged_questions(opened, compared, judge, seed)

@@ -27,6 +27,7 @@ from qtmiddleware.cli.bench import (
     write_report,
 )
 from qtmiddleware.cli.console import AsJson, ShowProgress, as_json, out, show_progress, show_warnings
+from qtmiddleware.cli.engines import Workers
 from qtmiddleware.cli.environment import note_files
 from qtmiddleware.cli.terminal import FAILED, note
 from qtmiddleware.config import Config, known_keys
@@ -35,6 +36,7 @@ from qtmiddleware.evaluation import SYSTEMS, Dataset, require_extras
 from qtmiddleware.evaluation.bench import CACHE, OpenedBench, ask_ahead, open_bench
 from qtmiddleware.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, nested, tune
 from qtmiddleware.evaluation.tuning import split as divide
+from qtmiddleware.runtime.engines import LocalEngine
 from qtmiddleware.runtime.files import replace_file
 
 _OUT: Final = Path("query-transform.config.json")
@@ -72,12 +74,16 @@ def tune_command(
     split: Split = "",
     seed: Annotated[int, typer.Option(min=0, help="Decides which questions are held out.")] = 0,
     cache: Cache = CACHE,
+    workers: Workers = 1,
     out_file: Annotated[Path, typer.Option("--out", "-o", help="The config file to write, as JSON.")] = _OUT,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
     report: Annotated[Path | None, typer.Option(help="Folder for a report in Markdown and HTML.")] = None,
     json_output: AsJson = False,
 ) -> None:
-    """Tune the settings on judged questions, under a budget; write a config file if it is better, else end with 1."""
+    """Tune the settings on judged questions, under a budget; write a config file if it is better, else end with 1.
+
+    With --workers the passages are embedded in so many processes; the figures are the same.
+    """
     budget = Budget(
         max_call_rate=max_call_rate,
         max_added_ms=max_added_ms,
@@ -105,6 +111,7 @@ def tune_command(
             cache=cache,
             questions=questions,
             seed=seed,
+            engine=LocalEngine(workers=workers) if workers > 1 else None,
             progress=update,
         ) as opened,
     ):

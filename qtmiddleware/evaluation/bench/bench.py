@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -36,7 +37,7 @@ from qtmiddleware.evaluation import (
 from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.evaluation.bench.recordings import EstimatedModel, list_fields, select_recorded
 from qtmiddleware.evaluation.compare import refuse_running_loop
-from qtmiddleware.protocols import Embedder, LanguageModel, Store
+from qtmiddleware.protocols import Embedder, LanguageModel, Passage, Store
 from qtmiddleware.providers.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
@@ -44,6 +45,7 @@ from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
 from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
 from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.runtime.engines import Engine
 from qtmiddleware.runtime.files import make_private_folders, open_itself
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -139,22 +141,36 @@ def build_index(
     """Embed the passages of *data* and store them at *path*."""
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
-        for start in range(0, len(data.passages), BATCH):
-            batch = data.passages[start : start + BATCH]
+        done = 0
+        for batch in _read_pages(data):
             store.upsert(batch, embedder.embed([passage.text for passage in batch]))
+            done += len(batch)
             if progress is not None:
-                progress("embedding passages", min(start + BATCH, len(data.passages)), len(data.passages))
+                progress("embedding passages", done, len(data.passages))
     except BaseException:
         store.close()
         raise
     return store
 
 
-def open_index(data: Dataset, folder: Path, embedder: Embedder, *, progress: Progress | None = None) -> SQLiteStore:
+def _read_pages(data: Dataset) -> Iterator[Sequence[Passage]]:
+    for start in range(0, len(data.passages), BATCH):
+        yield data.passages[start : start + BATCH]
+
+
+def open_index(
+    data: Dataset,
+    folder: Path,
+    embedder: Embedder,
+    *,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> SQLiteStore:
     """Open the index of *data* in *folder*, built where it is not there or was not finished.
 
     Its file is named by a hash of the passages and the embedding model, and nothing else is ever written to it: with
-    as many passages as *data* has it is complete. Two processes may build it at once.
+    as many passages as *data* has it is complete. Two processes may build it at once. *engine* embeds what is to be
+    embedded for a `CachedEmbedder`, where its model runs on these machines; this process does by default.
     """
     passages = replace(data, questions=(), qrels={}).data_hash
     name = hashlib.sha256(f"{passages}\n{embedder.name}\n{embedder.dimension}".encode()).hexdigest()[:16]
@@ -163,6 +179,9 @@ def open_index(data: Dataset, folder: Path, embedder: Embedder, *, progress: Pro
     if store.count() == len(data.passages):
         return store
     store.close()
+    if engine is not None and isinstance(embedder, CachedEmbedder):
+        pages = ([passage.text for passage in page] for page in _read_pages(data))
+        embedder.embed_ahead(pages, engine, None if progress is None else partial(progress, "embedding by the engine"))
     return build_index(data, path, embedder, progress=progress)
 
 
@@ -223,6 +242,7 @@ def open_bench(
     split: str = "",
     seed: int = 0,
     concurrency: int = CONCURRENCY,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Iterator[OpenedBench]:
     """Yield the data set in *folder*, or one already loaded, with its index and a model, to be closed afterwards.
@@ -231,10 +251,11 @@ def open_bench(
     to nothing, and one that was interrupted is taken up. *settings* name the embedding model and the language model;
     *client* is asked in place of the latter. *recordings* is a file of recorded replies that are replayed in its place,
     each as if it had taken *model_ms* milliseconds: only the questions in it are asked then. *record* is a file that
-    the model's replies are written to. *questions* are drawn by *seed* where not all are to be asked.
+    the model's replies are written to. *questions* are drawn by *seed* where not all are to be asked. *engine* embeds
+    the passages where the embedding model runs on these machines, in this process by default; the figures are the same.
 
     Raises `ConfigError` for a data set or recording that cannot be read or an impossible time, `StoreError`,
-    `EmbeddingError` and `MissingExtra`.
+    `EmbeddingError`, `EngineError` and `MissingExtra`.
     """
     if not 0 <= model_ms < inf:
         raise ConfigError("the milliseconds that stand for a reply are no time", path="model_ms", value=model_ms)
@@ -273,7 +294,7 @@ def open_bench(
             stack.callback(inner.close)
         embedder = CachedEmbedder(inner, cache / _CACHE_FILE)
         stack.callback(embedder.close)
-        store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
+        store = stack.enter_context(open_index(data, cache, embedder, engine=engine, progress=progress))
         bench = Bench(store, embedder, recording, settings.store.read_price)
         counts_time = recordings is None or model_ms > 0
         yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, counts_time)

@@ -6,9 +6,10 @@ import hashlib
 import json
 import sqlite3
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from threading import Lock
@@ -31,6 +32,15 @@ from qtmiddleware.providers.stores.sqlite.files import (
     read_mark,
     use_write_ahead_log,
 )
+from qtmiddleware.rag.ingestion.embedding import (
+    Texts,
+    Vectors,
+    build_embed_batch,
+    can_be_sent,
+    decode_vector,
+    identify_embedding,
+)
+from qtmiddleware.runtime.engines import Engine
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -149,20 +159,36 @@ class CachedEmbedder:
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return one vector a text, in the texts' order; equal texts are embedded once."""
-        head = f"{self.name}\n{self.dimension}\n"
-        keys = {text: hashlib.sha256((head + text).encode(errors="surrogatepass")).digest() for text in texts}
+        keys = self._compute_keys(texts)
         found = self._look_up(keys)
         missing = [text for text in keys if text not in found]
         if missing:
             began = perf_counter()
             embedded = dict(zip(missing, self._inner.embed(missing), strict=True))
             share = (perf_counter() - began) / len(missing)
-            rows = [(keys[text], _pack(vector), share) for text, vector in embedded.items()]
-            with self._file.connection() as connection, connection:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+            self._keep((keys[text], vector, share) for text, vector in embedded.items())
             found |= embedded
         return [found[text] for text in texts]
+
+    def embed_ahead(
+        self, pages: Iterable[Sequence[str]], engine: Engine, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Have *engine* embed what the file does not hold of the texts of *pages*, so that `embed` finds it there.
+
+        Each text once, with those of its page. What asks a service, or is the user's own, is left to `embed`.
+        *progress* gets how many of how many texts are kept. Raises `EmbeddingError` where the vectors are not what was
+        promised, `EngineError`, and `StoreError` where the file cannot be used.
+        """
+        if not can_be_sent(self._inner):
+            return
+        todo = list(self._select_missing(pages))
+        done, total = 0, sum(map(len, todo))
+        build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
+        for vectors, share in engine.map(build, todo):
+            self._keep((key, decode_vector(blob), share) for key, blob in vectors)
+            done += len(vectors)
+            if progress is not None:
+                progress(done, total)
 
     @contextmanager
     def record_replays(self) -> Iterator[Mapping[str, float]]:
@@ -181,6 +207,26 @@ class CachedEmbedder:
         """Close the file; the inner embedder stays as it is."""
         self._file.close()
 
+    def _compute_keys(self, texts: Sequence[str]) -> dict[str, bytes]:
+        head = f"{self.name}\n{self.dimension}\n"
+        return {text: hashlib.sha256((head + text).encode(errors="surrogatepass")).digest() for text in texts}
+
+    def _select_missing(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
+        """What `embed` would embed of each page, one after the other."""
+        seen: set[bytes] = set()
+        for page in pages:
+            keys = self._compute_keys(page)
+            found = self._look_up(keys)
+            if missing := [(key, text) for text, key in keys.items() if text not in found and key not in seen]:
+                seen.update(key for key, _ in missing)
+                yield missing
+
+    def _keep(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
+        rows = [(key, _pack(vector), seconds) for key, vector, seconds in vectors]
+        with self._file.connection() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+
     def _look_up(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
         found: dict[str, list[float]] = {}
         with self._file.connection() as connection:
@@ -192,6 +238,18 @@ class CachedEmbedder:
                     if self._replayed is not None:
                         self._replayed[text] = row[1]
         return found
+
+
+def _build_timed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], tuple[Vectors, float]]:
+    """A function that embeds batches of texts, and says how many seconds one text took."""
+    embed_batch = build_embed_batch(embedder, embedding)
+
+    def embed_timed(texts: Texts) -> tuple[Vectors, float]:
+        began = perf_counter()
+        vectors = embed_batch(texts)
+        return vectors, (perf_counter() - began) / len(texts)
+
+    return embed_timed
 
 
 def _pack(vector: Sequence[float]) -> bytes:

@@ -38,6 +38,11 @@ def identify_embedding(embedder: Embedder | None) -> str:
     return "" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
+def can_be_sent(embedder: Embedder) -> bool:
+    """Whether *embedder* computes on the machine it is on, so that an engine's workers can each have it."""
+    return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
+
+
 def embed_missing(ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]) -> int:
     """Embed the texts that are to be published and were never embedded, each once. Returns how many there were.
 
@@ -50,7 +55,7 @@ def embed_missing(ledger: Ledger, embedder: Embedder, engine: Engine, progress: 
         return 0
     done = 0
     build = partial(build_embed_batch, embedder, embedding)
-    used = engine if isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder) else LocalEngine()
+    used = engine if can_be_sent(embedder) else LocalEngine()
     for vectors in used.map(build, _read_texts(ledger)):
         ledger.many("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", [(embedding, *row) for row in vectors])
         done += len(vectors)
