@@ -20,6 +20,8 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
 
 MOST_CONCURRENT: Final = 256
+_LEAST_COST: Final = 0.00005
+"""US dollars: less would be shown as nothing."""
 _SECONDS_BETWEEN_LINES: Final = 10.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 
@@ -86,7 +88,7 @@ def sum_up(report: BulkReport) -> str:
     parts += [f"{report.failed.total():,} failed"] if report.failed else []
     parts += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
     parts += [f"{report.before:,} done before"] if report.before else []
-    tokens = f"{report.calls:,} calls, {report.input_tokens:,} tokens read, {report.output_tokens:,} written"
+    tokens = f"{_count(report.calls, 'call')}, {report.input_tokens:,} tokens read, {report.output_tokens:,} written"
     return (
         f"{_count(report.done)}: {', '.join(parts)}\n{tokens}, {_describe_cost(report)}; {report.seconds:.1f} s"
         f" ({_rate(report):.1f} a second)"
@@ -137,7 +139,10 @@ def _rate(report: BulkReport) -> float:
 
 
 def _describe_cost(report: BulkReport) -> str:
-    return "cost not known" if report.cost_usd is None else f"${report.cost_usd:,.4f}"
+    if report.cost_usd is None:
+        return "cost not known"
+    # A few calls of a cheap model are not free.
+    return "<$0.0001" if 0 < report.cost_usd < _LEAST_COST else f"${report.cost_usd:,.4f}"
 
 
 def _describe_time(seconds: float) -> str:
@@ -168,5 +173,5 @@ def _advise(error: ModelError) -> str:
     return f"the run was stopped: {error}"
 
 
-def _count(number: int) -> str:
-    return f"{number:,} line" if number == 1 else f"{number:,} lines"
+def _count(number: int, what: str = "line") -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
