@@ -57,10 +57,11 @@ from qtmiddleware.bulk import transform_file
 from qtmiddleware.config import Config
 def read_megabytes(name):
     return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
-config = Config.load({"transformationType": "rewrite"}, environ={})
+kind, *files = sys.argv[1:]
+config = Config.load({"transformationType": kind}, environ={})
 before, began = read_megabytes("VmRSS"), time.perf_counter()
-report = transform_file(*sys.argv[1:], config=config, client=lambda prompt: '{"rewrite": "a question"}')
-assert report.asked == report.total
+report = transform_file(*files, config=config, client=lambda prompt: '{"rewrite": "a question"}')
+assert (report.unasked if kind == "none" else report.asked) == report.total
 print(json.dumps({"before": before, "seconds": time.perf_counter() - began, "peak": read_megabytes("VmHWM")}))
 """
 """What a process of its own runs; it imports nothing else, as that would count as its memory."""
@@ -68,19 +69,29 @@ print(json.dumps({"before": before, "seconds": time.perf_counter() - began, "pea
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is tried: questions by calls at once, rounds of these, lines of files, questions that kills meet."""
+    """How much is tried: questions by calls at once, rounds of these, lines by transformation, and kills."""
 
     questions: Mapping[int, int]
     rounds: int
-    lines: tuple[int, ...]
+    lines: tuple[tuple[str, int], ...]
     killed_questions: int
     kills: int
 
 
 WHOLE: Final = Sizes(
-    questions={1: 200, 8: 400, 32: 800}, rounds=3, lines=(10_000, 200_000), killed_questions=300, kills=20
+    questions={1: 150, 8: 400, 32: 800},
+    rounds=3,
+    lines=(("rewrite", 10_000), ("none", 10_000), ("none", 200_000)),
+    killed_questions=300,
+    kills=20,
 )
-QUICK: Final = Sizes(questions={1: 40, 8: 80, 32: 160}, rounds=1, lines=(1_000, 5_000), killed_questions=60, kills=4)
+QUICK: Final = Sizes(
+    questions={1: 40, 8: 80, 32: 160},
+    rounds=1,
+    lines=(("rewrite", 1_000), ("none", 1_000), ("none", 4_000)),
+    killed_questions=60,
+    kills=4,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,16 +158,19 @@ def show_rates(service: RewritingService, sizes: Sizes) -> Iterator[str]:
 def show_memory(sizes: Sizes) -> Iterator[str]:
     """Memory and seconds by the lines of a file."""
     yield "\n## Memory\n\n`transform_file` in a process of its own. No two questions are alike, and the model is a"
-    yield f"function that answers at once, {CONCURRENCY} calls at once: what is measured is the library's own work.\n"
-    yield "| lines | seconds | ms a line | MB before the first | MB at most |\n|---:|---:|---:|---:|---:|"
-    for count in sizes.lines:
+    yield f"function that answers at once, {CONCURRENCY} calls at once: what is measured is the library's own work."
+    yield "With `none` no model is asked: questions are read, preprocessed and written.\n"
+    yield "| transformation | lines | seconds | ms a line | MB before the first | MB at most |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for kind, count in sizes.lines:
         with TemporaryDirectory() as name:
             source = write_questions(Path(name) / "queries.jsonl", make_questions(count))
-            command = [sys.executable, "-c", TRANSFORM, str(source), str(Path(name) / "out.jsonl")]
+            command = [sys.executable, "-c", TRANSFORM, kind, str(source), str(Path(name) / "out.jsonl")]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT)
         found = json.loads(done.stdout)
         each = 1e3 * found["seconds"] / count
-        yield f"| {count:,} | {found['seconds']:.1f} | {each:.2f} | {found['before']:.0f} | {found['peak']:.0f} |"
+        memory = f"{found['before']:.0f} | {found['peak']:.0f}"
+        yield f"| `{kind}` | {count:,} | {found['seconds']:.1f} | {each:.2f} | {memory} |"
 
 
 def kill_runs(service: RewritingService, sizes: Sizes, folder: Path) -> Killing:
@@ -199,8 +213,8 @@ def show_kills(service: RewritingService, sizes: Sizes) -> Iterator[str]:
         found = kill_runs(service, sizes, Path(name))
     kills = len(found.under_way)
     yield f"\n## Kills\n\nThe command was killed {kills} times (SIGKILL) at random moments (seed {SEED}) and started"
-    yield f"again each time, `--concurrency` {CONCURRENCY}. *Under way* are the questions that the service was asked and that had"
-    yield f"no line yet; at most {CONCURRENCY + SPARE} may be at each kill.\n"
+    yield f"again each time, `--concurrency` {CONCURRENCY}. *Under way* are the questions that the service was asked"
+    yield f"and that had no line yet; at most {CONCURRENCY + SPARE} may be at each kill.\n"
     yield "| | |\n|---|---:|"
     yield f"| lines in | {sizes.killed_questions} |\n| lines out | {found.lines} |\n| lines lost | {found.lost} |"
     yield f"| lines doubled | {found.doubled} |\n| lines with another question's answer | {found.wrong} |"
