@@ -65,12 +65,23 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """
     lines = _split_lines(path, read_text(path, file))
     first = next(lines)
-    mark = max(",;\t|", key=lambda it: len(next(csv.reader([first], delimiter=it), [])))
+    mark = max(",;\t|", key=lambda it: _count_cells(first, it))
     rows = csv.reader(_chain(first, lines), delimiter=mark)
     try:
         yield from describe_rows(enumerate(rows, 1))
     except csv.Error as error:
         raise UnreadableDocument(path, "damaged", f"near line {rows.line_num}: is a quotation mark missing?") from error
+
+
+def _count_cells(line: str, mark: str) -> tuple[bool, int]:
+    """Whether nothing but *mark* follows a cell in quotation marks in *line*, and how many cells it would have."""
+    count = len(next(csv.reader([line], delimiter=mark), []))
+    try:
+        next(csv.reader([line], delimiter=mark, strict=True), None)
+    except csv.Error as error:
+        # A cell may go on in the next line.
+        return "end of data" in str(error), count
+    return True, count
 
 
 def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:

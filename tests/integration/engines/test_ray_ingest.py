@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from qtmiddleware.rag.ingestion import IngestReport, Progress, ingest
-from qtmiddleware.rag.ingestion.embedding import BATCH
 from qtmiddleware.runtime.engines import Engine
 from qtmiddleware.runtime.engines.ray import RayEngine
 from tests.support.command_line import Ended, qtm
@@ -113,8 +112,8 @@ def test_a_driver_that_is_killed_is_taken_up_by_the_same_command(
     ended = qtm("ingest", str(data), *options, "--engine", "ray", "--workers", str(WORKERS), RAY_ADDRESS=address)
     assert ended.code == 0, ended.err
     report = json.loads(ended.out)
-    # The first batch was in the ledger, and is not embedded again.
-    assert report["embedded"] <= len(local) - BATCH
+    # A batch was in the ledger, and is not embedded again; the last one is smaller, and may be done first.
+    assert report["embedded"] < len(local)
     assert report["written"] == len(local)
     assert read_index(index) == local
 

@@ -20,7 +20,7 @@ import pptx
 import pytest
 from docx.oxml import OxmlElement
 from docx.oxml.ns import qn
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pptx.util import Inches
 
@@ -456,6 +456,7 @@ CELLS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 
 
 @FUZZ
+@example(rows=[["0", ",,"]], mark=";")
 @given(rows=st.lists(st.lists(CELLS, min_size=2, max_size=5), min_size=1, max_size=8), mark=st.sampled_from(",;\t"))
 def test_every_cell_of_a_csv_is_in_the_text_of_its_row(
     tmp_path: Path, converter: Converter, rows: list[list[str]], mark: str
