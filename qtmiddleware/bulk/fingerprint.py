@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,11 +17,13 @@ _MOST_SHOWN: Final = 60
 
 
 def read_fingerprint(settings: Settings) -> dict[str, Any]:
-    """Every setting that decides what a question is transformed to, and the versions of the prompts, ready for JSON."""
+    """Every setting that decides what a question is transformed to, and the versions of the prompts, as JSON has it."""
     keys = {key.name: to_json(key.read(settings)) for key in all_keys() if key.name in _KEYS or "reply" in key.marks}
     histories = ((), (Message("user", "?"),))
     prompts = [[it.mode, it.version] for history in histories for it in build_prompts(settings, "?", history)]
-    return {**keys, "prompts": prompts}
+    # What is kept is compared with this, and pairs are lists in JSON.
+    fingerprint: dict[str, Any] = json.loads(json.dumps({**keys, "prompts": prompts}))
+    return fingerprint
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

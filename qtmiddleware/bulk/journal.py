@@ -152,8 +152,7 @@ def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping
 
 
 def _check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    # Pairs are lists in JSON.
-    changes = list(describe_changes(before, json.loads(json.dumps(now))))
+    changes = list(describe_changes(before, now))
     if changes:
         raise _refuse(f"{path} was begun under another config: {', '.join(changes)}")
 

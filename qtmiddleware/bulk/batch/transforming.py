@@ -133,8 +133,7 @@ def _check_unchanged(state: BatchState, fingerprint: Mapping[str, Any], file: Bi
     """
     before = json.loads(state.read_fact("fingerprint") or "null") if source and state.parts() else None
     if before is not None:
-        # Pairs are lists in JSON.
-        changes = [*describe_changes(before["config"], json.loads(json.dumps(fingerprint)))]
+        changes = [*describe_changes(before["config"], fingerprint)]
         if _digest(file, before["bytes"]) != before["digest"]:
             changes.append(f"the questions in {source}")
         if changes:
