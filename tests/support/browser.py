@@ -6,14 +6,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from qtmiddleware.evaluation import Comparison
 from qtmiddleware.evaluation.reporting import page as written
 from tests.support.report_world import Open, data, several
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 FLAGS = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -28,6 +30,8 @@ def browser() -> Iterator[Browser]:
         (pytest.fail if os.environ.get("NEEDS_BROWSER") else pytest.skip)(
             "no Chromium was found; install one (scripts/browser) or set TEST_BROWSER to its path"
         )
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, args=FLAGS, chromium_sandbox=False)
         yield found

@@ -10,15 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from time import sleep
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from tests.support.waiting import wait_until
 
 
 class RedisServer:
     """One redis-server on a socket of its own and a free port of this host, without a file of its data."""
 
     def __init__(self, binary: str, folder: Path) -> None:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
         self._binary = binary
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -30,6 +32,8 @@ class RedisServer:
         self.admin = redis.Redis(unix_socket_path=str(self.socket), socket_timeout=20, retry=Retry(NoBackoff(), 0))
 
     def start(self, *options: str) -> None:
+        import redis
+
         command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket)]
         command += ["--save", "", "--dir", str(self._folder), *options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
@@ -96,8 +100,7 @@ class Impostor:
 
     def counted(self, least: int) -> int:
         """How many connected, once that were *least*: the system takes them in before this does."""
-        while self.connections < least:
-            sleep(0.005)
+        wait_until(lambda: self.connections >= least)
         return self.connections
 
     def has_been_left(self) -> bool:

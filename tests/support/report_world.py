@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-
-from playwright.sync_api import Page
+from typing import TYPE_CHECKING
 
 from qtmiddleware.evaluation import (
     DEEP,
@@ -23,7 +22,10 @@ from qtmiddleware.evaluation import (
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message, Variant
 
-Open = Callable[..., Page]
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Open = Callable[..., "Page"]
 BEFORE = 0.5
 
 

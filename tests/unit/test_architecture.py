@@ -208,3 +208,21 @@ ENTRANCES = ("wrapping.query_middleware", "wrapping.decorator")
 @pytest.mark.parametrize("module", [PACKAGE, *(f"{PACKAGE}.{it}" for it in ENTRANCES)])
 def test_importing_the_package_loads_no_vendor_library(module: str) -> None:
     assert modules_after(f"import {module}") == set()
+
+
+# Whoever has none of these can still collect every test, and run those that need none.
+NOT_EVERYDAY = {
+    *("torch", "transformers", "sentence_transformers", "ray", "lancedb"),
+    *("playwright", "axe_playwright_python", "redis"),
+}
+
+
+def test_every_test_can_be_collected_without_a_browser_a_server_or_the_largest_packages() -> None:
+    tests = Path(__file__).resolve().parents[1]
+    wrong = [
+        f"{path.relative_to(tests)}:{found.line} imports {found.module}"
+        for path in sorted(tests.rglob("*.py"))
+        for found in imports_of(ast.parse(path.read_text(encoding="utf-8")))
+        if found.at_load and found.module.partition(".")[0] in NOT_EVERYDAY
+    ]
+    assert wrong == []

@@ -8,9 +8,9 @@ import sys
 from io import BytesIO
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser
 from pypdf import PdfReader
 
 from qtmiddleware.evaluation import Comparison
@@ -18,6 +18,9 @@ from qtmiddleware.evaluation.reporting import page as written
 from qtmiddleware.evaluation.reporting import ranking_page
 from tests.support.judging_world import ranked_side_by_side
 from tests.support.report_world import Open, boxes, comparison, overlap, panels, run, score, several
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.thorough
 

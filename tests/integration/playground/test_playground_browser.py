@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
 from pypdf import PdfReader
 
 from tests.support.browser import browser  # noqa: F401
 from tests.support.playground_world import APP, QUESTION, Served, serve
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
 pytestmark = pytest.mark.thorough
 
-Open = Callable[..., Page]
+Open = Callable[..., "Page"]
 TIERS = ["raw", "rules", "rewrite", "stepback", "decompose", "combined", "yours"]
 
 
@@ -63,6 +64,8 @@ def list_cards(shown: Page) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nobody_stumbles_over_it_at_any_width(opened: Open, served: Served, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
     # What axe does itself, the page's policy forbids, and is no complaint of the page.
     for question, widths in (("", (380,)), (QUESTION, (380, 1000, 1600))):
         shown = opened(
