@@ -27,6 +27,7 @@ from qtmiddleware.evaluation.measures import (
     holm,
 )
 from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, Run, System, chosen, run_of
+from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
@@ -66,6 +67,7 @@ def compare(
     already; `MissingExtra` without ir-measures or scipy; and whatever *fn* raises.
     """
     data = _build_dataset(name, queries, qrels)
+    check_options(compare, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     if is_wrapped and (client is not None or options):
         raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")

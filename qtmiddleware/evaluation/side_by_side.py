@@ -22,6 +22,7 @@ from qtmiddleware.evaluation.systems import BASELINE, MEASURED, SYSTEMS, chosen
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import Answer, Match, Retrieval
+from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
@@ -124,6 +125,7 @@ def ask_systems(
     cannot be answered, `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop
     runs already, and whatever *fn* raises at that first plain call.
     """
+    check_options(ask_systems, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     if is_wrapped and (client is not None or options):
         raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")

@@ -24,6 +24,7 @@ from qtmiddleware.integrations import needs
 from qtmiddleware.retrieval.responses import read_response
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.types import Match, Retrieval, Variant
+from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.pickling import find_import_name
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -268,6 +269,7 @@ class QueryTransformRetriever:
 
     def _arguments(self, options: AskOptions) -> dict[str, Any]:
         """What the function is called with beside the query."""
+        check_options(self.retrieve, options, AskOptions.__optional_keys__)
         history, filters, wanted = options.get("history"), options.get("filters"), self._find_wanted(options)
         given = dict(options.get("retriever_kwargs") or {})
         if filters is not None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from qtmiddleware.config import Config
+from qtmiddleware.config.errors import display
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import WrapError
 from qtmiddleware.protocols import Observer
+from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_log import Redact
 from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, ReadOptions, WrapOptions
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
@@ -82,7 +87,13 @@ def middleware(
     and *observers* are as in `QueryMiddleware`. The further options say how the function is to be read, as for
     `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *embed*, *read*, *write*, *kind* and
     *on_retrieval*.
+
+    Raises `WrapError` for an option that there is not.
     """
+    check_options(middleware, options, WrapOptions.__optional_keys__)
+    if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
+        written = display(fn) if isinstance(fn, str) else "..."
+        raise WrapError(f"middleware() must be given a function, not a {type(fn).__name__}; write config={written}")
     given: Any = {"client": client, "reranker": reranker, "redact": redact, "observers": observers}
     if fn is None:
         return functools.partial(middleware, config=config, **given, **options)

@@ -30,6 +30,7 @@ from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_bac
 from qtmiddleware.types import Answer, Deadline, Transformation
 from qtmiddleware.wrapping.component_factory import ComponentFactory
 from qtmiddleware.wrapping.invocation import RuntimeSource
+from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch
 from qtmiddleware.wrapping.pickling import check_picklable, modules_by_value
 from qtmiddleware.wrapping.query_log import Redact
@@ -189,16 +190,17 @@ class QueryMiddleware:
 
         *fn* may be a function, method, partial or callable object, synchronous or not. Options, all by name:
 
-        *query_arg*, *top_k_arg*: its parameters, where the usual names are not used; ``inputs.text`` reaches into a
-        mapping.
+        *query_arg*, *top_k_arg*: its parameters, if they do not have the usual names; ``request.text`` reaches into
+        an object or a mapping.
         *embed*: turns texts into vectors for a function that takes a vector: a function of a text or of a list of
         texts, or an object of LangChain, LlamaIndex or sentence-transformers.
         *read*, *write*: take the matches out of a response of an own shape, and put others back in.
         *kind*: ``sync`` or ``async``, where that cannot be seen.
         *on_retrieval*: called with every `Retrieval` of the function, as `RetrievalHook` says.
 
-        Raises `WrapError` where the query cannot be found in *fn*'s signature.
+        Raises `WrapError` if the query cannot be found in *fn*'s signature, and for an option that there is not.
         """
+        check_options(self.wrap, options, WrapOptions.__optional_keys__)
         if isinstance(fn, classmethod | staticmethod):
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
@@ -404,6 +406,7 @@ class QueryMiddleware:
         where it meets a bad one, and `ModelError` where the key is refused, a budget is spent or the model answers
         nothing for ten minutes.
         """
+        check_options(self.transform, options, AskOptions.__optional_keys__)
         if not isinstance(query, Collection):
             history = read_history(options.get("history"))
             questions = (_Question(text, history) for text in query)
@@ -456,6 +459,7 @@ class QueryMiddleware:
         self, query: str | Collection[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
         """`transform` of a query or a list without blocking the running loop."""
+        check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._transform_flow(query, options))
 
     def _for_call(self, config: Mapping[str, Any] | None) -> tuple[ComponentFactory, Settings, GovernedModel]:

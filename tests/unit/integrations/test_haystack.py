@@ -222,6 +222,14 @@ def test_filters_and_further_arguments_go_to_the_retriever() -> None:
     assert set(ids(real.run(QUESTION, filters=short))) <= {id_ for id_, text in TEXTS.items() if len(text) < 30}
 
 
+async def test_a_misspelt_option_of_a_call_is_refused_with_the_nearest_one() -> None:
+    wrapped: Any = QueryTransformRetriever(lambda query: [])
+    with pytest.raises(TypeError, match=r"has no option 'topk'; did you mean top_k\?"):
+        wrapped.retrieve("a question", topk=3)
+    with pytest.raises(TypeError, match=r"it is a setting: put it into qtm_config=\{\"rerank\": \.\.\.\}"):
+        await wrapped.aretrieve("a question", rerank=True)
+
+
 def test_settings_may_be_given_for_a_call() -> None:
     client = Replies({"rewrite": REWRITE})
     retriever = QueryTransformRetriever(CountingRetriever(), config=PATIENT, client=client)

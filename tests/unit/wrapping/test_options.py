@@ -1,0 +1,108 @@
+"""A misspelt option is refused, wherever options are taken by name, and the message says what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.evaluation import ask_systems, compare
+
+middleware: Final[Any] = qtm.middleware
+qm: Final[Any] = qtm.QueryMiddleware()
+
+
+def search(query: str, top_k: int = 4) -> list[Any]:
+    return []
+
+
+TAKERS: Final[dict[str, Callable[..., Any]]] = {
+    "decorator": lambda **options: middleware(search, **options),
+    "decorator with parentheses": lambda **options: middleware(**options),
+    "wrap": lambda **options: qm.wrap(search, **options),
+    "transform": lambda **options: qm.transform("a question", **options),
+    "compare": lambda **options: compare(search, {"q": "a question"}, {"q": {"a": 1}}, **options),
+    "compare of a wrapped one": lambda **options: compare(qm.wrap(search), {"q": "a"}, {"q": {"a": 1}}, **options),
+    "ask_systems": lambda **options: ask_systems(search, "a question", **options),
+}
+
+
+@pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
+@given(name=st.text(max_size=20))
+def test_an_option_that_nobody_knows_is_a_type_error(take: Callable[..., Any], name: str) -> None:
+    with pytest.raises(TypeError, match="has no option"):
+        take(**{f"x{name}": None})
+
+
+async def test_an_awaited_call_refuses_it_too() -> None:
+    with pytest.raises(TypeError, match=r"atransform\(\) has no option 'histroy'; did you mean history\?"):
+        await qm.atransform("a question", histroy=[])
+
+
+@pytest.mark.parametrize(
+    ("taker", "name", "meant"),
+    [
+        ("decorator", "topk_arg", "top_k_arg"),
+        ("decorator", "clientt", "client"),
+        ("decorator with parentheses", "onRetrieval", "on_retrieval"),
+        ("wrap", "topk_arg", "top_k_arg"),
+        ("wrap", "query_argument", "query_arg"),
+        ("transform", "historyy", "history"),
+        ("compare", "topk", "top_k"),
+        ("compare of a wrapped one", "argumens", "arguments"),
+        ("ask_systems", "repeat", "repeats"),
+    ],
+)
+def test_the_nearest_option_is_named(taker: str, name: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=rf"has no option '{name}'; did you mean {meant}\?$"):
+        TAKERS[taker](**{name: "how_many"})
+
+
+@pytest.mark.parametrize(
+    ("taker", "name", "place"),
+    [
+        ("decorator", "transformationType", 'config={"transformationType": ...}'),
+        ("decorator", "transformation_type", 'config={"transformationType": ...}'),
+        ("decorator", "transformationTyp", 'config={"transformationType": ...}'),
+        ("decorator", "maxChars", 'config={"keywordEvidence": {"maxChars": ...}}'),
+        ("decorator", "rrfK", 'config={"fusion": {"rrfK": ...}} or {"hybrid": {"rrfK": ...}}'),
+        ("transform", "escalation", 'config={"escalation": ...}'),
+        ("wrap", "rerank", 'the config of QueryMiddleware: {"rerank": ...}'),
+    ],
+)
+def test_a_setting_is_sent_to_the_config(taker: str, name: str, place: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        TAKERS[taker](**{name: "rewrite"})
+    assert str(caught.value).endswith(f"has no option '{name}'; it is a setting: put it into {place}")
+
+
+def test_an_option_of_the_middleware_is_sent_there() -> None:
+    with pytest.raises(TypeError, match=r"wrap\(\) has no option 'client'; it is an option of QueryMiddleware"):
+        qm.wrap(search, client=search)
+
+
+def test_a_key_is_sent_to_the_environment_and_not_repeated() -> None:
+    with pytest.raises(TypeError, match="keys come from the environment alone") as caught:
+        middleware(search, api_key="sk-strayed0123456789")
+    assert "strayed" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("balanced", 'config="balanced"'),
+        ("qtm.json", 'config="qtm.json"'),
+        ({"transformationType": "rewrite"}, "config=..."),
+        (qtm.Config.load(None), "config=..."),
+    ],
+    ids=["preset", "file", "mapping", "config"],
+)
+def test_a_config_in_place_of_the_function_is_refused_with_what_to_write(given: Any, written: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        middleware(given)
+    kind = type(given).__name__
+    assert str(caught.value) == f"middleware() must be given a function, not a {kind}; write {written}"
