@@ -55,10 +55,10 @@ def read_signature(
 ) -> CallSignature:
     """Returns where calls of *fn* hold the query and top_k.
 
-    *takes_vector* says that *fn* wants the embedded query in the text's place. *query_arg* names the query's parameter,
-    with dots for what lies inside it (``query.inputs.text``), *top_k_arg* the other. Without them the usual names are
-    looked for; failing these, the first positional parameter is the query. Raises `WrapError` with advice where no
-    parameter can be the query.
+    *takes_vector* says that *fn* wants the embedded query in the text's place. *query_arg* names the query's parameter
+    and *top_k_arg* that of the number of passages, with dots for what lies inside it (``query.inputs.text``). Without
+    them the usual names are looked for; failing these, the first positional parameter is the query. Raises `WrapError`
+    with advice where no parameter can be the query.
     """
     parameters = Parameters(fn)
     argument = parameters.find_query(query_arg, takes_vector)
@@ -76,11 +76,14 @@ _NO_TEXT: Final = "takes a vector and no text; pass embed=, a function that turn
 class CallSignature:
     """Where a function of a text is passed the query and top_k.
 
-    *argument* names the query's parameter, with dots for what lies inside it; *top_k_argument* is ``None`` where the
-    signature shows none.
+    *argument* names the query's parameter, with dots for what lies inside it, and *top_k_argument* that of the number
+    of passages, ``None`` if the signature shows none.
     """
 
-    __slots__ = ("_home", "_is_named", "_locations", "_name", "_parameters", "_path", "argument", "top_k_argument")
+    __slots__ = (
+        *("_home", "_is_named", "_locations", "_name", "_parameters", "_path"),
+        *("_top_k_home", "_top_k_path", "argument", "top_k_argument"),
+    )
 
     def __init__(self, parameters: Parameters, argument: str, top_k: str | None, *, is_named: bool) -> None:
         self.argument = argument
@@ -89,6 +92,8 @@ class CallSignature:
         self._is_named = is_named
         self._name, *path = argument.split(".")
         self._path = tuple(path)
+        self._top_k_home, *top_k_path = (top_k or "").split(".")
+        self._top_k_path = tuple(top_k_path)
         self._locations = self._list_locations()
         self._home = self._find_home()
 
@@ -121,7 +126,9 @@ class CallSignature:
     def top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Returns the top_k in effect, the caller's or the signature's default; ``None`` where it is no integer."""
         top_k = self._nested_top_k(*self._find(args, kwargs))
-        if top_k is None and (name := self._top_k_name(kwargs)) is not None:
+        if self._top_k_path:
+            top_k = _get_inside(self._parameters.value(self._top_k_home, args, kwargs), self._top_k_path)
+        elif top_k is None and (name := self._top_k_name(kwargs)) is not None:
             top_k = self._parameters.value(name, args, kwargs)
         return int(top_k) if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool) else None
 
@@ -143,11 +150,13 @@ class CallSignature:
         if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
-        is_nested = self._nested_top_k(place, value) is not None
+        is_nested = not self._top_k_path and self._nested_top_k(place, value) is not None
         if top_k is not None and is_nested:
             value = _put(value, ("top_k",), top_k)
         self._replace_query(place, value, query, new_args, new_kwargs)
-        if top_k is not None and not is_nested and (name := self._top_k_name(kwargs)) is not None:
+        if top_k is not None and self._top_k_path:
+            self._replace_inside(top_k, new_args, new_kwargs)
+        elif top_k is not None and not is_nested and (name := self._top_k_name(kwargs)) is not None:
             self._parameters.assign(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
@@ -221,10 +230,18 @@ class CallSignature:
             return _BUNDLE
         return _NESTED if _get(value, "inputs") is not None else ()
 
+    def _replace_inside(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Put *top_k* into a copy of the argument that holds it; one that cannot be changed stays as it is."""
+        with suppress(Exception):
+            holder = self._parameters.value(self._top_k_home, args, kwargs)
+            self._parameters.assign(self._top_k_home, _put(holder, self._top_k_path, top_k), args, kwargs)
+
     def _nested_top_k(self, place: Place, value: Any) -> Any:
         return _get(value, "top_k") if self._path_inside(place, value) == _NESTED else None
 
     def _top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
+        if self._top_k_path:
+            return None
         if self.top_k_argument is not None or not self._parameters.any_keyword:
             return self.top_k_argument
         return next((name for name in TOP_KS if name in kwargs), None)
@@ -289,8 +306,9 @@ class VectorSignature(CallSignature):
         # A text that has a parameter of its own stays where it is.
         if self._parameters.is_pinecone_search or self._parameters.name_at(place) is None:
             _remove(place, args, kwargs)
-            if self.top_k_argument is not None and (top_k := self._nested_top_k(place, value)) is not None:
-                self._parameters.assign(self.top_k_argument, top_k, args, kwargs)
+            name = None if self._top_k_path else self.top_k_argument
+            if name is not None and (top_k := self._nested_top_k(place, value)) is not None:
+                self._parameters.assign(name, top_k, args, kwargs)
         self._parameters.assign(self._name, query, args, kwargs)
 
     def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
@@ -362,7 +380,7 @@ class Parameters:
     def find_top_k(self, top_k_arg: str | None) -> str | None:
         """Returns the parameter that holds top_k, ``None`` where none is seen; raises `WrapError`."""
         if top_k_arg is not None:
-            self._check_known(top_k_arg, "top_k_arg")
+            self._check_known(top_k_arg.partition(".")[0], "top_k_arg")
             return top_k_arg
         return next((name for name in TOP_KS if name in self.named), None)
 
@@ -499,6 +517,13 @@ def _get(holder: Any, name: str) -> Any:
     return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
 
 
+def _get_inside(holder: Any, path: Sequence[str]) -> Any:
+    """Return what lies at the end of *path*, ``None`` if there is nothing or it cannot be read."""
+    with suppress(Exception):
+        return functools.reduce(_get, path, holder)
+    return None
+
+
 def _put(holder: Any, path: Sequence[str], value: Any) -> Any:
     """Returns a copy of *holder* with *value* at the end of *path*; what lies on the way is copied too."""
     if not path:
@@ -509,6 +534,11 @@ def _put(holder: Any, path: Sequence[str], value: Any) -> Any:
         new |= dict.fromkeys(name for name in _BUNDLED_VECTORS if _get(holder, name) is not None)
     if isinstance(holder, Mapping):
         return {**holder, **new}
+    if isinstance(holder, tuple):
+        return holder._replace(**new)  # type: ignore[attr-defined]  # a named one
+    if (change := getattr(holder, "model_copy", None)) is not None and hasattr(holder, "model_fields_set"):
+        # Pydantic then knows that the field was set, and writes it where it writes such fields alone.
+        return change(update=new)
     twin = copy.copy(holder)
     for name, field in new.items():
         try:

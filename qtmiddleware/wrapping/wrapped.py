@@ -226,8 +226,9 @@ class Wrapped(Generic[P, R]):
 
     @property
     def top_k_argument(self) -> str | None:
-        """The name of the parameter that says how many passages are wanted, where the signature shows it."""
-        return self._signature.top_k_argument
+        """The parameter that says how many passages are wanted, if the signature shows one and it holds the number."""
+        name = self._signature.top_k_argument
+        return None if name is None or "." in name else name
 
     def configured(self, config: Mapping[str, Any]) -> Self:
         """The same function under the settings of *config*, laid over its own, with a memory of its own.

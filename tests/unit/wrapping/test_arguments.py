@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
+from pydantic import BaseModel, ConfigDict, Field
 
 import qtmiddleware as qtm
 from tests.support.wrapping_world import QUERY, REWRITE, WIDE, ids, middleware, rows
@@ -100,6 +104,113 @@ def test_the_query_may_lie_inside_an_argument(seen: Recorder) -> None:
     assert seen.values("query") == [QUERY, REWRITE]
     assert all(other["filter"] is body["filter"] for other in seen.values("body"))
     assert all(other["inputs"]["language"] == "en" for other in seen.values("body"))
+
+
+class Asked(NamedTuple):
+    limit: int = 3
+    language: str = "en"
+
+
+@dataclass
+class Plain:
+    text: str = QUERY
+    limit: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    text: str = QUERY
+    limit: int = 3
+
+
+class Validated(BaseModel):
+    model_config = ConfigDict(frozen=True, validate_assignment=True)
+    text: str = QUERY
+    limit: int = Field(default=3, le=20)
+
+
+@pytest.mark.parametrize(
+    "request_object",
+    [{"text": QUERY, "limit": 3}, Plain(), SimpleNamespace(text=QUERY, limit=3), Frozen(), Validated(text=QUERY)],
+    ids=lambda it: type(it).__name__,
+)
+@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by position"])
+def test_the_number_of_passages_may_lie_inside_an_argument(seen: Recorder, request_object: Any, by_name: bool) -> None:
+    def search(req: Any) -> Any:
+        read = req.get if isinstance(req, dict) else partial(getattr, req)
+        return seen.note(query=read("text"), limit=read("limit"), req=req)
+
+    before = copy.deepcopy(request_object)
+    wrapped = qm.wrap(search, query_arg="req.text", top_k_arg="req.limit")
+    assert ids(wrapped(req=request_object) if by_name else wrapped(request_object)) == ["near", "far"]
+    assert request_object == before
+    assert seen.values("query") == [QUERY, REWRITE]
+    assert seen.values("limit") == [WIDE, WIDE]
+    assert all(type(it) is type(request_object) for it in seen.values("req"))
+
+
+def test_a_number_in_a_pydantic_model_counts_as_set(seen: Recorder) -> None:
+    def search(req: Validated) -> Any:
+        return seen.note(query=req.text, sent=req.model_dump(exclude_unset=True))
+
+    qm.wrap(search, query_arg="req.text", top_k_arg="req.limit")(Validated(text=QUERY))
+    assert [it["limit"] for it in seen.values("sent")] == [WIDE, WIDE]
+
+
+def test_the_number_of_passages_may_lie_in_a_body_of_elastic(seen: Recorder) -> None:
+    def search(body: dict[str, Any]) -> Any:
+        return seen.note(query=body["query"]["match"]["text"], size=body["size"], body=body)
+
+    body = {"query": {"match": {"text": QUERY}}, "size": 3, "sort": ["_score"]}
+    before = copy.deepcopy(body)
+    qm.wrap(search, query_arg="body.query.match.text", top_k_arg="body.size")(body)
+    assert body == before
+    assert seen.values("size") == [WIDE, WIDE]
+    assert all(it["sort"] is body["sort"] for it in seen.values("body"))
+
+
+def test_the_number_of_passages_may_lie_in_another_argument_than_the_query(seen: Recorder) -> None:
+    def search(query: str, options: Asked = Asked()) -> Any:  # noqa: B008
+        return seen.note(query=query, options=options)
+
+    wrapped = qm.wrap(search, top_k_arg="options.limit")
+    wrapped(QUERY)
+    wrapped(QUERY, Asked(2, "de"))
+    assert seen.seen[0]["options"] == Asked(WIDE, "en")
+    assert seen.seen[-1]["options"] == Asked(WIDE, "de")
+
+
+class Unreadable:
+    @property
+    def limit(self) -> int:
+        raise RuntimeError("not now")
+
+
+class Fixed:
+    @property
+    def limit(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    "options", [None, "text", {}, {"limit": None}, {"limit": "3"}, Unreadable(), Fixed()], ids=lambda it: repr(it)[:20]
+)
+def test_a_number_that_cannot_be_read_or_changed_is_passed_on(options: Any, seen: Recorder) -> None:
+    search = qm.wrap(lambda query, options: seen.note(query=query, options=options), top_k_arg="options.limit")
+    search(QUERY, options)
+    assert seen.values("query") == [QUERY, REWRITE]
+    assert all(type(it) is type(options) for it in seen.values("options"))
+    assert options is None or isinstance(options, Unreadable | Fixed) or seen.values("options")[0] == options
+
+
+def test_a_number_inside_an_argument_is_no_parameter_to_pass_by_name() -> None:
+    search = qm.wrap(lambda req: [], query_arg="req.text", top_k_arg="req.limit")
+    assert search.top_k_argument is None
+
+
+def test_a_request_that_does_not_exist_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(qtm.WrapError, match=r"has no parameter 'reqq', which top_k_arg= names; did you mean 'req'\?"):
+        qm.wrap(lambda req: [], query_arg="req.text", top_k_arg="reqq.limit")
 
 
 def test_other_arguments_are_the_very_same_objects_in_every_search(seen: Recorder) -> None:
