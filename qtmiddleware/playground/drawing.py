@@ -246,15 +246,24 @@ def cut_snippet(text: str, own: str, models: str, length: int = _SNIPPET) -> str
     if len(whole) <= length:
         return whole
     hits = [(start, 2 if whose == "question" else 1) for start, _, whose in _find_owners(whole, own, models)]
-    start = max(
-        (at for at, _ in hits),
-        key=lambda at: (sum(worth for other, worth in hits if at <= other < at + length - 30), -at),
-        default=0,
-    )
+    start = _find_densest(hits, max(1, length - 30))
     # Begun at a word, a little before the first one that counts.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = whole[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(whole) else "")
+
+
+def _find_densest(hits: Sequence[tuple[int, int]], length: int) -> int:
+    """Return where the *length* characters begin that hold most of the *hits*, each a place and its worth, in order."""
+    best = most = held = end = 0
+    for start, worth in hits:
+        while end < len(hits) and hits[end][0] < start + length:
+            held += hits[end][1]
+            end += 1
+        if held > most:
+            best, most = start, held
+        held -= worth
+    return best
 
 
 def _find_owners(text: str, own: str, models: str) -> Iterator[tuple[int, int, str]]:

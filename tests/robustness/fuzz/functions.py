@@ -16,6 +16,7 @@ from qtmiddleware.evaluation.reporting.figures import shorten, shorten_start
 from qtmiddleware.evaluation.reporting.markdown import escape_text
 from qtmiddleware.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.evaluation.testsets.passages import is_prose
+from qtmiddleware.playground.drawing import cut_snippet, mark_words
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
 from qtmiddleware.preprocessing.text import clean, normalise, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
@@ -133,6 +134,8 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "chunks": _quietly(_chunked),
     "a report's text": _quietly(lambda text: (shorten_start(text, 60), shorten(text, 12))),
     "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),
+    "a snippet on the playground": _quietly(lambda text: cut_snippet(text, text[:200], "a")),
+    "words marked on the playground": _quietly(lambda text: mark_words(text, text[:200], "a")),
     "a terminal's text": _quietly(strip_control_characters),
     "a terminal's JSON": _quietly(escape_json),
 }

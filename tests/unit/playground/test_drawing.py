@@ -109,6 +109,14 @@ def test_a_snippet_is_short_and_on_one_line(text: str, own: str, length: int) ->
     assert "\n" not in cut
 
 
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 2))), st.integers(1, 150))
+def test_a_snippet_begins_where_most_of_the_words_stand_closest(places: list[tuple[int, int]], length: int) -> None:
+    hits = sorted(dict(places).items())
+    sums = {at: sum(worth for other, worth in hits if at <= other < at + length) for at, _ in hits}
+    # Of several such places the first.
+    assert drawing._find_densest(hits, length) == max(sums, key=lambda at: (sums[at], -at), default=0)
+
+
 def test_a_snippet_shows_where_the_words_are() -> None:
     text = "nothing of it here " * 40 + "but Jaco has a heart " + "and nothing there " * 40
     cut = drawing.cut_snippet(text, "jaco heart", "")
