@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from qtmiddleware.config.keys import all_keys, to_json
@@ -14,6 +16,8 @@ from qtmiddleware.types import Message
 # Beside the keys that decide the model's reply.
 _KEYS: Final = frozenset({"transformationModel", "preprocess.keepWords", "preprocess.extraWords", "escalation.mode"})
 _MOST_SHOWN: Final = 60
+_MOST_UNKNOWN: Final = 5
+"""Keys that are named though the present version has none of that name."""
 
 
 def read_fingerprint(settings: Settings) -> dict[str, Any]:
@@ -26,10 +30,26 @@ def read_fingerprint(settings: Settings) -> dict[str, Any]:
     return fingerprint
 
 
+def parse_fingerprint(text: Any) -> dict[str, Any]:
+    """Return the fingerprint that was kept as *text*; raises `ValueError`, which quotes none of it."""
+    try:
+        fingerprint = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        fingerprint = None
+    if not isinstance(fingerprint, dict):
+        raise ValueError("what it says of the config is damaged")
+    return fingerprint
+
+
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """What differs, a part of a sentence each; long values are not shown."""
-    for name in dict.fromkeys([*before, *now]):
+    for name in (*now, *islice((it for it in before if it not in now), _MOST_UNKNOWN)):
         was, is_ = before.get(name), now.get(name)
         if was != is_:
-            shown = f" (was {was}, is {is_})"
-            yield name + (shown if name != "prompts" and len(shown) <= _MOST_SHOWN else "")
+            shown = f" (was {_show(was)}, is {_show(is_)})"
+            yield _show(name[:_MOST_SHOWN]) + (shown if name != "prompts" and len(shown) <= _MOST_SHOWN else "")
+
+
+def _show(value: Any) -> str:
+    """*value* on one line; of a text of somebody else no line break or control character is left."""
+    return value if isinstance(value, str) and value.isprintable() else reprlib.repr(value)

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
+import secrets
 import sqlite3
-import zlib
 from array import array
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
-from qtmiddleware.bulk.fingerprint import describe_changes
-from qtmiddleware.bulk.queries import InputQuery
+from qtmiddleware.bulk.fingerprint import describe_changes, parse_fingerprint
+from qtmiddleware.bulk.queries import MOST_BYTES, InputQuery, read_lines
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.providers.stores.sqlite.files import FAILURES, FileKind, describe_error, open_file
-from qtmiddleware.runtime.files import open_itself, replace_file
+from qtmiddleware.providers.stores.sqlite.files import FAILURES, FileKind, describe_error, open_file, short_values
+from qtmiddleware.runtime.files import open_document, open_itself, refuse_link, replace_file
 
 SYNC_SECONDS: Final = 5.0
 """How much of the work of a power cut may be lost; a process that is killed loses nothing that was written."""
-_MOST_LINES: Final = 1 << 31
+_MOST_RECORD_BYTES: Final = 4 * MOST_BYTES
+"""A line of the output that is longer was written by no run: it repeats a line of the input and adds a reply."""
+_MOST_FINGERPRINT_BYTES: Final = 4_000_000
+_NEAR_LINES: Final = 1 << 20
+_LINE_BYTES: Final = 8
 _RUN_FILE: Final = FileKind(
     application_id=0x71746D72,  # "qtmr" in ASCII
     version=1,
@@ -36,30 +43,37 @@ class Journal:
     """The records at *path*, one a line of the input, appended whole, each as soon as it is there.
 
     A record with an ``error`` counts as not done: it is taken out when the file is opened again, and so is what cannot
-    be read, as after a power cut; half a line at the end is cut off. Of each question that is done four bytes are kept
-    in memory, by which another one in its place is noticed. One thread at a time. `hold_journal` opens it.
+    be read, as after a power cut; half a line at the end is cut off. Of each question that is done eight bytes are kept
+    in memory, by which another one in its place is noticed. With *overwrite* the file is emptied. One thread at a time.
+    `hold_journal` opens it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self._path = path
-        self._done = array("I")
-        self.count = 0
+        # A key of its own, so that nobody can write two questions that look the same to it.
+        self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
+        self._near = array("Q")
+        self._far: dict[int, int] = {}
         with _explained(self._path):
-            if self._read_all():
-                replace_file(path, (raw for raw, record in self._read() if not _is_open(record)))
+            if not overwrite and self._read_all():
+                replace_file(path, (raw for raw, done in self._read() if done is not None))
             self._descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            if overwrite:
+                # What was opened, and not whatever a link at this path leads to by now.
+                os.ftruncate(self._descriptor, 0)
             self._size = os.fstat(self._descriptor).st_size
             self._synced_at = monotonic()
 
     def holds(self, query: InputQuery) -> bool:
         """Whether *query* is done; raises `ConfigError` where the output holds another one for its line."""
-        found = self._done[query.line] if query.line < len(self._done) else 0
-        if found and found != _digest(query.to_record()):
+        line = query.line
+        digest = self._near[line] if line < len(self._near) else self._far.get(line, 0)
+        if digest and digest != self._digest(query.to_record()):
             raise _refuse(
-                f"line {query.line} of the input is not the question that {self._path} holds for it: the output is of "
+                f"line {line} of the input is not the question that {self._path} holds for it: the output is of "
                 "another input, or of one that has changed"
             )
-        return found > 0
+        return digest > 0
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write *record* whole, or raise `StoreError` and leave the file as it was."""
@@ -91,28 +105,55 @@ class Journal:
     def _read_all(self) -> bool:
         """Learn what is done; returns whether there is something to be taken out."""
         is_whole = True
-        for _, record in self._read():
-            if _is_open(record):
+        size = self._path.stat().st_size if self._path.exists() else 0
+        # A line's number alone must not ask for memory: there is room for as much as the file takes itself.
+        near = max(_NEAR_LINES, size // _LINE_BYTES)
+        for _, done in self._read():
+            if done is None:
                 is_whole = False
                 continue
-            line = record["line"]
-            if line >= len(self._done):
-                self._done.frombytes(bytes(self._done.itemsize * (line + 1 - len(self._done))))
-            self._done[line] = _digest(record)
-            self.count += 1
+            line, digest = done
+            if line >= near:
+                self._far[line] = digest
+                continue
+            if line >= len(self._near):
+                self._near.frombytes(bytes(_LINE_BYTES * (line + 1 - len(self._near))))
+            self._near[line] = digest
         return not is_whole
 
-    def _read(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Every line with what it says, ``{}`` for what no run has written."""
-        if not self._path.exists():
+    def _read(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
+        """Yield every line with the number and digest of the question it says is done, ``None`` if there is none."""
+        try:
+            file = open_document(self._path, follow_link=False)
+        except FileNotFoundError:
             return
-        with self._path.open("rb") as file:
-            for raw in file:
-                try:
-                    record = json.loads(raw) if raw.endswith(b"\n") else {}
-                except (ValueError, RecursionError):
-                    record = {}
-                yield raw, record if isinstance(record, dict) else {}
+        with file:
+            for raw in read_lines(file, _MOST_RECORD_BYTES):
+                yield raw or b"", self._read_done(raw or b"")
+
+    def _read_done(self, raw: bytes) -> tuple[int, int] | None:
+        try:
+            record = json.loads(raw) if raw.endswith(b"\n") else None
+            if not _is_done(record):
+                return None
+            return record["line"], self._digest(record)
+        except (ValueError, RecursionError):
+            return None
+
+    def _digest(self, record: Mapping[str, Any]) -> int:
+        """What tells one question from another, never 0."""
+        identity = json.dumps([record.get("id"), record["query"], record.get("history")])
+        digest = hashlib.blake2b(identity.encode(), digest_size=_LINE_BYTES, key=self._key).digest()
+        return int.from_bytes(digest) or 1
+
+
+def count_lines(path: Path) -> int:
+    """Return how many lines the output at *path* has; 0 if it cannot be read."""
+    try:
+        with open_document(path, follow_link=False) as file:
+            return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
+    except OSError:
+        return 0
 
 
 @contextmanager
@@ -124,31 +165,47 @@ def hold_journal(path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool 
     one, with what changed, or by nobody known, unless it is to be *overwritten*, and `StoreError` where it is in use or
     cannot be written.
     """
+    with _explained(path):
+        refuse_link(path)
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file; name another --out", path="--out")
-    is_there = path.exists() and path.stat().st_size > 0 and not overwrite
     run_path = Path(f"{path}.run")
-    if is_there and not run_path.exists():
+    if not overwrite and _holds_something(path) and not run_path.exists():
         raise _refuse(f"{path} is there, and no {run_path.name} beside it says how it was made")
     with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
-        if is_there:
+        # Looked at again: another run may have written to it until it let go of the lock.
+        goes_on = not overwrite and _holds_something(path)
+        if goes_on:
             _check_fingerprint(path, _read_fingerprint(connection, run_path), fingerprint)
-        else:
-            with _explained(path), suppress(FileNotFoundError):
-                os.truncate(path, 0)
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('fingerprint', ?)", (json.dumps(fingerprint),))
-        with closing(Journal(path)) as journal:
+        with closing(Journal(path, overwrite=not goes_on)) as journal:
+            if not goes_on:
+                _keep_fingerprint(connection, run_path, fingerprint)
             yield journal
 
 
+def _holds_something(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
 def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping[str, Any]:
+    with _usable(run_path):
+        with short_values(connection, _MOST_FINGERPRINT_BYTES):
+            row = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
+        return parse_fingerprint(row[0] if row else None)
+
+
+def _keep_fingerprint(connection: sqlite3.Connection, run_path: Path, fingerprint: Mapping[str, Any]) -> None:
+    with _usable(run_path):
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('fingerprint', ?)", (json.dumps(fingerprint),))
+
+
+@contextmanager
+def _usable(run_path: Path) -> Iterator[None]:
     try:
-        row = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
-        found: Mapping[str, Any] = json.loads(row[0]) if row else {}
+        yield
     except (*FAILURES, ValueError) as error:
         why = describe_error(error)
         raise StoreError(f"{run_path} cannot be used ({why}); {_RUN_FILE.remedy}") from None
-    return found
 
 
 def _check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -166,19 +223,19 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        why = error.strerror or type(error).__name__
+        if error.errno == errno.ELOOP:
+            raise StoreError(f"{path} cannot be written: {why}") from error
         raise StoreError(
-            f"{path} cannot be written: {error.strerror or type(error).__name__}; what is in it is whole: make room "
-            "for more, and run the same command to go on"
+            f"{path} cannot be written: {why}; what is in it is whole: make room for more, and run the same command to "
+            "go on"
         ) from error
 
 
-def _is_open(record: Mapping[str, Any]) -> bool:
-    """Whether *record* says nothing of a question that is done."""
-    line = record.get("line")
-    return not isinstance(line, int) or not 0 < line < _MOST_LINES or "query" not in record or "error" in record
-
-
-def _digest(record: Mapping[str, Any]) -> int:
-    """What tells one question from another, never 0."""
-    parts = [record.get("id"), record["query"], record.get("history")]
-    return zlib.crc32(json.dumps(parts).encode()) or 1
+def _is_done(record: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether *record* is one that a run writes of a question that is done."""
+    if not isinstance(record, dict) or "error" in record:
+        return False
+    line, id_ = record.get("line"), record.get("id")
+    is_line = isinstance(line, int) and not isinstance(line, bool) and line > 0
+    return is_line and isinstance(record.get("query"), str) and (id_ is None or isinstance(id_, str | int))

@@ -78,16 +78,22 @@ def count_queries(path: Path) -> int:
 
 def _read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     """The lines that hold something, numbered from 1; ``None`` for one that is too long."""
-    for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
-        if len(raw) <= MOST_BYTES:
-            line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-            if not line.isspace():
-                yield number, line
+    for number, raw in enumerate(read_lines(file, MOST_BYTES), 1):
+        line = raw.removeprefix(b"\xef\xbb\xbf") if raw is not None and number == 1 else raw
+        if line is None or not line.isspace():
+            yield number, line
+
+
+def read_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
+    """Yield each line of *file* with its line break; of one longer than *most* bytes nothing is kept but ``None``."""
+    for raw in iter(partial(file.readline, most + 1), b""):
+        if len(raw) <= most:
+            yield raw
             continue
         rest = raw
         while rest and not rest.endswith(b"\n"):
-            rest = file.readline(MOST_BYTES)
-        yield number, None
+            rest = file.readline(most)
+        yield None
 
 
 def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: bool) -> InputQuery:

@@ -10,9 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 import qtmiddleware as qtm
+from qtmiddleware.bulk.batch.transforming import open_file_work
+from qtmiddleware.bulk.run import transform_file
 from qtmiddleware.cli.bench import check_places, write_report
 from qtmiddleware.cli.session import make_history_file
 from qtmiddleware.cli.tune import write_config
@@ -109,6 +112,20 @@ def record_reply(place: Path) -> None:
         assert it.wrap(search)(QUERY)
 
 
+def transform(place: Path) -> None:
+    (place.parent / "asked.txt").write_text(QUERY)
+    config = qtm.Config.load({"transformationType": "none"}, environ={})
+    transform_file(place.parent / "asked.txt", place, config=config, overwrite=True)
+
+
+def submit(place: Path) -> None:
+    (place.parent / "asked.txt").write_text(QUERY)
+    config = qtm.Config.load({"transformationType": "rewrite"}, environ={})
+    client = openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9")
+    with open_file_work(place.parent / "asked.txt", place, config=config, client=client, overwrite=True):
+        pass
+
+
 WRITERS: dict[str, Callable[[Path], object]] = {
     "sqlite": lambda place: open_store("sqlite", place),
     "lancedb": lambda place: open_store("lancedb", place),
@@ -117,6 +134,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "query log": write_log,
     "recording": record_reply,
     "recording of a bench": _require_writable,
+    "transformed questions": transform,
+    "questions asked in batches": submit,
     "history of questions": lambda place: make_history_file(),
     "report": lambda place: write_report(place.parent, {place.name: "text"}),
     "report, before anything is asked": lambda place: check_places(place.parent, (place.name,), "--report"),

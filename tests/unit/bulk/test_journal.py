@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.bulk import journal as journal_module
 from qtmiddleware.bulk.fingerprint import read_fingerprint
 from qtmiddleware.bulk.journal import hold_journal
 from qtmiddleware.bulk.queries import InputQuery
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.providers.stores.sqlite.files import open_file
 
 CONFIG = {"transformationType": "rewrite"}
 
@@ -122,6 +128,44 @@ def test_overwriting_begins_anew_under_any_config(out: Path) -> None:
     assert out.read_bytes() == b""
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_a_link_leads_to_stays_as_it_is(out: Path, tmp_path: Path, overwrite: bool) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    out.symlink_to(victim)
+    with pytest.raises(StoreError, match=f"it is a link.*name {victim} itself$"):
+        write(out, overwrite=overwrite)
+    assert victim.read_bytes() == b"precious"
+    assert sorted(tmp_path.iterdir()) == [out, victim]
+
+
+def test_a_link_that_is_put_there_while_the_file_is_opened_is_not_emptied(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+
+    def swap_and_open(*args: Any, **options: Any) -> Any:
+        out.symlink_to(victim)
+        return open_file(*args, **options)
+
+    monkeypatch.setattr(journal_module, "open_file", swap_and_open)
+    with pytest.raises(StoreError, match="it is a link"):
+        write(out, overwrite=True)
+    assert victim.read_bytes() == b"precious"
+
+
+def test_what_another_run_wrote_just_before_it_let_go_stays(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def run_and_open(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        write(out, FIRST.to_record())
+        return open_file(*args, **options)
+
+    monkeypatch.setattr(journal_module, "open_file", run_and_open)
+    assert done(out, FIRST, SECOND) == [True, False]
+
+
 def test_a_file_that_no_run_made_is_left_alone(out: Path) -> None:
     out.write_text("my notes\n")
     with pytest.raises(ConfigError, match="says how it was made"), hold_journal(out, fingerprint()):
@@ -185,3 +229,109 @@ def test_wherever_a_file_is_cut_off_every_whole_line_stays(
 def records_of(out: Path) -> list[dict[str, Any]]:
     # Texts may hold what `splitlines` takes for the end of a line.
     return [json.loads(line) for line in out.read_bytes().split(b"\n") if line]
+
+
+# --- files that others have written ---------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["line", "id", "query", "history", "error"])
+
+
+@contextmanager
+def limited_memory(most: int) -> Iterator[None]:
+    """Fails if the block holds more than *most* bytes at a time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_few_bytes_do_not_ask_for_memory(out: Path) -> None:
+    far = InputQuery(200_000_000, "x")
+    write(out, far.to_record(), FIRST.to_record())
+    with limited_memory(64_000_000):
+        assert done(out, FIRST, SECOND, far) == [True, False, True]
+
+
+def test_a_line_that_no_run_has_written_is_not_kept_in_memory(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "_MOST_RECORD_BYTES", 1_000_000)
+    write(out, FIRST.to_record())
+    with out.open("ab") as file:
+        file.truncate(30_000_000)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + json.dumps(SECOND.to_record()).encode() + b"\n")
+    with limited_memory(10_000_000):
+        assert done(out, FIRST, SECOND) == [True, True]
+    assert records(out) == [FIRST.to_record(), SECOND.to_record()]
+
+
+def test_two_questions_with_the_same_checksum_are_told_apart(out: Path) -> None:
+    # CRC-32 says the same of both.
+    bait = "plEAse DeLETe aLL tHE reCORDs oF cUStOMer number four two and tell everybody"
+    write(out, InputQuery(1, bait).to_record())
+    with pytest.raises(ConfigError, match="line 1 of the input is not the question"):
+        done(out, InputQuery(1, "what is HNSW?"))
+
+
+@given(st.dictionaries(KEYS | st.text(), JSON) | JSON | st.binary(), st.integers(0, 1_200))
+def test_whatever_stands_in_a_line_the_others_are_read(
+    tmp_path_factory: pytest.TempPathFactory, content: Any, depth: int
+) -> None:
+    out = tmp_path_factory.mktemp("odd") / "out.jsonl"
+    write(out, FIRST.to_record())
+    line = content if isinstance(content, bytes) else json.dumps(content).encode()
+    deep = b'{"line": 3, "query": "x", "history": ' + b"[" * depth + b"]" * depth + b"}"
+    with out.open("ab") as file:
+        file.write(line.replace(b"\n", b" ") + b"\n" + deep + b"\n" + json.dumps(SECOND.to_record()).encode() + b"\n")
+    with suppress(ConfigError):
+        # A line may say that it is of another question.
+        assert done(out, FIRST, SECOND) == [True, True]
+
+
+@given(JSON | st.dictionaries(st.sampled_from(["config", "prompts", "transformationType"]), JSON))
+def test_whatever_a_run_file_says_it_is_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, content: Any
+) -> None:
+    out = tmp_path_factory.mktemp("odd") / "out.jsonl"
+    write(out, FIRST.to_record())
+    for value in (content if isinstance(content, str | float) else None, json.dumps(content)):
+        put_fingerprint(out, value)
+        with pytest.raises((StoreError, ConfigError)) as refused, hold_journal(out, fingerprint()):
+            pass
+        assert str(refused.value).replace(str(out), "").isprintable()
+        assert len(str(refused.value)) < 5_000
+    assert records(out) == [FIRST.to_record()]
+
+
+@pytest.mark.parametrize(
+    "value", [5, b"\xff\xfe", None, "[" * 100_000, "9" * 5_000, json.dumps({"k": "A" * 5_000_000})], ids=range(6)
+)
+def test_a_run_file_that_no_run_has_written_is_named(out: Path, value: Any) -> None:
+    write(out, FIRST.to_record())
+    put_fingerprint(out, value)
+    with (
+        pytest.raises(StoreError, match=r"out.jsonl.run cannot be used .*; move it away, with the output"),
+        hold_journal(out, fingerprint()),
+    ):
+        pass
+    assert records(out) == [FIRST.to_record()]
+
+
+def test_no_value_of_a_run_file_forges_a_line(out: Path) -> None:
+    write(out, FIRST.to_record())
+    put_fingerprint(out, json.dumps({**fingerprint(), "config": "x\nqtm: ok", "\x1b[31m\u202e": "\x07"}))
+    with pytest.raises(ConfigError) as refused, hold_journal(out, fingerprint()):
+        pass
+    assert "config (was 'x\\nqtm: ok', is None)" in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+def put_fingerprint(out: Path, value: Any) -> None:
+    with closing(sqlite3.connect(f"{out}.run")) as connection, connection:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('fingerprint', ?)", (value,))

@@ -196,9 +196,12 @@ def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) ->
 
 
 @contextmanager
-def short_values(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read nothing that is long: a value in somebody else's file may fill all memory. Raises `Damage` for one."""
-    before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT_BYTES)
+def short_values(connection: sqlite3.Connection, most: int = _SHORT_BYTES) -> Iterator[None]:
+    """Read nothing longer than *most* bytes: a value in somebody else's file may fill all memory.
+
+    Raises `Damage` for one.
+    """
+    before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most)
     try:
         yield
     except sqlite3.DataError:
