@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
+from qtmiddleware.bulk.journal import count_lines
 from qtmiddleware.bulk.run import CONCURRENCY as CONCURRENCY
 from qtmiddleware.bulk.run import STDIN, BulkReport, ShowBulk, transform_file
 from qtmiddleware.cli import console
@@ -63,14 +65,14 @@ def transform_many(
             options: dict[str, Any] = {"concurrency": concurrency, "overwrite": overwrite, "engine": opened}
             transform_file(file, output, config=config, show=keep, **options)
     except KeyboardInterrupt:
-        _note_how_to_go_on(report, file, output)
+        _note_how_to_go_on(file, output)
         raise
     except ModelError as error:
-        _note_how_to_go_on(report, file, output)
+        _note_how_to_go_on(file, output)
         raise ModelError(error.reason, _advise(error)) from error
     except QtMiddlewareError:
         if report.made:
-            _note_how_to_go_on(report, file, output)
+            _note_how_to_go_on(file, output)
         raise
     for line in _describe_trouble(report, file):
         note(escape_line(line))
@@ -162,9 +164,11 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
         yield f"{report.failed.total():,} questions failed ({reasons}); the same command asks them again"
 
 
-def _note_how_to_go_on(report: BulkReport, file: str, output: str) -> None:
+def _note_how_to_go_on(file: str, output: str) -> None:
     again = "the same questions and the same command" if file == STDIN else "the same command"
-    note(escape_line(f"{_count(report.done)} in {output}; {again} will go on from there"))
+    # Counted in the file: an interrupt may come between the writing of a line and its being counted.
+    lines = count_lines(Path(output))
+    note(escape_line(f"{_count(lines)} in {output}; {again} will go on from there"))
 
 
 def _advise(error: ModelError) -> str:

@@ -211,6 +211,29 @@ def test_ctrl_c_leaves_the_file_whole_and_says_how_to_go_on(
     assert sorted(it["line"] for it in read_records(tmp_path / "out.jsonl")) == list(range(1, 81))
 
 
+def test_ctrl_c_counts_the_lines_of_the_file_and_not_those_it_came_by(
+    transform: Run, service: RewritingService, tmp_path: Path
+) -> None:
+    questions = make_questions(60)
+    service.refused = set(questions[:40])
+    write_questions(tmp_path / "queries.jsonl", questions)
+    assert transform().code == 1
+    # The second run asks the first ones again, before it has read as far as those that are done.
+    service.refused = set()
+    service.holds = True
+    service.bodies.clear()
+    running = start(tmp_path, service.url, "--concurrency", "1")
+    assert wait_for_requests(service, 1, running)
+    running.send_signal(signal.SIGINT)
+    service.holds = False
+    service.released.set()
+    _, err = running.communicate(timeout=200)
+    assert running.returncode == 130
+    done = read_records(tmp_path / "out.jsonl")
+    assert len(done) >= 20
+    assert f"{len(done)} lines in out.jsonl; the same command will go on from there" in err.decode()
+
+
 def test_a_second_run_on_one_output_is_refused(transform: Run, service: RewritingService, tmp_path: Path) -> None:
     service.holds = True
     write_questions(tmp_path / "queries.jsonl", make_questions(3))
