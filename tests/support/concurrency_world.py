@@ -38,7 +38,7 @@ def found(query: str, top_k: int = 3) -> list[dict[str, Any]]:
 
 def config(kind: str = "decompose", **more: Any) -> dict[str, Any]:
     """Settings that ask the model for *kind*, patiently, and remember nothing."""
-    limits = {"llmTimeoutMs": 20_000, "deadlineMs": 30_000, **more.pop("limits", {})}
+    limits = {"llmTimeoutMs": 60_000, "deadlineMs": 60_000, **more.pop("limits", {})}
     return {"transformationType": kind, "limits": limits, "cache": {"enabled": False}, **more}
 
 
@@ -55,7 +55,11 @@ from qtmiddleware.testing import ScriptedModel
 
 SUBS = ["What did the vet say about Jaco?", "Which illness does Jaco have?", "How old is the dog Jaco?"]
 QUERY = "Does Jaco have any health concerns?"
-CONFIG = {"transformationType": "decompose", "cache": {"enabled": False}}
+CONFIG = {
+    "transformationType": "decompose",
+    "cache": {"enabled": False},
+    "limits": {"llmTimeoutMs": 60_000, "deadlineMs": 60_000},
+}
 
 def search(query, top_k=3):
     return [{"id": query, "score": 0.9, "metadata": {"text": query}}]
@@ -72,7 +76,7 @@ def fine(retrieval):
 """
 
 
-def python(body: str, *, seconds: float = 120.0, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+def python(body: str, *, seconds: float = 200.0, code: int = 0, env: Mapping[str, str] | None = None) -> str:
     """What a process prints that runs *body*; fails where it complains, ends otherwise or takes longer."""
     done = subprocess.run(
         [sys.executable, "-c", PROLOGUE + textwrap.dedent(body)],

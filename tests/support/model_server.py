@@ -12,6 +12,7 @@ from werkzeug import Request, Response
 from werkzeug.datastructures import Headers
 
 from tests.support.completions import USAGE, chunks, completion, embeddings, error, stream
+from tests.support.waiting import PATIENCE
 
 Said = str | Mapping[str, Any] | Iterable[str] | Response
 Reply = Said | Callable[[dict[str, Any]], Said]
@@ -48,7 +49,7 @@ class ModelServer:
 
     def wait(self) -> None:
         """Wait until it is *released*, or for longer than anybody asks."""
-        self.released.wait(20)
+        self.released.wait(PATIENCE)
 
     def hang(self, body: Mapping[str, Any]) -> Response:
         """A reply that does not come before the test is over."""

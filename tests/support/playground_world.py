@@ -14,6 +14,8 @@ from urllib.parse import urlencode
 
 import httpx
 
+from tests.support.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 APP = "tests.support.playground_app"
 QUESTION = "Does Jaco have any health concerns?"
@@ -38,12 +40,12 @@ class Served:
 
     def get(self, question: str = "", **params: str) -> httpx.Response:
         """The page of *question*, whole."""
-        return httpx.get(self.at(question, **params), timeout=60)
+        return httpx.get(self.at(question, **params), timeout=PATIENCE)
 
     def end(self) -> int:
         """Interrupt it as Ctrl-C does; returns its exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
 
 @contextmanager

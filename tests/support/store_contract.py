@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from qtmiddleware.errors import InvalidQuery, StoreError
 from qtmiddleware.protocols import KeywordStore, Passage, Store
 from qtmiddleware.providers import stores
+from tests.support.waiting import PATIENCE
 
 X, Y, Z = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -311,7 +312,7 @@ class AtomicStoreContract(StoreContract):
         def passages() -> Iterator[tuple[Passage, list[float]]]:
             for number in range(3):
                 yield from ((Passage(f"{number}-{n}", "new"), X) for n in range(600))
-                seen.append(pool.submit(lambda: (store.search(X, 5), store.count())).result(timeout=30))
+                seen.append(pool.submit(lambda: (store.search(X, 5), store.count())).result(timeout=PATIENCE))
 
         with ThreadPoolExecutor(1) as pool:
             store.write(passages(), delete=["a"])
@@ -538,7 +539,7 @@ class FileStoreContract:
         path = tmp_path / "index"
         script = self.script("store.upsert([Passage(sys.argv[2], ''), Passage('same', '')], [[1, 0, 0]] * 2)\n")
         children = [subprocess.Popen([sys.executable, "-c", script, str(path), name]) for name in "ab"]
-        assert [child.wait(50) for child in children] == [0, 0]
+        assert [child.wait(PATIENCE) for child in children] == [0, 0]
         with self.opened(path) as store:
             assert sorted(one["id"] for one in store.search(X, 9)) == ["a", "b", "same"]
             assert store.keyword_search("word", 1) == []

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from tests.support.waiting import PATIENCE
+
 UP: Final = "\x1b[A"
 CTRL_C: Final = "\x03"
 CTRL_D: Final = "\x04"
@@ -51,7 +53,7 @@ class Terminal:
         """Type *text*, and Enter."""
         os.write(self._ours, (text.encode() if isinstance(text, str) else text) + (b"\r" if enter else b""))
 
-    def wait_for(self, *texts: str, seconds: float = 30.0) -> str:
+    def wait_for(self, *texts: str, seconds: float = PATIENCE) -> str:
         """What appears up to and with the *texts*, each after the other."""
         began = self._place
         for text in texts:
@@ -62,7 +64,7 @@ class Terminal:
             self._place += self.screen.index(text) + len(text)
         return self._plain()[began : self._place]
 
-    def ended(self, seconds: float = 30.0) -> int:
+    def ended(self, seconds: float = PATIENCE) -> int:
         """The exit code, once the process has ended."""
         give_up = time.monotonic() + seconds
         while self._read(give_up - time.monotonic()):

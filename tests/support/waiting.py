@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE: Final = 90.0
+PATIENCE: Final = 120.0
 """Seconds after which a test gives up waiting; a machine on which everything works never gets there."""
 
 

@@ -8,6 +8,8 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
 
+from tests.support.waiting import PATIENCE
+
 
 class Wire:
     """A server of plain sockets, for what no well-behaved HTTP server would do.
@@ -68,7 +70,7 @@ class Wire:
     def stop(self) -> None:
         self.ended.set()
         with suppress(OSError):
-            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+            socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE).close()
         self._listener.close()
         for connection in self._open:
             with suppress(OSError):

@@ -198,7 +198,7 @@ VENDORS = ("openai", "pinecone", "pydantic", "numpy", "httpx", "httpx2", "lanced
 def modules_after(statement: str) -> set[str]:
     """The vendor libraries a fresh interpreter holds after *statement*."""
     script = f"{statement}\nimport sys\nprint(*(name for name in {VENDORS!r} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
     return set(done.stdout.split())
 
 

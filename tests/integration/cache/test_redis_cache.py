@@ -84,7 +84,7 @@ def test_what_is_too_large_to_be_shared_is_not_put(server: RedisServer, opened: 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_has_connections_of_its_own(server: RedisServer) -> None:
-    done = subprocess.run([sys.executable, redis_worker.__file__, server.url], timeout=60, check=False)
+    done = subprocess.run([sys.executable, redis_worker.__file__, server.url], timeout=200, check=False)
     assert done.returncode == 0
 
 

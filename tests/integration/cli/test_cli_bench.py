@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ import pytest
 from qtmiddleware.cli import bench
 from qtmiddleware.config import Config
 from qtmiddleware.evaluation import FREE
+from qtmiddleware.evaluation.bench.bench import CACHE
 from tests.support.bench_world import bridges_data, mode_of, reply, write_data, write_recording
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer, Said, failure
 from tests.support.testset_world import bridges
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -243,6 +246,12 @@ def test_a_bad_line_is_named_by_its_file_and_number(qtm: Run, data: str, tmp_pat
     )
 
 
+def count_kept_replies(path: Path) -> int:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+        count: int = connection.execute("SELECT count(*) FROM replies").fetchone()[0]
+        return count
+
+
 @pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
 def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_path: Path) -> None:
     numbers = count(1)
@@ -259,11 +268,7 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
     running = subprocess.Popen(
         [*command, *options], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    until = time.monotonic() + 40
-    while len(chat.bodies) < 5 and time.monotonic() < until:
-        time.sleep(0.02)
-    # Those that had come are kept a moment later than they are counted here.
-    time.sleep(0.3)
+    wait_until(lambda: len(chat.bodies) == 5 and count_kept_replies(tmp_path / CACHE / "cache.sqlite") == 3)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=200)
     chat.released.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from qtmiddleware import QueryMiddleware
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer
+from tests.support.waiting import wait_until
 
 Run = Callable[..., Ended]
 TEXTS = {
@@ -37,12 +37,9 @@ def log(tmp_path: Path) -> str:
     path = tmp_path / "queries.jsonl"
     qm = QueryMiddleware({"shadow": 1.0, "log": {"path": str(path), "passageText": True}})
     wrapped = qm.wrap(search)
-    end = time.monotonic() + 20
     for at, query in enumerate(("What is Nike's strategy in Europe?", "How did the earnings of Adidas grow?"), 1):
         wrapped(query)
-        while qm.health().shadow.finished < at:
-            assert time.monotonic() < end
-            time.sleep(0.005)
+        wait_until(lambda count=at: qm.health().shadow.finished >= count)
     return "queries.jsonl"
 
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, Final
 
 import httpx
@@ -22,6 +21,7 @@ from tests.support.deploy_world import environment, running
 from tests.support.many_workers import WORKERS, Service, Worker, transform, write_service
 from tests.support.model_server import ModelServer, failure
 from tests.support.redis_world import RedisServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -74,14 +74,6 @@ def shared(redis: RedisServer) -> dict[str, str]:
 def redis_server(stopped_server: RedisServer) -> RedisServer:
     stopped_server.start()
     return stopped_server
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Returns when *condition* holds; it is tried for a good while."""
-    end = monotonic() + 150
-    while not condition():
-        assert monotonic() < end, "it did not come to pass"
-        sleep(0.1)
 
 
 def ask_all(workers: list[Worker], questions: list[str]) -> list[dict[str, Any]]:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import socket
 import subprocess
 import sys
-import time
 import traceback
 import weakref
 from collections.abc import Iterator
@@ -29,6 +27,8 @@ from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai import prices as prices_module
 from qtmiddleware.providers.llms.openai.prices import Prices, find_prices, find_shutdown
 from qtmiddleware.types import Deadline
+from tests.support.living import count_new, objects
+from tests.support.waiting import await_until, wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -52,14 +52,13 @@ def keep_alive(server: Any, connection: socket.socket) -> None:
             return
 
 
-def open_clients() -> int:
-    """How many async clients there are that nobody closed."""
-    gc.collect()
-    return sum(issubclass(type(it), openai.AsyncOpenAI) and not it.is_closed() for it in gc.get_objects())
+def is_open_client(it: Any) -> bool:
+    """Whether it is an async client that nobody closed."""
+    return issubclass(type(it), openai.AsyncOpenAI) and not it.is_closed()
 
 
 def test_three_event_loops_in_a_row_share_one_model_and_leave_nothing_open(prompt, wire) -> None:
-    server, before = wire(keep_alive), open_clients()
+    server, before = wire(keep_alive), objects(is_open_client)
     model = OpenAIModel("m", base_url=server.url())
 
     async def twice() -> list[str]:
@@ -68,7 +67,7 @@ def test_three_event_loops_in_a_row_share_one_model_and_leave_nothing_open(promp
     for _ in range(3):
         assert asyncio.run(twice()) == ['{"rewrite": "x"}'] * 2
     assert server.connections == 3
-    assert open_clients() == before
+    assert count_new(is_open_client, before) == 0
 
 
 def count_descriptors() -> int:
@@ -123,25 +122,23 @@ def test_loops_that_nobody_ends_well_take_their_clients_and_descriptors_along(
         return weakref.ref(loop)
 
     used = [use_loop()]
-    clients, before = open_clients(), count_descriptors()
+    clients, before = len(objects(is_open_client)), count_descriptors()
     used += [use_loop() for _ in range(12)]
-    assert open_clients() <= clients
+    assert len(objects(is_open_client)) <= clients
     assert [loop() for loop in used] == [None] * 13
     # The server's ends, of which each is in this process too, close a moment later.
     server.stop()
-    assert count_descriptors() <= before
+    wait_until(lambda: count_descriptors() <= before)
 
 
 def test_a_model_that_is_dropped_leaves_no_client_in_a_loop_that_goes_on(prompt, wire) -> None:
-    server, before = wire(keep_alive), open_clients()
+    server, before = wire(keep_alive), objects(is_open_client)
 
     async def drop_models() -> int:
         for _ in range(3):
             await OpenAIModel("m", base_url=server.url()).acomplete(prompt, Deadline.after(30))
-        end = time.monotonic() + 20
         # What closes a client is a task of the loop, and may end a moment after it.
-        while (open_clients() > before or len(asyncio.all_tasks()) > 1) and time.monotonic() < end:
-            await asyncio.sleep(0.001)
+        await await_until(lambda: not count_new(is_open_client, before) and len(asyncio.all_tasks()) == 1)
         return len(asyncio.all_tasks())
 
     assert asyncio.run(drop_models()) == 1
@@ -202,20 +199,20 @@ def test_a_client_that_was_given_follows_redirects_as_it_was_told_to(prompt, htt
 
 
 def test_many_tasks_of_one_loop_share_one_client(prompt, wire) -> None:
-    server, before = wire(keep_alive), open_clients()
+    server, before = wire(keep_alive), objects(is_open_client)
     model = OpenAIModel("m", base_url=server.url())
 
     async def many() -> int:
         replies = await asyncio.gather(*(model.acomplete(prompt, Deadline.after(30)) for _ in range(12)))
         assert len({id(await model._clients.asynchronous()) for _ in range(3)}) == 1
-        assert open_clients() == before + 1
+        assert count_new(is_open_client, before) == 1
         return len(replies)
 
     assert asyncio.run(many()) == 12
 
 
 def test_loops_of_several_threads_do_not_share_a_client(prompt, wire) -> None:
-    server, before = wire(keep_alive), open_clients()
+    server, before = wire(keep_alive), objects(is_open_client)
     model = OpenAIModel("m", base_url=server.url())
 
     def run(_: int) -> str:
@@ -223,7 +220,7 @@ def test_loops_of_several_threads_do_not_share_a_client(prompt, wire) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         assert set(pool.map(run, range(12))) == {'{"rewrite": "x"}'}
-    assert open_clients() == before
+    assert count_new(is_open_client, before) == 0
 
 
 def test_a_cancelled_call_is_cancelled_and_the_next_one_works(prompt, wire) -> None:
@@ -316,7 +313,7 @@ every_async_client = pytest.mark.parametrize("make", [of_itself, with_a_given_ht
 def test_blocking_calls_of_all_threads_share_the_connections_of_one_private_loop(prompt, wire, make: Any) -> None:
     server = wire(keep_alive)
     model = OpenAIModel("m", client=make(server.url()))
-    before = open_clients()
+    before = objects(is_open_client)
     for _ in range(3):
         model.complete(prompt, Deadline.after(50))
     with ThreadPoolExecutor(4) as pool:
@@ -324,12 +321,12 @@ def test_blocking_calls_of_all_threads_share_the_connections_of_one_private_loop
     assert replies == ['{"rewrite": "x"}'] * 60
     assert server.connections <= 4
     # Copies of a client share what its resources are made of; the HTTP client is each one's own.
-    assert open_clients() == before + 1
+    assert count_new(is_open_client, before) == 1
     model.close()
-    assert open_clients() == before
+    assert count_new(is_open_client, before) == 0
     model.complete(prompt, Deadline.after(50))
     asyncio.run(model.aclose())
-    assert open_clients() == before
+    assert count_new(is_open_client, before) == 0
 
 
 @every_async_client

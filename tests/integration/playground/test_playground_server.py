@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from tests.support.command_line import Ended, built, folder, qtm  # noqa: F401
 from tests.support.playground_world import APP, QUESTION, Served, serve
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -25,13 +25,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A playground over a good function with a model."""
     with serve(tmp_path_factory.mktemp("playground"), "-f", f"{APP}:search", "--no-open") as it:
         yield it
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def list_tiers(page: str) -> list[str]:
@@ -46,7 +39,7 @@ def test_it_shows_every_tier_of_a_function_of_ones_own(served: Served) -> None:
 
 
 def test_the_plain_list_is_sent_before_any_other_is_there(served: Served) -> None:
-    with httpx.stream("GET", served.at(QUESTION), timeout=60) as response:
+    with httpx.stream("GET", served.at(QUESTION), timeout=PATIENCE) as response:
         pieces = list(response.iter_text())
     firsts = [list_tiers(piece) for piece in pieces]
     assert ["raw"] in firsts
@@ -65,7 +58,7 @@ def test_two_tabs_at_once_get_each_their_own(served: Served) -> None:
 @pytest.mark.parametrize("sign", ["a", "\u732b", "\U0001f415"])
 def test_eight_thousand_characters_of_any_script_are_a_question(served: Served, sign: str) -> None:
     # The other client takes no such addresses.
-    with urlopen(served.at(sign * 8_000), timeout=60) as response:
+    with urlopen(served.at(sign * 8_000), timeout=PATIENCE) as response:
         page = response.read().decode()
     assert "too_long" not in page
     assert len(list_tiers(page)) == 7
@@ -105,13 +98,13 @@ def test_the_work_of_a_browser_that_goes_away_is_cancelled(tmp_path: Path) -> No
         return [json.loads(line) for line in notes.read_text().splitlines()]
 
     with serve(tmp_path, "-f", f"{APP}:waiting", "--no-open", PLAYGROUND_NOTES=str(notes)) as served:
-        with httpx.stream("GET", served.at("first"), timeout=60) as response:
+        with httpx.stream("GET", served.at("first"), timeout=PATIENCE) as response:
             next(response.iter_text())
-            wait_for(lambda: ["first", "began"] in list_notes())
-        wait_for(lambda: ["first", "cancelled"] in list_notes())
-        with httpx.stream("GET", served.at("second"), timeout=60) as response:
+            wait_until(lambda: ["first", "began"] in list_notes())
+        wait_until(lambda: ["first", "cancelled"] in list_notes())
+        with httpx.stream("GET", served.at("second"), timeout=PATIENCE) as response:
             next(response.iter_text())
-            wait_for(lambda: ["second", "began"] in list_notes())
+            wait_until(lambda: ["second", "began"] in list_notes())
             # With a question under way, too, and at once.
             assert served.end() == 130
     assert ["second", "cancelled"] in list_notes()
@@ -119,7 +112,7 @@ def test_the_work_of_a_browser_that_goes_away_is_cancelled(tmp_path: Path) -> No
 
 def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(tmp_path: Path) -> None:
     with serve(tmp_path, "-f", f"{APP}:hanging", "--no-open") as served:
-        with httpx.stream("GET", served.at(QUESTION), timeout=60) as response:
+        with httpx.stream("GET", served.at(QUESTION), timeout=PATIENCE) as response:
             next(response.iter_text())
             assert served.end() == 130
         said = served.errors.read_text()

@@ -272,7 +272,7 @@ def test_cloudpickle_takes_it_from_a_script_into_a_fresh_process(name: str, tmp_
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "load.py").write_text(LOADED, encoding="utf-8")
     environment = {**os.environ, "OPENAI_API_KEY": SECRET}
-    run = functools.partial(subprocess.run, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    run = functools.partial(subprocess.run, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=200)
     run([sys.executable, "script.py", "it.pickle", name], env=environment)
     assert SECRET.encode() not in (tmp_path / "it.pickle").read_bytes()
     done = run([sys.executable, "load.py", "it.pickle"], env=dict(os.environ))
@@ -291,7 +291,7 @@ def test_what_a_script_decorates_goes_to_a_pool_of_processes_by_its_name(tmp_pat
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
     for name in ("decorated", "search"):
         done = subprocess.run(
-            [sys.executable, "script.py", name], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=120
+            [sys.executable, "script.py", name], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=200
         )
         assert done.stdout.splitlines() == ["['near', 'far', 'last']"] * 2
 
@@ -305,9 +305,9 @@ def test_a_module_that_is_registered_with_cloudpickle_goes_along(tmp_path: Path)
         "open(sys.argv[2], 'wb').write(cloudpickle.dumps(mine.decorated))"
     )
     target = tmp_path / "it.pickle"
-    subprocess.run([sys.executable, "-c", dump, str(tmp_path), str(target)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", dump, str(tmp_path), str(target)], check=True, timeout=200)
     (tmp_path / "mine.py").unlink()
     done = subprocess.run(
-        [sys.executable, "load.py", str(target)], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=120
+        [sys.executable, "load.py", str(target)], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=200
     )
     assert done.stdout.splitlines()[0] == "['near', 'far', 'last']"

@@ -17,6 +17,7 @@ from qtmiddleware.testing import ScriptedModel
 from tests.support.concurrency_world import QUERY, SUBS, config, found, scripted
 from tests.support.model_server import ModelServer
 from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
+from tests.support.waiting import await_until, timeout_when
 
 pytestmark = pytest.mark.thorough
 
@@ -121,16 +122,10 @@ async def hanging() -> AsyncIterator[tuple[Any, Counted]]:
     yield qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve), counted
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def test_a_timeout_around_a_call_ends_everything_it_began() -> None:
     async with hanging() as (wrapped, counted):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
+            async with timeout_when(lambda: counted.begun == 5):
                 await wrapped.aretrieve(QUERY)
         assert counted.begun == counted.ended == 5
         assert len(asyncio.all_tasks()) == 1
@@ -140,7 +135,7 @@ async def test_a_failing_sibling_in_a_task_group_ends_everything_the_call_began(
     async with hanging() as (wrapped, counted):
 
         async def fails() -> None:
-            await until(lambda: counted.begun == 5)
+            await await_until(lambda: counted.begun == 5)
             raise ValueError("the sibling")
 
         async def both() -> None:
@@ -158,7 +153,7 @@ async def test_a_failing_sibling_in_a_task_group_ends_everything_the_call_began(
 async def test_a_call_that_is_cancelled_twice_ends_everything_it_began() -> None:
     async with hanging() as (wrapped, counted):
         task = asyncio.create_task(wrapped.aretrieve(QUERY))
-        await until(lambda: counted.begun == 5)
+        await await_until(lambda: counted.begun == 5)
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
@@ -171,16 +166,23 @@ async def test_a_call_that_is_cancelled_twice_ends_everything_it_began() -> None
 
 async def test_a_scope_of_anyio_that_cancels_again_and_again_ends_everything() -> None:
     async with hanging() as (wrapped, counted):
-        with anyio.move_on_after(0.1) as scope:
+        with anyio.CancelScope() as scope:
+
+            async def cancel() -> None:
+                await await_until(lambda: counted.begun == 5)
+                scope.cancel()
+
+            cancelling = asyncio.create_task(cancel())
             await wrapped.aretrieve(QUERY)
         assert scope.cancelled_caught
+        await cancelling
         await asyncio.sleep(0)
         assert counted.begun == counted.ended == 5
 
         async def both() -> None:
             async with anyio.create_task_group() as group:
                 group.start_soon(wrapped.aretrieve, QUERY)
-                await until(lambda: counted.begun == 10)
+                await await_until(lambda: counted.begun == 10)
                 raise ValueError("the sibling")
 
         with pytest.raises(ExceptionGroup):
@@ -218,7 +220,7 @@ def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(ca
     loop = asyncio.new_event_loop()
     wrapped = qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve)
     task = loop.create_task(wrapped.aretrieve(QUERY))
-    loop.run_until_complete(until(lambda: counted.begun == 5))
+    loop.run_until_complete(await_until(lambda: counted.begun == 5))
     loop.close()
     del task
     gc.collect()

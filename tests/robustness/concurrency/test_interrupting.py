@@ -8,7 +8,8 @@ from tests.support.concurrency_world import python
 
 pytestmark = pytest.mark.thorough
 
-# Where the signal comes; each names what happens in the process that is to be interrupted.
+# Where the signal comes; each names what happens in the process that is to be interrupted. What hangs there hangs for
+# longer than the process may take.
 PLACES = {
     "the original's own search": """
         def behaving(query, top_k=3):
@@ -24,19 +25,23 @@ PLACES = {
                 done.append(query)
                 # A signal is always handled by the main thread, which waits for this one.
                 os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(30)
+                time.sleep(600)
             return search(query, top_k)
         asked = model()
     """,
     "waiting for the model": """
-        behaving = search
+        searched = threading.Event()
+        def behaving(query, top_k=3):
+            searched.set()
+            return search(query, top_k)
         class Asked(ScriptedModel):
             def complete(self, prompt, deadline):
                 if not done:
                     done.append(prompt)
-                    time.sleep(0.1)
+                    # From then on the caller only waits for this.
+                    searched.wait()
                     os.kill(os.getpid(), signal.SIGINT)
-                    time.sleep(30)
+                    time.sleep(600)
                 return super().complete(prompt, deadline)
         asked = Asked({"sub_queries": SUBS})
     """,
@@ -51,15 +56,14 @@ def test_an_interrupt_reaches_the_caller_at_once_and_the_next_call_works(place: 
         done = []
         exec(textwrap.dedent({PLACES[place]!r}))
         wrapped = qtm.QueryMiddleware(CONFIG, client=asked).wrap(behaving)
-        began = time.monotonic()
         try:
             wrapped.retrieve(QUERY)
         except KeyboardInterrupt:
-            print("interrupted", time.monotonic() - began < 5)
+            print("interrupted")
         print(fine(wrapped.retrieve(QUERY)), fine(asyncio.run(wrapped.aretrieve(QUERY))))
         """
     )
-    assert printed == "interrupted True\nTrue True\n"
+    assert printed == "interrupted\nTrue True\n"
 
 
 def test_many_interrupts_at_any_moment_leave_the_middleware_usable() -> None:
@@ -137,7 +141,7 @@ def test_an_interrupt_ends_an_awaited_call_and_all_it_began() -> None:
                 if query != QUERY:
                     if len(began) == 4:
                         os.kill(os.getpid(), signal.SIGINT)
-                    await asyncio.sleep(30)
+                    await asyncio.sleep(600)
                 return search(query)
             finally:
                 ended.append(query)

@@ -20,6 +20,7 @@ from qtmiddleware.testing import ScriptedModel
 from tests.support.completions import completion
 from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, SUBS, config, found, scripted
 from tests.support.model_server import ModelServer
+from tests.support.waiting import PATIENCE, await_until
 
 pytestmark = pytest.mark.thorough
 
@@ -144,8 +145,7 @@ def test_a_cancelled_call_leaves_nothing_under_every_loop(run: Run, house: Model
     async def cancelled() -> None:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x", max_retries=0) as client:
             task = asyncio.create_task(qtm.QueryMiddleware(config(), client=client).wrap(search).aretrieve(QUERY))
-            while not house.asked.is_set():
-                await asyncio.sleep(0.001)
+            await await_until(house.asked.is_set)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -226,14 +226,14 @@ def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_an
 def test_loops_in_several_threads_share_one_middleware_at_once() -> None:
     middleware = qtm.QueryMiddleware(config("rewrite"))
     functions = middleware.wrap(awaited), middleware.wrap(plain)
-    together, made, failed = threading.Barrier(6), [], []
+    together, made, failed = threading.Barrier(6, timeout=PATIENCE), [], []
 
     def caller(run: Run) -> None:
         async def many() -> Any:
             return await asyncio.gather(*(fn.aretrieve(QUERY) for fn in functions for _ in range(4)))
 
         try:
-            together.wait(10)
+            together.wait()
             made.extend(run(many()))
         except BaseException as error:
             failed.append(error)
@@ -242,15 +242,15 @@ def test_loops_in_several_threads_share_one_middleware_at_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     middleware.close()
     assert failed == []
     assert [searched(it) for it in made] == [[QUERY, REWRITE]] * 48
 
 
 def remembering() -> dict[str, Any]:
-    """Settings under which equal questions share what the model makes of them; one that waits in vain is late soon."""
-    return config(cache={"enabled": True}, limits={"llmTimeoutMs": 3_000})
+    """Settings under which equal questions share what the model makes of them."""
+    return config(cache={"enabled": True})
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])

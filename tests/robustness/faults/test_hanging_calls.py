@@ -16,12 +16,12 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.embedders.callable import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
+from tests.support.waiting import PATIENCE, wait_until
 
 QUERY = "Question: What does Nike sell?"
 REPLY = '{"rewrite": "sales of Nike", "paraphrases": ["what Nike earns", "turnover of Nike"]}'
 MOST = 6
 CALLS = 40
-PATIENCE = 20.0
 FOREVER = 600.0
 
 
@@ -89,8 +89,8 @@ CASES: dict[str, Make] = {
 }
 
 
-def threads() -> int:
-    return sum(it.name == "qtmiddleware" for it in threading.enumerate())
+def threads() -> set[threading.Thread]:
+    return {it for it in threading.enumerate() if it.name == "qtmiddleware"}
 
 
 def ids(response: Any) -> list[str]:
@@ -143,29 +143,25 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
 ) -> None:
     qm, search = CASES["model"](hanging)
     with caplog.at_level(logging.WARNING, "qtmiddleware"):
-        for _ in range(MOST + 10):
-            search(QUERY)
+        # On a busy machine a call may be out of time before it asks for a thread.
+        bulkhead = qm._factory.bulkhead
+        wait_until(lambda: search(QUERY) and bulkhead.refused >= MOST)
         (warned,) = [it.getMessage() for it in caplog.records if "maxThreads" in it.getMessage()]
         assert f"limits.maxThreads is {MOST}" in warned
         assert QUERY not in warned
-        bulkhead = qm._factory.bulkhead
         # Not that of the test before, whose threads are released when it is over.
         told = f"free again; {bulkhead.refused} calls"
         hanging.released.set()
-        for _ in range(2_000):
-            if not bulkhead.in_use and told in caplog.text:
-                break
-            Event().wait(0.005)
+        wait_until(lambda: not bulkhead.in_use and told in caplog.text)
     assert caplog.text.count(told) == 1
     assert not refused(search.retrieve(QUERY))
 
 
 def test_a_stream_of_an_answer_is_refused_in_words(hanging: Hanging) -> None:
     qm, search = wrapped(middleware({"answer": {"timeoutMs": 40}}, client=hanging))
-    for _ in range(MOST):
+    while qm._factory.bulkhead.given_up < MOST:
         with pytest.raises(ModelError, match="in time"):
             list(search.stream_answer(QUERY))
-    assert qm._factory.bulkhead.given_up == MOST
 
     async def read() -> None:
         async with search.astream_answer(QUERY) as pieces:
@@ -229,11 +225,13 @@ async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original
         middleware(MULTI, client=ScriptedModel(REPLY)), by_vector, embed=CallableEmbedder(embed), **IN_VECTORS
     )
     before = threads()
-    for _ in range(4):
+    # On a busy machine a call may be out of time before it asks for a thread.
+    while not qm._factory.bulkhead.refused:
         found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
         assert ids(found.response) == ids(plain(QUERY))
     assert qm._factory.bulkhead.in_use == MOST
-    assert threads() - before <= MOST + 1
+    # Those of other tests may end meanwhile, but none begins.
+    assert len(threads() - before) <= MOST + 1
     assert [it.reason for it in found.degradations if it.stage == "embed"] == ["overloaded"]
 
 

@@ -9,11 +9,11 @@ import openai
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import PATIENT, QUERY, SECRET, WIDE, Caller, search, transforming
+from tests.support.fault_world import PATIENT, QUERY, SECRET, WIDE, Caller, Day, search, transforming
 from tests.support.model_server import ModelServer
+from tests.support.waiting import with_enough_time
 
 SUBS = ["What did the vet say about Jaco?", "Which medical conditions do dogs have?"]
-ENOUGH = {"llmTimeoutMs": 50_000, "deadlineMs": 1_500}
 
 
 def test_ctrl_c_while_the_model_thinks_ends_the_call(service: ModelServer) -> None:
@@ -89,23 +89,34 @@ async def test_a_timeout_of_the_caller_is_the_callers(service: ModelServer) -> N
                 await wrapped(QUERY)
 
 
+def within(seconds: float) -> dict[str, Any]:
+    limits = {"llmTimeoutMs": 600_000, "deadlineMs": int(1e3 * seconds)}
+    return transforming("decompose", limits, fusion={"minSuccesses": 1}, cache={"enabled": False})
+
+
+def has_second_variant(day: Day) -> bool:
+    return SUBS[1] in [it.variant.text for it in day.retrieval.rankings]
+
+
 def test_a_variant_that_hangs_is_given_up_at_the_deadline(service: ModelServer) -> None:
     service.reply = {"sub_queries": SUBS}
 
     def respond(query: str, top_k: int) -> Any:
         if query == SUBS[0]:
-            service.released.wait(20)
+            service.wait()
         return search(query, top_k)
 
-    config = transforming("decompose", ENOUGH, fusion={"minSuccesses": 1})
-    day = Caller("sync", service.url).ask(config, respond=respond)
+    def ask(seconds: float) -> Day:
+        return Caller("sync", service.url).ask(within(seconds), respond=respond)
+
+    day = with_enough_time(ask, has_second_variant, seconds=0.3)
     assert day.reasons == [("search.sub_query", "timeout")]
     assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[1]]
 
 
-async def test_an_awaited_variant_that_hangs_is_cancelled_at_the_deadline(service: ModelServer) -> None:
+def test_an_awaited_variant_that_hangs_is_cancelled_at_the_deadline(service: ModelServer) -> None:
     service.reply = {"sub_queries": SUBS}
-    ended = []
+    ended: list[str] = []
 
     async def retrieve(query: str, top_k: int = 3) -> Any:
         if query == SUBS[0]:
@@ -115,9 +126,13 @@ async def test_an_awaited_variant_that_hangs_is_cancelled_at_the_deadline(servic
                 ended.append(query)
         return search(query, top_k)
 
-    config = transforming("decompose", ENOUGH, fusion={"minSuccesses": 1})
-    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        retrieval = await qtm.QueryMiddleware(config, client=client).wrap(retrieve).aretrieve(QUERY)
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("search.sub_query", "timeout")]
-    assert [it.variant.text for it in retrieval.rankings] == [QUERY, SUBS[1]]
+    async def ask(seconds: float) -> Day:
+        ended.clear()
+        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+            wrapped = qtm.QueryMiddleware(within(seconds), client=client).wrap(retrieve)
+            return Day(retrieval=await wrapped.aretrieve(QUERY))
+
+    day = with_enough_time(lambda seconds: asyncio.run(ask(seconds)), has_second_variant, seconds=0.3)
+    assert day.reasons == [("search.sub_query", "timeout")]
+    assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[1]]
     assert ended == [SUBS[0]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-import time
 from typing import Any
 
 import openai
@@ -12,9 +12,11 @@ import pytest
 from werkzeug import Response
 
 import qtmiddleware as qtm
+from qtmiddleware.wrapping.health import BreakerState
 from tests.support.completions import completion
 from tests.support.fault_world import HASTY, PASSAGES, PATIENT, QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer
+from tests.support.waiting import PATIENCE, await_until, timeout_when, wait_until
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 
@@ -50,7 +52,8 @@ def test_what_is_found_meanwhile_is_what_the_rules_find(service: ModelServer) ->
     assert retrieval.status == "degraded"
     assert (retrieval.trace.llm_calls, retrieval.trace.decision.call) == (0, False)
     (degradation,) = retrieval.degradations
-    assert "gpt-6-luna failed and is left alone for 30 more seconds" in degradation.detail
+    # A few seconds less on a busy machine.
+    assert re.search(r"gpt-6-luna failed and is left alone for (1\d|2\d|30) more seconds", degradation.detail)
 
 
 def test_without_rules_that_work_either_the_plain_result_comes(
@@ -87,7 +90,7 @@ def test_a_model_that_hangs_for_ever_is_left_alone_too() -> None:
     released = threading.Event()
 
     def hanging(_: Any) -> str:
-        released.wait(30)
+        released.wait(PATIENCE)
         return "late"
 
     config = transforming("rewrite", HASTY, breaker={"failures": 2})
@@ -103,7 +106,7 @@ def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ModelS
     wrapped = middleware(service, breaker={"failures": 1, "seconds": 0.001}).wrap(search)
     for _ in range(2):
         assert asked(wrapped, 1) == [[("transform.rewrite", "unavailable")]]
-        time.sleep(0.005)
+        wait_until(lambda: wrapped.middleware.health().model.breaker is BreakerState.HALF_OPEN)
     service.reply = GOOD
     assert asked(wrapped, 3) == [[], [], []]
 
@@ -113,7 +116,7 @@ def test_one_that_says_when_to_come_back_is_left_alone_until_then(service: Model
     wrapped = middleware(service).wrap(search)
     assert asked(wrapped, 2) == [[("transform.rewrite", "rate_limited")], [("transform", "circuit_open")]]
     (degradation,) = wrapped.retrieve(QUERY).degradations
-    assert "120 more seconds" in degradation.detail
+    assert re.search(r"(1[01]\d|120) more seconds", degradation.detail)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +142,9 @@ def test_callers_who_give_up_do_not_speak_against_the_model(service: ModelServer
         async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
             config = transforming("rewrite", PATIENT, breaker={"failures": 1})
             qm = qtm.QueryMiddleware(config, client=client)
-            for _ in range(3):
+            for number in (1, 2, 3):
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.05):
+                    async with timeout_when(lambda count=number: len(service.bodies) == count):
                         await qm.atransform(QUERY)
 
     asyncio.run(impatient())
@@ -198,13 +201,14 @@ def test_a_caller_who_gives_up_the_probe_after_an_outage_leaves_the_next_one_to_
     async def stopped() -> list[list[tuple[str, str]]]:
         async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
             config = transforming("rewrite", PATIENT, breaker={"failures": 1, "seconds": 0.001})
-            wrapped = qtm.QueryMiddleware(config, client=client).wrap(search)
+            qm = qtm.QueryMiddleware(config, client=client)
+            wrapped = qm.wrap(search)
             service.reply = failure(503)
             await wrapped.aretrieve(QUERY)
-            await asyncio.sleep(0.005)
+            await await_until(lambda: qm.health().model.breaker is BreakerState.HALF_OPEN)
             service.reply = service.hang
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
+                async with timeout_when(lambda: len(service.bodies) == 2):
                     await wrapped.aretrieve(f"{QUERY} (stopped)")
             service.reply = GOOD
             return [reasons(await wrapped.aretrieve(f"{QUERY} ({place})")) for place in range(2)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,9 @@ from qtmiddleware.providers.stores import SQLiteStore
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
+from tests.support.living import count_new, objects
 from tests.support.model_server import ModelServer
+from tests.support.waiting import wait_until
 
 
 class TwoServices(NamedTuple):
@@ -349,9 +350,8 @@ def ingested(folder: Path, text: str) -> dict[str, Any]:
     return settings
 
 
-def stores() -> int:
-    gc.collect()
-    return sum(type(it) is SQLiteStore for it in gc.get_objects())
+def is_store(it: object) -> bool:
+    return type(it) is SQLiteStore
 
 
 def test_another_store_is_opened_by_the_next_question_and_the_one_before_freed_when_nobody_holds_it(
@@ -359,7 +359,7 @@ def test_another_store_is_opened_by_the_next_question_and_the_one_before_freed_w
 ) -> None:
     one = ingested(tmp_path / "one", "Jaco is a dog.")
     two = ingested(tmp_path / "two", "Refunds are paid within 14 days.")
-    before = stores()
+    before = objects(is_store)
 
     def texts(search: Any) -> list[str | None]:
         return [it.text for it in search.retrieve("What is it?").matches]
@@ -369,22 +369,25 @@ def test_another_store_is_opened_by_the_next_question_and_the_one_before_freed_w
         assert texts(held) == ["Jaco is a dog."]
         qm.reload({**one, "topK": 9})
         assert qm.retriever is not held
-        assert (texts(held), texts(qm.retriever), stores() - before) == (["Jaco is a dog."], ["Jaco is a dog."], 1)
+        assert (texts(held), texts(qm.retriever), count_new(is_store, before)) == (
+            ["Jaco is a dog."],
+            ["Jaco is a dog."],
+            1,
+        )
         qm.reload({**two, "topK": 9})
         assert texts(qm.retriever) == ["Refunds are paid within 14 days."]
         # Who holds a search over the store before goes on with it.
-        assert (texts(held), stores() - before) == (["Jaco is a dog."], 2)
+        assert (texts(held), count_new(is_store, before)) == (["Jaco is a dog."], 2)
         del held
-        assert stores() - before == 1
+        assert count_new(is_store, before) == 1
 
 
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 
-def open_clients() -> int:
-    gc.collect()
+def is_open_client(it: Any) -> bool:
     # By their real types: the vendor's module has objects that are made when they are looked at.
-    return sum(not it.is_closed() for it in gc.get_objects() if type(it) in (openai.OpenAI, openai.AsyncOpenAI))
+    return type(it) in (openai.OpenAI, openai.AsyncOpenAI) and not it.is_closed()
 
 
 @pytest.mark.thorough
@@ -398,7 +401,7 @@ def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -
         )
         for name, address, width in (("a", services.a, 11), ("b", services.b, 22))
     }
-    open_before, threads_before = open_clients(), threading.active_count()
+    open_before, threads_before = objects(is_open_client), set(threading.enumerate())
     qm = qtm.QueryMiddleware(configs["a"])
     stop, wrong, seen = Event(), [], []
 
@@ -458,13 +461,13 @@ def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -
     assert set(seen) == {"a", "b"}
     assert services.a.bodies
     assert services.b.bodies
-    while qm.health().threads.in_use:  # a thread is free a moment after its result is there; the time limit ends a leak
-        sleep(0.001)
+    # A thread is free a moment after its result is there.
+    wait_until(lambda: not qm.health().threads.in_use)
     # The sync client of the last configuration.
-    assert open_clients() - open_before <= 1
+    assert count_new(is_open_client, open_before) <= 1
     qm.close()
-    assert open_clients() == open_before
-    assert threading.active_count() - threads_before < 40
+    assert count_new(is_open_client, open_before) == 0
+    assert len(set(threading.enumerate()) - threads_before) < 40
 
 
 def test_many_reload_at_once() -> None:

@@ -16,22 +16,38 @@ import qtmiddleware as qtm
 from tests.support.completions import completion
 from tests.support.fault_world import HASTY, PATIENT, QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer, Said
+from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 MANY = 100
 
 
-def slowly(answer: Said, until: Callable[[], bool] = lambda: False) -> Callable[[dict[str, Any]], Said]:
-    """*answer*, said when *until* holds or after a while: all who ask at once are there by then."""
-    waits = threading.Event()
+class Searched(list[str]):
+    """A search function that keeps what was searched, and the reply of a model that lets all askers come first.
 
-    def respond(body: dict[str, Any]) -> Said:
-        for _ in range(100):
-            if until() or waits.wait(0.01):
-                break
-        return answer
+    Whoever asks joins the question that is under way before searching, or while that is searched.
+    """
 
-    return respond
+    def __call__(self, query: str, top_k: int = 3) -> Any:
+        self.append(query)
+        return search(query, top_k)
+
+    async def awaited(self, query: str, top_k: int = 3) -> Any:
+        return self(query, top_k)
+
+    def reply_to(self, number: int, answer: Said) -> Callable[[dict[str, Any]], Said]:
+        """*answer*, once the question was searched by *number*."""
+
+        def respond(body: dict[str, Any]) -> Said:
+            wait_until(lambda: self.count(QUERY) >= number)
+            return answer
+
+        return respond
+
+
+def waiting(wrapped: Any) -> int:
+    """How many wait for what another one asks the model."""
+    return sum(len(it.result._done_callbacks) for it in wrapped._runtime.memory.cache.flights._by_key.values())
 
 
 def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.QueryMiddleware:
@@ -39,24 +55,19 @@ def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.
     return qtm.QueryMiddleware(transforming(kind, **more), client=client)
 
 
-async def gathered(service: ModelServer, number: int, config: Any = None, query: str = QUERY) -> list[qtm.Retrieval]:
-    async def asearch(query: str, top_k: int = 3) -> Any:
-        return search(query, top_k)
-
+async def gathered(service: ModelServer, number: int, answer: Said, config: Any = None) -> list[qtm.Retrieval]:
+    """What *number* tasks that ask the same at once get."""
+    searched = Searched()
+    service.reply = searched.reply_to(number, answer)
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        wrapped = qtm.QueryMiddleware(config or transforming("rewrite"), client=client).wrap(asearch)
-        return list(await asyncio.gather(*(wrapped.aretrieve(query) for _ in range(number))))
+        wrapped = qtm.QueryMiddleware(config or transforming("rewrite"), client=client).wrap(searched.awaited)
+        return list(await asyncio.gather(*(wrapped.aretrieve(QUERY) for _ in range(number))))
 
 
 def test_a_hundred_equal_threads_ask_once(service: ModelServer) -> None:
-    searched: list[str] = []
-
-    def respond(query: str, top_k: int = 3) -> Any:
-        searched.append(query)
-        return search(query, top_k)
-
-    service.reply = slowly(GOOD, lambda: searched.count(QUERY) == MANY)
-    wrapped = middleware(service).wrap(respond)
+    searched = Searched()
+    service.reply = searched.reply_to(MANY, GOOD)
+    wrapped = middleware(service).wrap(searched)
     with ThreadPoolExecutor(MANY) as pool:
         seen = list(pool.map(lambda _: wrapped.retrieve(QUERY), range(MANY)))
     assert len(service.bodies) == 1
@@ -69,33 +80,32 @@ def test_a_hundred_equal_threads_ask_once(service: ModelServer) -> None:
 
 
 async def test_a_hundred_equal_tasks_ask_once(service: ModelServer) -> None:
-    service.reply = slowly(GOOD)
-    seen = await gathered(service, MANY)
+    seen = await gathered(service, MANY, GOOD)
     assert len(service.bodies) == 1
     assert {tuple(variant.text for variant in it.variants) for it in seen} == {(QUERY, GOOD["rewrite"])}
     assert {it.trace.decision.reason for it in seen if not it.trace.llm_calls} == {"shared"}
 
 
 def test_threads_and_loops_share_one_call(service: ModelServer) -> None:
-    service.reply = slowly(GOOD)
+    searched = Searched()
+    service.reply = searched.reply_to(12, GOOD)
     with openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(search)
+        wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(searched)
         with ThreadPoolExecutor(12) as pool:
             blocking = [pool.submit(wrapped.retrieve, QUERY) for _ in range(6)]
             awaiting = [pool.submit(lambda: asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(6)]
-            seen = [it.result(20) for it in (*blocking, *awaiting)]
+            seen = [it.result() for it in (*blocking, *awaiting)]
     assert len(service.bodies) == 1
     assert {it.status for it in seen} == {"full"}
 
 
 async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(service: ModelServer) -> None:
-    service.reply = slowly(failure(500))
     config = transforming("rewrite", breaker={"enabled": False})
-    seen = await gathered(service, 20, config)
+    seen = await gathered(service, 20, failure(500), config)
     assert len(service.bodies) == 1
     assert {(it.stage, it.reason) for one in seen for it in one.degradations} == {("transform.rewrite", "unavailable")}
     assert {it.status for it in seen} == {"degraded"}
-    await gathered(service, 1, config)
+    await gathered(service, 1, failure(500), config)
     assert len(service.bodies) == 2
 
 
@@ -133,10 +143,9 @@ async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ModelSer
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
         wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(asearch)
         leader = asyncio.create_task(wrapped.aretrieve(QUERY))
-        while not service.bodies:
-            await asyncio.sleep(0.01)
+        await await_until(lambda: service.bodies)
         others = [asyncio.create_task(wrapped.aretrieve(QUERY)) for _ in range(5)]
-        await asyncio.sleep(0.05)
+        await await_until(lambda: waiting(wrapped) == 5)
         service.reply = GOOD
         leader.cancel()
         seen = await asyncio.gather(*others)
@@ -152,24 +161,34 @@ def test_when_the_one_who_asks_is_out_of_time_another_asks(service: ModelServer)
 
     service.reply = answer
     wrapped = middleware(service, breaker={"enabled": False}).wrap(search)
-    with ThreadPoolExecutor(2) as pool:
-        hasty = pool.submit(wrapped.retrieve, QUERY, config={"limits": HASTY})
-        assert service.asked.wait(10)
-        patient = pool.submit(wrapped.retrieve, QUERY)
-        assert [it.reason for it in hasty.result(20).degradations] == ["timeout"]
-        assert patient.result(20).status == "full"
+
+    def ask(seconds: float) -> tuple[qtm.Retrieval, qtm.Retrieval | None]:
+        """What one in a hurry gets, and who joins it once it has asked."""
+        limits = {"llmTimeoutMs": int(1e3 * seconds), "deadlineMs": 600_000}
+        with ThreadPoolExecutor(2) as pool:
+            hasty = pool.submit(wrapped.retrieve, QUERY, config={"limits": limits})
+            wait_until(lambda: service.asked.is_set() or hasty.done())
+            joins = service.asked.is_set() and not hasty.done()
+            patient = pool.submit(wrapped.retrieve, QUERY) if joins else None
+            return hasty.result(), patient and patient.result()
+
+    hasty, patient = with_enough_time(ask, lambda both: both[1], seconds=0.15)
+    assert patient is not None
+    assert [it.reason for it in hasty.degradations] == ["timeout"]
+    assert patient.status == "full"
 
 
 def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: ModelServer) -> None:
     service.reply = service.hang
-    wrapped = middleware(service, limits={"llmTimeoutMs": 1_500, "deadlineMs": 5_000}).wrap(search)
+    wrapped = middleware(service).wrap(search)
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(wrapped.retrieve, QUERY)
-        assert service.asked.wait(10)
+        wait_until(service.asked.is_set)
         hasty = wrapped.retrieve(QUERY, config={"limits": HASTY})
         assert [(it.stage, it.reason) for it in hasty.degradations] == [("transform", "timeout")]
         assert not leader.done()
         assert hasty.response == qtm.QueryMiddleware().wrap(search)(QUERY)
+        service.released.set()
     assert len(service.bodies) == 1
 
 
@@ -217,25 +236,23 @@ def test_a_list_with_equal_questions_is_transformed_once_each(service: ModelServ
 def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system does not fork")
-    service.reply = slowly(GOOD)
     released = threading.Event()
 
     def model(_: Any) -> str:
-        released.wait(10)
+        released.wait(PATIENCE)
         return '{"rewrite": "Which illness does Jaco have?"}'
 
     wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(search)
     leader = threading.Thread(target=wrapped.retrieve, args=(QUERY,))
     leader.start()
-    while not len(wrapped._runtime.memory.cache.flights):
-        pass
+    wait_until(lambda: wrapped._runtime.memory.cache.flights)
     child = os.fork()
     if not child:
         released.set()
         os._exit(0 if wrapped.retrieve(QUERY).status == "full" else 1)
     assert os.waitpid(child, 0)[1] == 0
     released.set()
-    leader.join(10)
+    leader.join()
 
 
 def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(service: ModelServer) -> None:
@@ -260,7 +277,7 @@ async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itse
         async def around(query: str, top_k: int = 3) -> Any:
             return await asyncio.create_task(inner(query, top_k))
 
-        seen = await asyncio.wait_for(qm.wrap(around).aretrieve(QUERY), 20)
+        seen = await asyncio.wait_for(qm.wrap(around).aretrieve(QUERY), PATIENCE)
     assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])
 
 
@@ -273,10 +290,9 @@ async def test_the_account_says_who_asked_when_one_asks_for_another(service: Mod
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
         wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(asearch)
         leader = asyncio.create_task(wrapped.aretrieve(QUERY))
-        while not service.bodies:
-            await asyncio.sleep(0.01)
+        await await_until(lambda: service.bodies)
         other = asyncio.create_task(wrapped.aretrieve(QUERY))
-        await asyncio.sleep(0.05)
+        await await_until(lambda: waiting(wrapped) == 1)
         service.reply = GOOD
         leader.cancel()
         trace = (await other).trace
@@ -294,13 +310,11 @@ async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service
         config = transforming("rewrite", {"llmTimeoutMs": 50_000, "deadlineMs": 55_000})
         wrapped = qtm.QueryMiddleware(config, client=client).wrap(asearch)
         tasks = [asyncio.create_task(wrapped.aretrieve(QUERY)) for _ in range(MANY)]
-        while not service.bodies:
-            await asyncio.sleep(0.01)
+        await await_until(lambda: service.bodies)
         for asked, task in enumerate(tasks[:3], 1):
             assert len(service.bodies) == asked
             task.cancel()
-            while len(service.bodies) == asked:
-                await asyncio.sleep(0.01)
+            await await_until(lambda count=asked: len(service.bodies) > count)
         service.reply = GOOD
         for task in tasks[3:-1]:
             task.cancel()
@@ -361,10 +375,9 @@ async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ModelSe
         qm = qtm.QueryMiddleware(transforming("all"), client=client)
         turns = [("user", "Who is Jaco?")]
         leader = asyncio.create_task(qm.wrap(slowly_searched).aretrieve(QUERY, history=turns))
-        while not service.bodies:
-            await asyncio.sleep(0.01)
+        await await_until(lambda: service.bodies)
         others = [asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY, history=turns)) for _ in range(2)]
-        await asyncio.sleep(0.1)
+        await await_until(lambda: waiting(qm.wrap(asearch)) == 2)
         assert not any(it.done() for it in others)
         released.set()
         seen = await asyncio.gather(leader, *others)
@@ -384,8 +397,7 @@ async def test_one_who_waits_and_is_cancelled_leaves_nothing_behind(service: Mod
         qm = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=client)
         tasks = [asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY)) for _ in range(2)]
         flights = qm._memory.cache.flights
-        while not flights or not next(iter(flights._by_key.values())).result._done_callbacks:
-            await asyncio.sleep(0.01)
+        await await_until(lambda: sum(len(it.result._done_callbacks) for it in flights._by_key.values()) == 1)
         for task in reversed(tasks):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

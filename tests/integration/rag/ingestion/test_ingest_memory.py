@@ -34,7 +34,7 @@ def megabytes_and_chunks(folder: Path, documents: int) -> tuple[float, int]:
         lines = (f"Line {line} of document {number} says {line * number} and nothing else.\n" for line in range(20_000))
         (docs / f"{number}.txt").write_text("".join(lines))
     command = [sys.executable, "-c", SCRIPT, str(docs), str(folder / "index.sqlite")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=55)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
     chunks, peak = map(int, done.stdout.split())
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10), chunks
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.rag.ingestion import ingest
 from tests.support.ingest_world import World
 from tests.support.office_files import make_office_files
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def run(world: World, reader: Any, path: Path | None = None) -> Any:
@@ -165,15 +165,8 @@ def test_the_reading_process_ends_with_an_ingest_however_that_ends(world: World,
     wait_until(started.exists)
     reader = int(started.read_text())
     ingesting.send_signal(how)
-    ingesting.wait(30)
+    ingesting.wait(PATIENCE)
     wait_until(lambda: not is_running(reader))
-
-
-def wait_until(holds: Any) -> None:
-    deadline = time.monotonic() + 40
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_running(process: int) -> bool:

@@ -159,7 +159,7 @@ def test_pypdf_writes_its_warnings_to_its_logger_alone(path: Path) -> None:
     read = "list(read_document(Path(sys.argv[1])))"
     script = f"import sys\nfrom pathlib import Path\nfrom qtmiddleware.rag.documents import read_document\n{read}"
     command = [sys.executable, "-c", script, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
     assert (done.stdout, done.stderr) == ("", "")
 
 
