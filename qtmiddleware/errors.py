@@ -222,10 +222,22 @@ def as_model_error(error: BaseException | None) -> ModelError:
     return failed
 
 
+LONGEST_PAUSE: Final = 600.0
+"""The longest pause in seconds that a service is granted, whatever it names."""
+
+
+def limit_pause(seconds: object) -> float | None:
+    """Return the pause of *seconds* that a service names, at most `LONGEST_PAUSE`; ``None`` if it is no such number."""
+    if isinstance(seconds, (int, float)) and seconds >= 0:
+        return float(min(seconds, LONGEST_PAUSE))
+    return None
+
+
 def retell(error: ModelError, name: str) -> ModelError:
     """What may be told of *error*, which the user's own model *name* raised: its reason and message may be any text."""
     reason = error.reason if error.reason in REASONS else "unavailable"
-    return ModelError(reason, f"{name} raised {type(error).__name__}: {reason}", retry_after=error.retry_after)
+    pause = limit_pause(error.retry_after)
+    return ModelError(reason, f"{name} raised {type(error).__name__}: {reason}", retry_after=pause)
 
 
 def is_outage(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import finalize
 
-from qtmiddleware.errors import ModelError
+from qtmiddleware.errors import ModelError, limit_pause
 from qtmiddleware.types import Deadline
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -264,9 +264,6 @@ def retry_after(error: Exception) -> float | None:
     return None
 
 
-LONGEST_REST: Final = 600.0
-"""The longest a service is believed, in seconds, when it says how long to leave it alone."""
-
 _STATUS: Final = {
     401: "unauthorized",
     403: "unauthorized",
@@ -323,9 +320,7 @@ def read_client_error(
     if reason == "rejected":
         seen += "".join(f", {name} {said}" for name in ("code", "param") if (said := identifier_of(error, name)))
         return ModelError(reason, f"{where} rejected the request ({seen}); check model and config")
-    wait = retry_after(error)
-    if wait is not None:
-        wait = min(wait, LONGEST_REST)
+    wait = limit_pause(retry_after(error))
     if reason != "unavailable":
         return ModelError(
             reason, f"{where} {_ADVICE[reason].format(timeout=timeout, key=key)} ({seen})", retry_after=wait

@@ -1,6 +1,6 @@
-"""A circuit breaker: what fails again and again is left alone for a while (Nygard, Release It!, 2007).
+"""A circuit breaker: a service that fails again and again is not asked for a while (Nygard, Release It!, 2007).
 
-Where no call is let through, `GovernedModel` raises `ModelError` with the reason ``circuit_open``.
+While the breaker lets no call through, `GovernedModel` raises `ModelError` with the reason ``circuit_open``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from qtmiddleware.runtime.logs import Outage, get_logger, times
 from qtmiddleware.types import NEVER
 
 logger: Final = get_logger("qtmiddleware")
+
+PROBE_REST: Final = 1e-3
+"""The rest in seconds while a probe is under way: however long it takes, its own end decides."""
 
 
 class BreakerState(StrEnum):
@@ -39,13 +42,15 @@ class _Result(Enum):
 class Attempt:
     """One call that a `Breaker` let through; whoever makes it reports how it ended, of which the first report counts.
 
-    *is_probe* says that it is the one that tries a half-open breaker, *has_time* that being late is a failure.
+    *is_probe* says that it is the one that tries a half-open breaker, *has_time* that being late is a failure. *pauses*
+    is how often the service had asked for a pause when the call began.
     """
 
-    __slots__ = ("_breaker", "has_time", "is_over", "is_probe")
+    __slots__ = ("_breaker", "has_time", "is_over", "is_probe", "pauses")
 
-    def __init__(self, breaker: Breaker, *, is_probe: bool, has_time: bool) -> None:
+    def __init__(self, breaker: Breaker, *, is_probe: bool, has_time: bool, pauses: int) -> None:
         self._breaker = breaker
+        self.pauses = pauses
         self.is_probe = is_probe
         self.has_time = has_time
         self.is_over = False
@@ -55,7 +60,7 @@ class Attempt:
         self._breaker._report(self, _Result.SUCCESS)
 
     def fail(self, rest: float | None = None) -> None:
-        """Report that it failed; *rest* is for how many seconds the service asked to be left alone."""
+        """Report that the call failed; *rest* is the pause in seconds that the service asked for (Retry-After)."""
         self._breaker._report(self, _Result.FAILURE, rest)
 
     def time_out(self) -> None:
@@ -78,6 +83,11 @@ class Breaker:
     If that one succeeds the breaker closes, if it fails it opens for *seconds* again, and if it was given up the next
     one tries. A call that is still under way when its time is over is late then and there, so one that hangs for ever
     counts too. With 0 *failures* it never opens.
+
+    A failure for which the service names a pause (Retry-After) opens the breaker for that pause, and no longer unless
+    it is the last of *failures*. A service that names a pause is there, so after the pause nobody has to try first.
+    All calls that were under way when a pause began count as one failure if they are told to wait as well.
+
     Where it has a *name*, that it opened and that it closed again are logged, a warning each; the tries between are
     not. Thread-safe; a forked process begins with nothing under way.
     """
@@ -93,6 +103,10 @@ class Breaker:
         self._failures_in_row = 0
         # The state is derived from this and the clock: closed without it, open before it, half-open from then on.
         self._open_until: float | None = None
+        # The pause that the service asked for is held beside that state: it opens the breaker and leaves no probe.
+        self._pause_until = float("-inf")
+        self._pauses = 0
+        self._is_told = False
         self._changes: list[BreakerState] = []
         self.renew()
         renew_after_fork(self)
@@ -110,6 +124,7 @@ class Breaker:
             self._failures, self._seconds = failures, seconds
             if not failures:
                 self._open_until = self._probe = None
+                self._pause_until = float("-inf")
 
     def look(self) -> tuple[BreakerState, int, int, float]:
         """The state, how many calls failed in a row, how many may, and in how many seconds one tries again."""
@@ -138,7 +153,8 @@ class Breaker:
         with self._lock:
             self._end_late()
             if not self._rest:
-                attempt = Attempt(self, is_probe=self._state is BreakerState.HALF_OPEN, has_time=has_time)
+                is_probe = self._state is BreakerState.HALF_OPEN
+                attempt = Attempt(self, is_probe=is_probe, has_time=has_time, pauses=self._pauses)
                 if attempt.is_probe:
                     self._probe = attempt
                 if until != NEVER:
@@ -148,18 +164,18 @@ class Breaker:
 
     @property
     def _state(self) -> BreakerState:
-        if self._open_until is None:
-            return BreakerState.CLOSED
-        return BreakerState.OPEN if self._clock() < self._open_until else BreakerState.HALF_OPEN
+        if self._seconds_open:
+            return BreakerState.OPEN
+        return BreakerState.CLOSED if self._open_until is None else BreakerState.HALF_OPEN
 
     @property
     def _seconds_open(self) -> float:
-        return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
+        until = self._pause_until if self._open_until is None else max(self._open_until, self._pause_until)
+        return max(0.0, until - self._clock())
 
     @property
     def _rest(self) -> float:
-        # However long a probe takes; its own end decides.
-        return self._seconds_open or (1e-3 if self._probe is not None else 0.0)
+        return self._seconds_open or (PROBE_REST if self._probe is not None else 0.0)
 
     def _end_late(self) -> None:
         now = self._clock()
@@ -176,20 +192,36 @@ class Breaker:
         if attempt.is_over:
             return
         attempt.is_over = True
+        asks_pause = bool(self._failures and rest and rest > 0)
+        # Of the calls that were under way when the service asked for a pause, one was counted.
+        is_known = asks_pause and attempt.pauses != self._pauses
+        if rest and asks_pause:
+            self._pause(rest)
         if attempt is self._probe:
             self._probe = None
-        elif self._open_until is not None:
+        elif self._open_until is not None or is_known:
             # It began before the breaker opened: what it says is known already.
             return
         if result is _Result.SUCCESS:
-            if self._open_until is not None:
-                self._changes.append(BreakerState.CLOSED)
             self._failures_in_row, self._open_until = 0, None
+            if self._is_told and not self._seconds_open:
+                self._is_told = False
+                self._changes.append(BreakerState.CLOSED)
         elif result is _Result.FAILURE:
             self._failures_in_row += 1
-            if self._failures and (rest or attempt.is_probe or self._failures_in_row >= self._failures):
-                self._open_until = self._clock() + max(self._seconds, rest or 0.0)
+            if not self._failures:
+                return
+            is_enough = attempt.is_probe or self._failures_in_row >= self._failures
+            if is_enough:
+                self._open_until = self._clock() + self._seconds
+            if is_enough or asks_pause:
+                self._is_told = True
                 self._changes.append(BreakerState.OPEN)
+
+    def _pause(self, rest: float) -> None:
+        now = self._clock()
+        self._pauses += now >= self._pause_until
+        self._pause_until = max(self._pause_until, now + rest)
 
     def _log_changes(self) -> None:
         """Log what changed; not under the lock, as nobody knows how long a handler takes."""

@@ -33,7 +33,7 @@ class ModelHealth:
 
     *is_configured* says that there is a client, a key or an address, not that the service answers. *failures* is how
     many calls failed or were late in a row, of *allowed_failures*, with which the breaker opens (0: never). In
-    *retry_in* seconds one call tries again; 0 where the next one may.
+    *retry_in* seconds the model may be asked again; 0 where the next call may.
     """
 
     name: str

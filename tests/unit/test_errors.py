@@ -217,3 +217,11 @@ def test_nothing_that_hangs_on_a_config_error_holds_a_key(mistake: Callable[[Pat
     with pytest.raises(errors.ConfigError) as caught:
         mistake(tmp_path)
     assert [it for it in held_by(caught.value) if KEY in it] == []
+
+
+@given(st.floats() | st.integers() | st.text(max_size=5) | st.none() | st.binary(max_size=3) | st.booleans())
+def test_a_pause_that_a_users_own_model_names_is_one_of_at_most_ten_minutes_or_none(named: Any) -> None:
+    pause = errors.retell(qtm.ModelError("rate_limited", retry_after=named), "the model").retry_after
+    assert pause is None or 0 <= pause <= errors.LONGEST_PAUSE
+    if isinstance(named, float) and 0 <= named <= errors.LONGEST_PAUSE:
+        assert pause == named

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, ExitStack
+from math import ceil
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import REASONS, ConfigError, ModelError, retell
+from qtmiddleware.errors import REASONS, ConfigError, ModelError, limit_pause, retell
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.calls import time_left
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
-from qtmiddleware.runtime.circuit_breaker import Attempt, Breaker
+from qtmiddleware.runtime.circuit_breaker import PROBE_REST, Attempt, Breaker
 from qtmiddleware.runtime.warming import await_until_loaded, wait_until_loaded
 from qtmiddleware.types import Deadline
 
@@ -39,9 +40,9 @@ class GovernedModel:
 
     Raises `ModelError` ``circuit_open`` while it is left alone and ``over_budget`` where a budget has no room, without
     asking. Refusals count as answers, cancelled calls and bugs in the user's own code as neither; everything else that
-    fails or is late is a failure, late only where it had half of the time that *settings* grant. One that says when to
-    come back (429 with Retry-After) is left alone until then. Raises `ConfigError` where money is limited and *inner*
-    has no known price.
+    fails or is late is a failure, late only where it had half of the time that *settings* grant. A service that says
+    when to come back (429 with Retry-After) is not asked until then. Raises `ConfigError` where money is limited and
+    *inner* has no known price.
     """
 
     def __init__(self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER) -> None:
@@ -78,7 +79,9 @@ class GovernedModel:
         """Why a call made now would be refused without asking; ``None`` where it would be made."""
         rest = self.breaker.rest
         if rest > 0:
-            until = f"left alone for {rest:.0f} more seconds" if rest > 1 else "being tried again"
+            until = "being tried again"
+            if rest > PROBE_REST:
+                until = f"left alone for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
             return ModelError("circuit_open", f"{self.name} failed and is {until}", retry_after=rest)
         lacking = self.meter.find_shortage(self._budget)
         return ModelError("over_budget", lacking) if lacking else None
@@ -210,7 +213,7 @@ class _Call:
         elif error.reason in _ANSWERED:
             self._attempt.succeed()
         else:
-            self._attempt.fail(error.retry_after)
+            self._attempt.fail(limit_pause(error.retry_after))
 
     def _record_given_up(self) -> None:
         if monotonic() >= self._until - _NEARLY:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from functools import partial
 from typing import Any
 
 import openai
@@ -12,7 +13,9 @@ import pytest
 from werkzeug import Response
 
 import qtmiddleware as qtm
+from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.wrapping.health import BreakerState
+from tests.support.clock import Clock
 from tests.support.completions import completion
 from tests.support.fault_world import HASTY, PASSAGES, PATIENT, QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer
@@ -111,12 +114,30 @@ def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ModelS
     assert asked(wrapped, 3) == [[], [], []]
 
 
-def test_one_that_says_when_to_come_back_is_left_alone_until_then(service: ModelServer) -> None:
-    service.reply = Response("{}", status=429, headers={"Retry-After": "120"}, content_type="application/json")
+@pytest.mark.parametrize(
+    ("headers", "seconds", "said"),
+    [
+        ({"Retry-After": "1"}, 1.0, "gpt-6-luna failed and is left alone for 1 more second"),
+        ({"retry-after-ms": "250"}, 0.25, "gpt-6-luna failed and is left alone for 1 more second"),
+        ({"Retry-After": "2"}, 2.0, "gpt-6-luna failed and is left alone for 2 more seconds"),
+        ({"Retry-After": "120"}, 120.0, "gpt-6-luna failed and is left alone for 120 more seconds"),
+        ({"Retry-After": "99999"}, 600.0, "gpt-6-luna failed and is left alone for 600 more seconds"),
+    ],
+    ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else "",
+)
+def test_a_service_that_says_when_to_come_back_is_asked_then_and_not_before(
+    headers: dict[str, str], seconds: float, said: str, service: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("qtmiddleware.wrapping.component_factory.Breaker", partial(Breaker, clock=clock))
+    service.reply = Response("{}", status=429, headers=headers, content_type="application/json")
     wrapped = middleware(service).wrap(search)
     assert asked(wrapped, 2) == [[("transform.rewrite", "rate_limited")], [("transform", "circuit_open")]]
+    service.reply = GOOD
     (degradation,) = wrapped.retrieve(QUERY).degradations
-    assert re.search(r"(1[01]\d|120) more seconds", degradation.detail)
+    assert degradation.detail.startswith(said)
+    clock.now += seconds
+    assert asked(wrapped, 3) == [[], [], []]
 
 
 @pytest.mark.parametrize(

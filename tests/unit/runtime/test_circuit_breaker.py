@@ -144,17 +144,116 @@ def test_what_began_before_does_not_end_the_wait(clock: Clock) -> None:
     assert breaker.rest == 20
 
 
-def test_one_that_asks_to_be_left_alone_is_at_once(clock: Clock) -> None:
+@pytest.mark.parametrize("pause", [0.2, 1, 30, 120])
+def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(clock: Clock, pause: float) -> None:
     breaker = Breaker(5, 30, clock=clock)
-    begun(breaker).fail(rest=120)
-    assert breaker.rest == 120
+    begun(breaker).fail(rest=pause)
+    assert breaker.look() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
+    assert breaker.attempt() is None
+    clock.now += pause
+    assert breaker.look() == (BreakerState.CLOSED, 1, 5, 0.0)
 
 
-def test_a_trial_that_fails_after_a_rest_that_was_asked_for_is_enough(clock: Clock) -> None:
+def test_after_a_pause_that_was_asked_for_all_may_call_at_once(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
-    begun(breaker).fail(rest=40)
-    clock.now += 40
+    begun(breaker).fail(rest=1)
+    clock.now += 1
+    assert [begun(breaker).is_probe for _ in range(8)] == [False] * 8
+
+
+def test_a_service_that_asks_for_pauses_and_never_answers_opens_the_breaker_like_any_other(clock: Clock) -> None:
+    breaker, rests = Breaker(5, 30, clock=clock), list[float]()
+    for _ in range(6):
+        begun(breaker).fail(rest=1)
+        rests.append(breaker.rest)
+        clock.now += breaker.rest
+    assert rests == [1, 1, 1, 1, 30, 30]
+
+
+def test_a_service_that_answers_between_its_pauses_never_opens_the_breaker(clock: Clock) -> None:
+    breaker = Breaker(2, 30, clock=clock)
+    for _ in range(20):
+        begun(breaker).succeed()
+        begun(breaker).fail(rest=1)
+        assert breaker.rest == 1
+        clock.now += 1
+
+
+def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> None:
+    breaker = Breaker(5, 30, clock=clock)
+    for episode in range(1, 5):
+        calls = [begun(breaker) for _ in range(8)]
+        for call in calls[:4]:
+            call.fail(rest=1)
+        assert breaker.look() == (BreakerState.OPEN, episode, 5, 1.0)
+        clock.now += 1
+        # These were under way when the pause began, and are slower to say the same.
+        for call in calls[4:]:
+            call.fail(rest=1)
+        clock.now += 1
+        assert breaker.look()[:2] == (BreakerState.CLOSED, episode)
+
+
+def test_of_several_pauses_the_longest_is_kept(clock: Clock) -> None:
+    breaker = Breaker(5, 30, clock=clock)
+    first, second, third = begun(breaker), begun(breaker), begun(breaker)
+    first.fail(rest=2)
+    second.fail(rest=7)
+    third.fail(rest=1)
+    assert breaker.rest == 7
+
+
+def test_an_answer_during_a_pause_does_not_end_it_and_is_an_answer(clock: Clock) -> None:
+    breaker = Breaker(5, 30, clock=clock)
+    earlier = begun(breaker)
+    begun(breaker).fail(rest=10)
+    earlier.succeed()
+    assert breaker.look() == (BreakerState.OPEN, 0, 5, 10.0)
+
+
+def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
+    breaker = Breaker(5, 30, clock=clock)
+    calls = [begun(breaker) for _ in range(5)]
+    calls[0].fail(rest=1)
+    for call in calls[1:]:
+        call.fail()
+    assert breaker.rest == 30
+
+
+@pytest.mark.parametrize(("pause", "rest"), [(1, 30), (90, 90)])
+def test_a_pause_asked_for_at_the_last_failure_shortens_nothing(clock: Clock, pause: float, rest: float) -> None:
+    breaker = Breaker(2, 30, clock=clock)
     begun(breaker).fail()
+    begun(breaker).fail(rest=pause)
+    assert breaker.rest == rest
+    clock.now += rest
+    probe = begun(breaker)
+    assert probe.is_probe
+    probe.fail(rest=pause)
+    assert breaker.rest == rest
+
+
+def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
+    breaker = Breaker(2, 30, clock=clock)
+    earlier = begun(breaker)
+    begun(breaker).fail()
+    begun(breaker).fail()
+    clock.now += 30
+    probe = begun(breaker)
+    earlier.fail(rest=5)
+    assert breaker.rest == 5
+    probe.succeed()
+    assert (breaker.look()[0], breaker.rest) == (BreakerState.OPEN, 5)
+    clock.now += 5
+    assert not begun(breaker).is_probe
+
+
+@pytest.mark.parametrize("pause", [0.0, -1.0, float("nan")])
+def test_what_is_no_pause_is_an_ordinary_failure(clock: Clock, pause: float) -> None:
+    breaker = Breaker(2, 30, clock=clock)
+    begun(breaker).fail(rest=pause)
+    assert breaker.rest == 0
+    begun(breaker).fail(rest=pause)
     assert breaker.rest == 30
 
 
@@ -185,6 +284,25 @@ ENDS: dict[str, Callable[[Attempt], None]] = {
     "failed": Attempt.fail,
     "abandoned": Attempt.abandon,
 }
+
+
+PAUSES = st.floats(0, 100, allow_subnormal=False)
+
+
+@given(st.lists(st.tuples(st.floats(0, 40), PAUSES, st.booleans()), max_size=40))
+def test_nobody_calls_before_the_pause_is_over_and_everybody_may_after_it(
+    events: list[tuple[float, float, bool]],
+) -> None:
+    clock = Clock()
+    breaker = Breaker(1_000, 30, clock=clock)
+    until = clock.now
+    for seconds, pause, works in events:
+        clock.now += seconds
+        attempt = breaker.attempt()
+        assert (attempt is None) == (clock.now < until)
+        if attempt is not None:
+            attempt.succeed() if works else attempt.fail(rest=pause)
+            until = clock.now if works else clock.now + pause
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(ENDS)), st.floats(0, 40)), max_size=40), st.integers(1, 4))
@@ -241,5 +359,10 @@ def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
     assert breaker.rest == 60.0
     breaker.change(0, 60.0)
     assert breaker.look()[0] is BreakerState.CLOSED
+    breaker.change(5, 60.0)
+    begun(breaker).fail(rest=10)
+    assert breaker.rest == 10.0
+    breaker.change(0, 60.0)
+    assert breaker.rest == 0.0
     begun(breaker).fail()
     assert breaker.rest == 0.0

@@ -18,6 +18,7 @@ from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.types import Deadline
+from tests.support.clock import Clock
 
 PROMPT = Prompt("rewrite", "1", "system", "user", (), "user")
 REPLY = Reply("fine", input_tokens=10, output_tokens=5)
@@ -265,6 +266,16 @@ def test_a_budget_without_room_leaves_the_next_call_to_try() -> None:
         with pytest.raises(ModelError) as caught:
             model.complete(PROMPT, Deadline.after(5))
         assert caught.value.reason == "over_budget"
+
+
+@pytest.mark.parametrize(("named", "rest"), [(5, 5), (1e9, 600), ("1", 0), (float("nan"), 0)])
+def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(named: Any, rest: float, clock: Clock) -> None:
+    governed = Governed(ModelError("rate_limited", retry_after=named))
+    breaker = Breaker(5, 30, clock=clock)
+    model = GovernedModel(governed.inner, Settings(), breaker, meter=governed.meter)
+    with pytest.raises(ModelError, match="rate_limited"):
+        model.complete(PROMPT, Deadline.after(5))
+    assert breaker.rest == rest
 
 
 def test_while_one_call_tries_the_others_are_told_so() -> None:
