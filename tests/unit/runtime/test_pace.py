@@ -5,17 +5,47 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from time import monotonic
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.budget import Meter
-from qtmiddleware.runtime.pace import MOST_HOPELESS, TRIES, Pace
+from qtmiddleware.runtime.pace import MOST_HOPELESS, PATIENCE, SEVERAL, TRIES, Pace
 from tests.support.clock import Clock
 
 BUSY = ModelError("rate_limited", "slower", retry_after=0.05)
+DOWN = ModelError("unavailable", "HTTP 500")
+
+
+class Waits(threading.Condition):
+    """The condition of a pace in one thread: a wait moves *clock* on, after what *meanwhile* does."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.seconds: list[float] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None, "it would wait for ever"
+        self.seconds.append(timeout)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        self.clock.now += timeout
+        return True
+
+
+def ticking(concurrency: int) -> tuple[Pace, Waits]:
+    """A pace whose waits take no time."""
+    clock = Clock()
+    pace, waits = Pace(concurrency, clock=clock), Waits(clock)
+    pace._changed = waits
+    return pace, waits
 
 
 def failing(*errors: ModelError) -> Callable[[], str]:
@@ -95,6 +125,159 @@ def test_as_many_answers_as_calls_add_one() -> None:
     assert pace.limit == 4
 
 
+@pytest.mark.parametrize("reason", ["unavailable", "timeout"])
+def test_a_lone_failure_slows_nobody_else_down(reason: str) -> None:
+    pace, waits = ticking(8)
+    seen = list[str]()
+    waits.meanwhile = lambda: seen.extend(pace.perform(failing()) for _ in range(20))
+    assert pace.perform(failing(ModelError(reason))) == "answered"
+    # The call that failed has waited, and those that came meanwhile have not.
+    assert (len(waits.seconds), len(seen), pace.limit) == (1, 20, 8)
+
+
+@given(st.lists(st.booleans(), max_size=200))
+def test_only_failures_in_a_row_lower_the_calls_under_way(outcomes: list[bool]) -> None:
+    pace, waits = ticking(8)
+    row = 0
+    for works in outcomes:
+        waits.clock.now += 60
+        row = 0 if works else row + 1
+        if row == SEVERAL:
+            break
+        if works:
+            pace.perform(failing())
+        else:
+            pace._take_failure(DOWN, pace._enter(0.0)[0])
+        assert pace.limit == 8
+    # None of them was made to wait.
+    assert waits.seconds == []
+
+
+def test_a_call_that_fails_again_waits_longer_than_before() -> None:
+    pace, waits = ticking(8)
+    pace.perform(failing(*[DOWN] * (SEVERAL - 1)))
+    assert waits.seconds == sorted(set(waits.seconds))
+    assert len(waits.seconds) == SEVERAL - 1
+
+
+@pytest.mark.parametrize("reason", ["unavailable", "timeout"])
+def test_several_failures_without_an_answer_between_halve_the_calls_and_pause_all(reason: str) -> None:
+    pace, waits = ticking(8)
+    limits, pauses = list[int](), list[float]()
+
+    def call() -> str:
+        limits.append(pace.limit)
+        if len(limits) > SEVERAL:
+            return "answered"
+        waits.meanwhile = lambda: pauses.append(pace._resume_at - waits.clock.now)
+        raise ModelError(reason)
+
+    assert pace.perform(call) == "answered"
+    assert limits == [8] * SEVERAL + [4]
+    assert [it > 0 for it in pauses] == [False] * (SEVERAL - 1) + [True]
+
+
+def test_an_answer_between_failures_begins_their_count_anew() -> None:
+    pace, _ = ticking(8)
+    for _ in range(3 * SEVERAL):
+        for _ in range(SEVERAL - 1):
+            assert pace._take_failure(DOWN, pace._enter(0.0)[0])
+        pace.perform(failing())
+    assert pace.limit == 8
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModelError("rate_limited"),
+        ModelError("rate_limited", retry_after=0.5),
+        ModelError("unavailable", retry_after=0.5),
+        ModelError("timeout", retry_after=0.5),
+    ],
+    ids=lambda error: f"{error.reason}, {error.retry_after}",
+)
+def test_one_rate_limit_or_pause_that_the_service_names_is_enough(error: ModelError) -> None:
+    pace, waits = ticking(8)
+    assert pace.perform(failing(error)) == "answered"
+    assert (pace.limit, waits.seconds) == (4, [0.5])
+
+
+@pytest.mark.parametrize("reason", ["circuit_open", "overloaded", "over_budget"])
+def test_a_service_that_was_not_asked_is_not_overloaded(reason: str) -> None:
+    pace, waits = ticking(8)
+    assert pace.perform(failing(ModelError(reason, retry_after=2.0))) == "answered"
+    assert (pace.limit, waits.seconds) == (8, [2.0])
+
+
+def test_calls_that_are_turned_away_together_pause_all_once() -> None:
+    pace, waits = ticking(8)
+    for episode in [pace._enter(0.0)[0] for _ in range(8)]:
+        pace._take_failure(ModelError("overloaded"), episode)
+    pace.perform(failing())
+    assert waits.seconds == [0.5]
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 32])
+def test_a_dead_service_is_asked_ever_less_and_given_up_in_the_end(concurrency: int) -> None:
+    pace, waits = ticking(concurrency)
+    times = list[float]()
+
+    def call() -> str:
+        times.append(waits.clock.now)
+        raise DOWN
+
+    with pytest.raises(ModelError, match="stopped"):
+        pace.perform(call)
+    assert pace.error is DOWN
+    assert waits.clock.now - times[0] >= PATIENCE
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert len(times) < 40
+    assert min(gaps[SEVERAL:]) >= 0.5
+    assert gaps[-10:] == pytest.approx([30.0] * 10)
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 32])
+def test_a_service_that_dies_under_many_calls_is_asked_by_few_more(concurrency: int) -> None:
+    pace, began = Pace(concurrency), list[int]()
+    all_are_there = threading.Barrier(concurrency, timeout=100)
+
+    def call() -> str:
+        began.append(pace._episode)
+        if len(began) <= concurrency:
+            all_are_there.wait()
+        if pace._episode:
+            pace.stop()
+        raise DOWN
+
+    def run(_: int) -> None:
+        with pytest.raises(ModelError):
+            pace.perform(call)
+
+    with ThreadPoolExecutor(concurrency) as pool:
+        list(pool.map(run, range(concurrency)))
+    assert began.count(0) <= concurrency + SEVERAL
+
+
+@given(st.floats(0.1, 500), st.integers(1, 32))
+@example(499.0, 1)
+def test_a_service_that_recovers_is_asked_within_half_a_minute(outage: float, concurrency: int) -> None:
+    pace, waits = ticking(concurrency)
+    back = waits.clock.now + outage
+
+    def call() -> str:
+        if waits.clock.now < back:
+            raise DOWN
+        return "answered"
+
+    assert pace.perform(call) == "answered"
+    assert waits.clock.now <= back + 30.0
+    asked = 0
+    while pace.limit < concurrency:
+        pace.perform(call)
+        asked += 1
+    assert asked <= concurrency**2
+
+
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_no_more_calls_than_allowed_are_under_way(concurrency: int) -> None:
     pace, lock = Pace(concurrency), threading.Lock()
@@ -127,6 +310,23 @@ def test_a_call_that_fails_while_others_are_answered_fails_for_good() -> None:
     with pytest.raises(ModelError, match="timeout"):
         pace.perform(poisonous)
     assert calls == TRIES
+    assert pace.error is None
+
+
+def test_a_question_that_always_fails_is_given_up_if_the_others_are_answered_between_its_tries() -> None:
+    pace, waits = ticking(1)
+    calls = 0
+
+    def poisonous() -> str:
+        nonlocal calls
+        calls += 1
+        # One call at a time: the others are answered while this one waits.
+        waits.meanwhile = lambda: pace.perform(failing())
+        raise ModelError("timeout")
+
+    with pytest.raises(ModelError, match="timeout"):
+        pace.perform(poisonous)
+    assert calls == TRIES + 1
     assert pace.error is None
 
 
