@@ -1,10 +1,11 @@
 """Files of many questions: how fast they are transformed, in how much memory, and what kills of the process cost.
 
-    python -m benchmarks.bulk [--quick]
+    python -m benchmarks.bulk [--quick] [--only PART]
 
-``qtm transform --file`` asks a service on this machine, each time in a process of its own. Some two and a half minutes;
-the figures, those behind docs/many-questions.md, go to stdout and to ``benchmarks/results/bulk.md``. ``--quick`` tries
-all of it on a few questions in half a minute, and writes nothing.
+``qtm transform --file`` asks a service on this machine, each time in a process of its own. Some four minutes; the
+figures, those behind docs/many-questions.md, go to stdout and to ``benchmarks/results/bulk.md``. ``--quick`` tries all
+of it on a few questions in half a minute, and writes nothing. ``--only`` measures one part and leaves the others in the
+file as they are: ``rates``, ``failures``, ``memory`` or ``kills``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import logging
 import os
 import platform
 import random
+import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -44,6 +46,7 @@ RESULT: Final = Path(__file__).resolve().parent / "results" / "bulk.md"
 SEED: Final = 7
 ANSWER_SECONDS: Final = 0.05
 TIMEOUT: Final = 600
+FAILING: Final = 0.05
 
 HEAD: Final = f"""# Many questions
 
@@ -141,7 +144,8 @@ def show_rates(service: RewritingService, sizes: Sizes) -> Iterator[str]:
     for _ in range(sizes.rounds):
         for concurrency in order.sample(list(readings), len(readings)):
             readings[concurrency].append(measure_rate(service, concurrency, sizes.questions[concurrency]))
-    yield f"## Questions a second\n\nMedians of {sizes.rounds} rounds, least and most beside them. At best the service"
+    yield "\n## Questions a second"
+    yield f"\nMedians of {sizes.rounds} rounds, least and most beside them. At best the service"
     yield f"answers {1 / ANSWER_SECONDS:.0f} a second for each call at once. *Start and end* is the process without the"
     yield "run: the interpreter, imports and the config.\n"
     yield "| `--concurrency` | questions | a second | least to most | of the best | start and end, s |"
@@ -153,6 +157,29 @@ def show_rates(service: RewritingService, sizes: Sizes) -> Iterator[str]:
             f"| {concurrency} | {sizes.questions[concurrency]:,} | {rate:.1f} | {rates[0]:.1f} to {rates[-1]:.1f} |"
             f" {rate * ANSWER_SECONDS / concurrency:.0%} | {median(it.beside for it in found):.1f} |"
         )
+
+
+def show_failures(service: RewritingService, sizes: Sizes) -> Iterator[str]:
+    """Questions a second by calls at once, with and without failures by chance, in another order each round."""
+    service.seconds = ANSWER_SECONDS
+    order, load = random.Random(SEED), os.getloadavg()[0]
+    cases = [(concurrency, share) for concurrency in sizes.questions for share in (0.0, FAILING)]
+    rates: dict[tuple[int, float], list[float]] = {case: [] for case in cases}
+    for _ in range(sizes.rounds):
+        for concurrency, service.failing in order.sample(cases, len(cases)):
+            reading = measure_rate(service, concurrency, sizes.questions[concurrency])
+            rates[concurrency, service.failing].append(reading.questions / reading.seconds)
+    service.failing = 0.0
+    yield f"\n## Failures by chance\n\n{FAILING:.0%} of the calls, drawn at random (seed {SEED}), get HTTP 500 after"
+    yield f"{1e3 * ANSWER_SECONDS:.0f} ms, whichever question they ask, and every question is answered in the end."
+    yield f"Medians of {sizes.rounds} rounds, least and most beside them. Load of the minute before: {load:.1f}.\n"
+    head = f"a second, none fails | least to most | a second, {FAILING:.0%} fail | least to most | of the former"
+    yield f"| `--concurrency` | questions | {head} |"
+    yield "|---:|---:|---:|---:|---:|---:|---:|"
+    for concurrency, count in sizes.questions.items():
+        clean, failing = (sorted(rates[concurrency, share]) for share in (0.0, FAILING))
+        cells = " | ".join(f"{median(it):.1f} | {it[0]:.1f} to {it[-1]:.1f}" for it in (clean, failing))
+        yield f"| {concurrency} | {count:,} | {cells} | {median(failing) / median(clean):.0%} |"
 
 
 def show_memory(sizes: Sizes) -> Iterator[str]:
@@ -225,30 +252,66 @@ def show_kills(service: RewritingService, sizes: Sizes) -> Iterator[str]:
     yield f"| seconds, with {kills + 1} starts | {found.seconds:.1f} |"
 
 
-def run(sizes: Sizes) -> Iterator[str]:
-    """The result as Markdown."""
+def show_head() -> Iterator[str]:
+    """What is measured, and on what."""
     load = os.getloadavg()[0]
     yield f"{HEAD}\n\n- command: `{' '.join(['python -m benchmarks.bulk', *sys.argv[1:]])}`"
     yield f"- Python {platform.python_version()}, {os.cpu_count()} processors"
-    yield f"- load of the minute before the start: {load:.1f}. Above 0.5 others share the processors: run it again\n"
-    with HTTPServer(host="127.0.0.1", threaded=True) as server:
-        yield from show_rates(RewritingService(server), sizes)
-    yield from show_memory(sizes)
-    with HTTPServer(host="127.0.0.1", threaded=True) as server:
-        yield from show_kills(RewritingService(server), sizes)
+    yield f"- load of the minute before the start: {load:.1f}. Above 0.5 others share the processors: run it again"
+
+
+def with_service(show: Callable[[RewritingService, Sizes], Iterator[str]]) -> Callable[[Sizes], Iterator[str]]:
+    """*show* with a service of its own."""
+
+    def shown(sizes: Sizes) -> Iterator[str]:
+        with HTTPServer(host="127.0.0.1", threaded=True) as server:
+            yield from show(RewritingService(server), sizes)
+
+    return shown
+
+
+PARTS: Final[Mapping[str, tuple[str, Callable[[Sizes], Iterator[str]]]]] = {
+    "rates": ("Questions a second", with_service(show_rates)),
+    "failures": ("Failures by chance", with_service(show_failures)),
+    "memory": ("Memory", show_memory),
+    "kills": ("Kills", with_service(show_kills)),
+}
+"""What can be measured by itself: its heading, and what yields its lines, the heading first."""
+
+
+def measure(lines: Iterator[str]) -> str:
+    """All of *lines*, printed as they come."""
+    kept = []
+    for line in lines:
+        print(line, flush=True)
+        kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def replace_part(text: str, heading: str, part: str) -> str:
+    """*text* with *part* for what stands under *heading*, in the order of `PARTS`."""
+    head, *pieces = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    found = {piece.partition("\n")[0]: piece for piece in [*pieces, part.lstrip()]}
+    assert f"## {heading}" in found
+    ordered = [found[f"## {name}"] for name, _ in PARTS.values() if f"## {name}" in found]
+    return "\n\n".join(map(str.strip, [head, *ordered])) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few questions, to see that it works; nothing is kept")
+    parser.add_argument("--only", choices=PARTS, help="measure this part, and keep the others as they are")
     options = parser.parse_args()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    lines = []
-    for line in run(QUICK if options.quick else WHOLE):
-        print(line, flush=True)
-        lines.append(line)
+    sizes = QUICK if options.quick else WHOLE
+    if options.only:
+        heading, show = PARTS[options.only]
+        part = measure(show(sizes))
+        text = replace_part(RESULT.read_text("utf-8"), heading, part)
+    else:
+        text = measure(show_head()) + "".join(measure(show(sizes)) for _, show in PARTS.values())
     if not options.quick:
-        RESULT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        RESULT.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pytest_httpserver import HTTPServer
 
 from tests.support.model_server import ModelServer, Said, failure
 
+SEED: Final = 7
 MAIN: Final = "from qtmiddleware.cli import main; main()"
 # Nobody is late because a machine is busy.
 SLOW_MACHINE: Final = ("--set", "limits.llmTimeoutMs=120000", "--set", "limits.deadlineMs=120000")
@@ -25,6 +27,7 @@ SLOW_MACHINE: Final = ("--set", "limits.llmTimeoutMs=120000", "--set", "limits.d
 class RewritingService(ModelServer):
     """Rewrites every question, after *seconds*; those in *refused* are withheld by its content filter.
 
+    A share of the calls, *failing*, is answered by a 500, whichever question they ask.
     *limit* calls are allowed within each *window* of seconds; others are told when the next one begins. *windows* holds
     how many calls came within each, refused ones too.
     """
@@ -33,6 +36,8 @@ class RewritingService(ModelServer):
         super().__init__(server, self._say)
         self.seconds = 0.0
         self.refused: set[str] = set()
+        self.failing = 0.0
+        self._chance = random.Random(SEED)
         self.limit = 10**9
         self.window = 1.0
         self.windows: Counter[int] = Counter()
@@ -54,6 +59,8 @@ class RewritingService(ModelServer):
                 # Rounded up: nobody is told to come back too soon.
                 wait = int(1e3 * ((number + 1) * self.window - since)) + 2
                 return failure(429, headers={"retry-after-ms": str(wait)})
+            if self._chance.random() < self.failing:
+                return failure(500)
         question = asked_of(body)
         return failure(400, code="content_filter") if question in self.refused else {"rewrite": rewrite(question)}
 
