@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from qtmiddleware.bulk.batch.state import Part
+from qtmiddleware.bulk.batch.state import Part, Usage
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.openai.prices import Prices
+from qtmiddleware.runtime.budget import MOST_TOKENS
 
 TOKEN_BYTES: Final = 3
 """Bytes of a request taken for a token: that is about four characters of English, and one of Chinese of three bytes."""
@@ -38,13 +39,21 @@ class Tariff:
 
     def cost(self, read: int, written: int) -> Cost:
         """What so many tokens cost."""
-        live = self.prices.cost(read, written)
+        # A sum of what a service says may be more than is priced, and must not be free for that.
+        live = self.prices.cost(min(read, MOST_TOKENS // 2), min(written, MOST_TOKENS // 2))
         return Cost(read, written, live, None if live is None or self.share is None else live * self.share)
 
     def estimate(self, parts: Iterable[Part]) -> Cost:
         """What *parts* cost at most: as many tokens as their bytes may be, and replies as long as they may get."""
         sizes = [(part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts]
         return self.cost(sum(read for read, _ in sizes), sum(written for _, written in sizes))
+
+    def sum_up(self, parts: Iterable[Part], usage: Usage) -> Cost:
+        """What the replies to *parts* cost, those whose tokens nobody counted at most."""
+        sent = list(parts)
+        size, requests = sum(part.size for part in sent), sum(part.requests for part in sent) or 1
+        read = usage.uncounted * size // requests // TOKEN_BYTES
+        return self.cost(usage.read + read, usage.written + usage.uncounted * (self.max_tokens or 0))
 
     def check(self, budget: BudgetSettings, spent: Cost, planned: Cost) -> None:
         """Raise `ModelError` (``over_budget``) where *budget* has no room for what is *planned* beside what is *spent*.

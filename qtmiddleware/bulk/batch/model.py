@@ -101,9 +101,16 @@ class _Client:
             raise Unsent(request)
         status, body = reply
         if status >= 400:
-            said = json.loads(body)
+            said = _parse(body)
             raise Refused(status, said.get("error", said) if isinstance(said, Mapping) else said)
         return body.encode()
+
+
+def _parse(body: str) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def digest(request: Mapping[str, Any]) -> str:

@@ -51,12 +51,12 @@ def write_line(id_: str, request: Mapping[str, Any]) -> Line:
 class Read:
     """What a line of an output or error file says of the request *id*: an HTTP *status* with a *body*, or a *failure*.
 
-    *status* is ``None`` where no request was made, as in a batch that expired.
+    *status* is ``None`` where no request was made, as in a batch that expired. *body* is JSON.
     """
 
     id: str
     status: int | None
-    body: Any
+    body: str
     failure: str
 
     @property
@@ -68,19 +68,23 @@ class Read:
 def read_line(line: bytes) -> Read | None:
     """What *line* of an output or error file says; ``None`` where it is none."""
     try:
-        said = json.loads(line)
+        return _read(json.loads(line))
     except (ValueError, RecursionError):
         return None
+
+
+def _read(said: Any) -> Read | None:
     if not isinstance(said, dict) or not isinstance(id_ := said.get("custom_id"), str):
         return None
     response, error = said.get("response"), said.get("error")
-    if isinstance(response, dict) and isinstance(status := response.get("status_code"), int):
-        return Read(id_, status, response.get("body"), "" if status < 400 else f"HTTP {status}")
+    status = response.get("status_code") if isinstance(response, dict) else None
+    if isinstance(response, dict) and isinstance(status, int) and not isinstance(status, bool) and 0 <= status < 1_000:
+        return Read(id_, status, json.dumps(response.get("body")), "" if status < 400 else f"HTTP {status}")
     code = error.get("code") if isinstance(error, dict) else None
     # Services like to quote texts in all that is no code.
     if isinstance(code, str) and code.isidentifier() and len(code) <= 40:
-        return Read(id_, None, None, code)
-    return Read(id_, None, None, "no response")
+        return Read(id_, None, "null", code)
+    return Read(id_, None, "null", "no response")
 
 
 def split(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.bulk.batch.parts import ENDPOINT
-from qtmiddleware.bulk.batch.state import ENDED
+from qtmiddleware.bulk.batch.state import ENDED, read_batch
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.llms.openai.clients import Clients
@@ -21,6 +21,7 @@ from qtmiddleware.providers.openai_client import (
     read_client_error,
     status_of,
 )
+from qtmiddleware.runtime.files import open_document
 
 MOST_LINE_BYTES: Final = 8 << 20
 """A line of an output file that is longer is none: a reply of a megabyte may take six where it is written as JSON."""
@@ -69,7 +70,7 @@ class BatchService:
 
     def upload(self, path: Path, name: str) -> str:
         """Upload the file at *path*, to be called *name*; returns its id there."""
-        with self._explained("/files"), path.open("rb") as content:
+        with self._explained("/files"), open_document(path, follow_link=False) as content:
             return str(self._client.files.create(file=(name, content), purpose="batch").id)
 
     def create(self, file: str, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class BatchService:
                     batch = self._once.batches.create(
                         completion_window="24h", endpoint=ENDPOINT, input_file_id=file, metadata=dict(metadata)
                     )
-                    return _to_dict(batch)
+                    return self._read(batch)
             except ModelError as error:
                 if wait is None or error.reason not in TRANSIENT:
                     raise
@@ -99,7 +100,7 @@ class BatchService:
             for _ in range(MOST_PAGES):
                 for batch in page.data:
                     if batch.input_file_id == file:
-                        return _to_dict(batch)
+                        return self._read(batch)
                 if not page.data or not page.has_next_page():
                     break
                 page = page.get_next_page()
@@ -114,7 +115,7 @@ class BatchService:
     def retrieve(self, batch: str) -> dict[str, Any]:
         """What the service says of *batch* now."""
         with self._explained("/batches", of=batch):
-            return _to_dict(self._client.batches.retrieve(batch))
+            return self._read(self._client.batches.retrieve(batch))
 
     def cancel(self, batch: str) -> dict[str, Any]:
         """Stop *batch*; returns what is said of it then, as of one that had ended before."""
@@ -122,23 +123,47 @@ class BatchService:
         if now.get("status") in ENDED:
             return now
         with self._explained("/batches", of=batch):
-            return _to_dict(self._client.batches.cancel(batch))
+            return self._read(self._client.batches.cancel(batch))
 
-    def read_lines(self, file: str) -> Iterator[bytes]:
-        """The lines of *file*, as they come; raises where it breaks off, but for a last line without an end."""
+    def read_lines(self, file: str, *, lines: int, size: int) -> Iterator[bytes]:
+        """The lines of *file*, as they come; raises where it breaks off, but for a last line without an end.
+
+        Raises `ModelError` (``too_long``) after so many *lines*, or *size* bytes: a file need not have an end.
+        """
         with self._explained("/files", of=file), self._client.files.with_streaming_response.content(file) as response:
-            yield from split_lines(response.iter_bytes())
+            for number, line in enumerate(split_lines(limit_size(response.iter_bytes(), size))):
+                if number == lines:
+                    raise ModelError("too_long", f"it has more than {lines:,} lines, and was not read on")
+                yield line
+
+    def _read(self, batch: Any) -> dict[str, Any]:
+        read = read_batch(batch.to_dict(mode="json", warnings=False))
+        if not read:
+            raise ModelError("unparsable", f"the Batch API of {self.host} sent a batch without an id")
+        return read
 
     @contextmanager
     def _explained(self, path: str, *, of: str = "") -> Iterator[None]:
         try:
             yield
+        except ModelError:
+            raise
         except Exception as error:
             status = status_of(error)
             if status in _NO_API:
                 what = f"knows no {of}: is this its key and project?" if of else "has no Batch API"
                 raise ModelError("rejected", f"{self.host} {what} (HTTP {status} for {path})") from None
             raise read_client_error(error, f"the Batch API of {self.host}", timeout="the client's timeout") from None
+
+
+def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """*chunks* as they come; raises `ModelError` (``too_long``) where they are more than *most* bytes."""
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > most:
+            raise ModelError("too_long", f"it is larger than {most:,} bytes, and was not read on")
+        yield chunk
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -150,7 +175,3 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         rest = rest[: MOST_LINE_BYTES + 1]
     if rest:
         yield rest
-
-
-def _to_dict(batch: Any) -> dict[str, Any]:
-    return dict(batch.to_dict(mode="json"))

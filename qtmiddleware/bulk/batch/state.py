@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self
 
+from qtmiddleware.bulk.batch.parts import Read
 from qtmiddleware.errors import StoreError
+from qtmiddleware.providers.llms.openai.replies import count_tokens
 from qtmiddleware.providers.stores.sqlite.files import FAILURES, FileKind, describe_error, is_damage, open_file
+from qtmiddleware.runtime.budget import MOST_TOKENS
 
 # A request's "id" is a hash of its body. It is on its way while its part is not settled, and open where there is no
 # reply to it and it is not on its way. "batch" is what the service last said of a part, as JSON.
@@ -38,6 +42,14 @@ STATE_FILE: Final = FileKind(
     remedy="move it away, and everything is sent anew",
 )
 
+MOST_VALUE_BYTES: Final = 64 << 20
+"""A longer value in the file was written by nobody here: a reply has at most 8 MB, and three times that in ASCII."""
+_MOST_ID: Final = 200
+_MOST_MESSAGE: Final = 300
+_MOST_ERRORS: Final = 100
+_MOST_COUNT: Final = 10**12
+_RUN: Final = re.compile("[0-9a-f]{16}")
+
 ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 """The statuses of a batch that will not change any more."""
 
@@ -60,7 +72,8 @@ class Part:
     @property
     def status(self) -> str:
         """The batch's status, ``"not sent"`` where there is none yet."""
-        return str(self.batch.get("status") or "unknown") if self.batch else "not sent"
+        status: str = self.batch.get("status", "unknown") if self.batch else "not sent"
+        return status
 
     @property
     def completed(self) -> int:
@@ -75,7 +88,7 @@ class Part:
     @property
     def errors(self) -> list[str]:
         """Why the whole of it was not taken: the service's codes and words."""
-        errors = (self.batch.get("errors") or {}).get("data") or []
+        errors: list[dict[str, str]] = self.batch.get("errors", {}).get("data", [])
         return [": ".join(filter(None, (it.get("code"), it.get("message")))) for it in errors]
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +99,69 @@ class Part:
         return {**about, "errors": self.errors, **{name: self.batch.get(name) for name in kept}}
 
     def _count(self, name: str) -> int:
-        return (self.batch.get("request_counts") or {}).get(name) or 0
+        count: int = self.batch.get("request_counts", {}).get(name, 0)
+        return count
+
+
+def read_batch(said: Any) -> dict[str, Any]:
+    """Return what is used of a batch that a service describes; empty where it has no id.
+
+    What is of another type than the API documents is left out, and texts are cut.
+    """
+    found = said if isinstance(said, Mapping) else {}
+    texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
+    batch: dict[str, Any] = {name: found[name] for name in texts if _is_name(found.get(name))}
+    batch |= {name: found[name] for name in ("created_at", "expires_at") if _is_time(found.get(name))}
+    counts = found.get("request_counts")
+    if isinstance(counts, Mapping):
+        names = ("total", "completed", "failed")
+        batch["request_counts"] = {name: counts[name] for name in names if _is_count(counts.get(name))}
+    errors = found.get("errors")
+    listed = errors.get("data") if isinstance(errors, Mapping) else None
+    if isinstance(listed, list):
+        read = (_read_error(it) for it in listed[:_MOST_ERRORS] if isinstance(it, Mapping))
+        batch["errors"] = {"data": [it for it in read if it]}
+    return batch if "id" in batch else {}
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MOST_ID
+
+
+def _is_count(value: Any) -> bool:
+    return _is_whole(value) and value <= _MOST_COUNT
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _read_error(error: Mapping[Any, Any]) -> dict[str, str]:
+    texts = {name: error[name] for name in ("code", "message") if isinstance(error.get(name), str)}
+    return {name: it if len(it) <= _MOST_MESSAGE else f"{it[:_MOST_MESSAGE]}..." for name, it in texts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that the service says it *read* and *wrote*, and how many replies it said nothing of (*uncounted*)."""
+
+    read: int = 0
+    written: int = 0
+    uncounted: int = 0
+
+    def add(self, status: int, body: str) -> Usage:
+        """The same with a reply, read as one that comes live."""
+        try:
+            read, written = count_tokens(json.loads(body))
+        except (ValueError, RecursionError):
+            read = written = 0
+        if 0 < read + written <= MOST_TOKENS:
+            return Usage(self.read + read, self.written + written, self.uncounted)
+        return Usage(self.read, self.written, self.uncounted + (status < 400))
 
 
 class BatchState:
@@ -100,7 +175,11 @@ class BatchState:
         self._lock = threading.RLock()
         facts = {"run": secrets.token_hex(8)}
         self._connection = open_file(str(path), STATE_FILE, timeout=0, exclusive=True, facts=facts)
-        self.run = str(self.read_fact("run"))
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+        self.run = self.read_fact("run") or ""
+        if not _RUN.fullmatch(self.run):
+            self.close()
+            raise self.refuse("what it is called is damaged")
 
     def __enter__(self) -> Self:
         return self
@@ -113,10 +192,14 @@ class BatchState:
         with self._lock:
             self._connection.close()
 
+    def refuse(self, why: str) -> StoreError:
+        """The error for a file that cannot be used."""
+        return StoreError(f"{self.path} cannot be used ({why}); {STATE_FILE.remedy}")
+
     def read_fact(self, key: str) -> str | None:
         """What was kept as *key*, ``None`` where nothing was."""
         rows = self._rows("SELECT value FROM meta WHERE key = ?", (key,))
-        return rows[0][0] if rows else None
+        return str(rows[0][0]) if rows else None
 
     def keep_fact(self, key: str, value: str) -> None:
         """Keep *value* as *key*, in place of what was there."""
@@ -125,19 +208,24 @@ class BatchState:
     def parts(self) -> list[Part]:
         """Every part, in the order they were sent."""
         rows = self._rows("SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number")
-        return [
-            Part(number, requests, size, file, json.loads(batch or "{}"), settled=bool(settled))
-            for number, requests, size, file, batch, settled in rows
-        ]
+        return [self._read_part(*row) for row in rows]
+
+    def _read_part(self, number: Any, requests: Any, size: Any, file: Any, batch: Any, settled: Any) -> Part:
+        try:
+            said = read_batch(json.loads(batch)) if isinstance(batch, str) else {}
+        except (ValueError, RecursionError):
+            said = {}
+        is_read = all(map(_is_count, (number, requests, size))) and (file is None or _is_name(file))
+        if not is_read or (batch is not None and not said):
+            raise self.refuse("a part of it is damaged")
+        return Part(number, requests, size, file, said, settled=bool(settled))
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
         """Add a part of the requests *ids*, of *size* bytes; they are on their way from here on."""
-        with self._transaction():
+        with self._transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
             number: int = self._rows(insert, (len(ids), size))[0][0]
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO requests VALUES (?, ?)", ((id_, number) for id_ in ids)
-            )
+            connection.executemany("INSERT OR REPLACE INTO requests VALUES (?, ?)", ((id_, number) for id_ in ids))
         return Part(number, len(ids), size, None, {}, settled=False)
 
     def set_file(self, part: Part, file: str) -> None:
@@ -161,36 +249,53 @@ class BatchState:
         """Whether a request *id_* was ever sent."""
         return bool(self._rows("SELECT 1 FROM requests WHERE id = ?", (id_,)))
 
-    def add_replies(self, replies: Iterable[tuple[str, int, Any]]) -> None:
-        """Keep *replies*, each an id, an HTTP status and a body; one that is there stays as it is."""
-        # In ASCII, as no text of SQLite's holds half a character.
-        rows = ((id_, status, json.dumps(body)) for id_, status, body in replies)
-        with self._transaction():
-            self._connection.executemany("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", rows)
+    def add_replies(self, replies: Iterable[Read]) -> None:
+        """Keep *replies*, and count their tokens; one that is there stays as it is."""
+        usage = self.sum_usage()
+        with self._transaction() as connection:
+            for reply in replies:
+                row = (reply.id, reply.status or 0, reply.body)
+                if connection.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", row).rowcount:
+                    usage = usage.add(row[1], reply.body)
+            self.keep_fact("usage", json.dumps(astuple(usage)))
 
     def find_reply(self, id_: str) -> tuple[int, str] | None:
         """The status and body, as JSON, of the reply to the request *id_*; ``None`` where there is none yet."""
         rows = self._rows("SELECT status, body FROM replies WHERE id = ?", (id_,))
-        return rows[0] if rows else None
+        if not rows:
+            return None
+        status, body = rows[0]
+        if not isinstance(status, int) or not isinstance(body, str):
+            raise self.refuse("a reply in it is damaged")
+        return status, body
 
-    def sum_tokens(self) -> tuple[int, int]:
-        """How many tokens the service says it read and wrote."""
-        names = ("prompt_tokens", "completion_tokens")
-        sums = ", ".join(f"total(json_extract(body, '$.usage.{name}'))" for name in names)
-        read, written = self._rows(f"SELECT {sums} FROM replies")[0]
-        return int(read), int(written)
+    def sum_usage(self) -> Usage:
+        """What the service says it read and wrote for the replies so far."""
+        try:
+            counts = json.loads(self.read_fact("usage") or "null")
+        except (ValueError, RecursionError):
+            counts = None
+        if isinstance(counts, list) and len(counts) == len(fields(Usage)) and all(map(_is_whole, counts)):
+            return Usage(*counts)
+        # Files of before this was kept.
+        usage = Usage()
+        with self._use() as connection:
+            for status, body in connection.execute("SELECT status, body FROM replies"):
+                if isinstance(status, int) and isinstance(body, str):
+                    usage = usage.add(status, body)
+        return usage
 
     def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._use() as connection:
             return connection.execute(statement, values).fetchall()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All that is written inside, or nothing."""
         with self._use() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                yield
+                yield connection
                 connection.execute("COMMIT")
             finally:
                 if connection.in_transaction:

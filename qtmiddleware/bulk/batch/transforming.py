@@ -17,7 +17,7 @@ from qtmiddleware.bulk.batch.parts import LIMITS, Limits
 from qtmiddleware.bulk.batch.service import BatchService
 from qtmiddleware.bulk.batch.state import BatchState
 from qtmiddleware.bulk.batch.work import BatchWork
-from qtmiddleware.bulk.fingerprint import describe_changes, read_fingerprint
+from qtmiddleware.bulk.fingerprint import describe_changes, parse_fingerprint, read_fingerprint
 from qtmiddleware.bulk.journal import Journal, hold_journal
 from qtmiddleware.bulk.queries import JSON_LINES, InputQuery, read_queries
 from qtmiddleware.bulk.run import STDIN, BulkReport, Record, ShowBulk, build_record, open_source, select_open
@@ -131,10 +131,11 @@ def _check_unchanged(state: BatchState, fingerprint: Mapping[str, Any], file: Bi
 
     Where there is nothing yet, or no *source* is given, it is of these from now on.
     """
-    before = json.loads(state.read_fact("fingerprint") or "null") if source and state.parts() else None
+    before = _read_kept(state) if source and state.parts() else None
     if before is not None:
-        changes = [*describe_changes(before["config"], fingerprint)]
-        if _digest(file, before["bytes"]) != before["digest"]:
+        config, size, kept = before
+        changes = [*describe_changes(config, fingerprint)]
+        if _digest(file, size) != kept:
             changes.append(f"the questions in {source}")
         if changes:
             what = f"the batches of {state.path} are not of this: changed since have {', '.join(changes)}"
@@ -144,6 +145,21 @@ def _check_unchanged(state: BatchState, fingerprint: Mapping[str, Any], file: Bi
         size = file.seek(0, os.SEEK_END)
         now = {"config": fingerprint, "bytes": size, "digest": _digest(file, size)}
         state.keep_fact("fingerprint", json.dumps(now))
+
+
+def _read_kept(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
+    """What *state* was begun with: the config, and size and digest of the questions; raises `StoreError`."""
+    fact = state.read_fact("fingerprint")
+    if fact is None:
+        return None
+    try:
+        kept = parse_fingerprint(fact)
+    except ValueError:
+        kept = {}
+    config, size, digest = kept.get("config"), kept.get("bytes"), kept.get("digest")
+    if not isinstance(config, dict) or not isinstance(size, int) or not isinstance(digest, str):
+        raise state.refuse("what it says of the questions is damaged")
+    return config, size, digest
 
 
 def _digest(file: BinaryIO, size: int) -> str:

@@ -26,6 +26,11 @@ DOWNLOADS: Final = 3
 """How often a file is asked for that breaks off."""
 CHUNK: Final = 500
 """Replies that are kept at a time."""
+LINES: Final = 3
+SPARE_LINES: Final = 1_000
+REPLY_BYTES: Final = 64 << 10
+SPARE_BYTES: Final = 64 << 20
+"""Most lines and bytes of a file that are read: so many a request, and so many beside."""
 
 
 @dataclass(slots=True)
@@ -164,7 +169,7 @@ class BatchWork:
         underway = [part for part in parts if not part.settled]
         return Standing(
             tuple(parts),
-            self._tariff.cost(*self._state.sum_tokens()),
+            self._sum_up(parts),
             self._tariff.estimate(underway),
             self._answered,
             self._open,
@@ -178,9 +183,12 @@ class BatchWork:
         return sum(part.size for part in self._state.parts() if not part.settled)
 
     def _check_budget(self, part: Part) -> None:
-        underway = (it for it in self._state.parts() if not it.settled)
-        planned = self._tariff.estimate((*underway, part))
-        self._tariff.check(self._settings.budget, self._tariff.cost(*self._state.sum_tokens()), planned)
+        parts = self._state.parts()
+        planned = self._tariff.estimate((*(it for it in parts if not it.settled), part))
+        self._tariff.check(self._settings.budget, self._sum_up(parts), planned)
+
+    def _sum_up(self, parts: Sequence[Part]) -> Cost:
+        return self._tariff.sum_up(parts, self._state.sum_usage())
 
     # --- from the questions to the service ----------------------------------------------------------------------------
 
@@ -220,7 +228,9 @@ class BatchWork:
     def _resume(self, part: Part) -> Part | None:
         """Send *part*, at which an earlier command was stopped; ``None`` where its file is gone, and all of it open."""
         file = part.file or self._service.find_file(self._name(part))
-        is_whole = self._file.is_file() and self._file.stat().st_size == part.size
+        # Whoever put a link there would choose what is uploaded.
+        is_ours = self._file.is_file() and not self._file.is_symlink()
+        is_whole = is_ours and self._file.stat().st_size == part.size
         if file is None and not is_whole:
             self._state.settle(part)
             return None
@@ -252,43 +262,54 @@ class BatchWork:
     def _fetch(self, part: Part, tally: Tally) -> None:
         """Keep what the files of *part* hold."""
         for key in ("output_file_id", "error_file_id"):
-            if not (file := part.batch.get(key)):
-                continue
             what = f"the {key.partition('_')[0]} file of part {part.number}"
             least = part.completed if key.startswith("output") else 0
-            for left in reversed(range(DOWNLOADS)):
-                attempt = Tally()
-                try:
-                    lines = self._keep_lines(what, self._service.read_lines(file), attempt)
-                except ModelError as error:
-                    if not left or error.reason not in TRANSIENT:
-                        raise
-                    continue
-                if lines >= least:
+            if file := part.batch.get(key):
+                self._fetch_file(file, what, part.requests, least, tally)
+            elif least:
+                tally.short.append(f"{what}: 0 of {least:,} lines")
+
+    def _fetch_file(self, file: str, what: str, requests: int, least: int, tally: Tally) -> None:
+        """Keep what *file* holds, called *what*; it should have *least* lines, and was made of so many *requests*."""
+        most = {"lines": LINES * requests + SPARE_LINES, "size": REPLY_BYTES * requests + SPARE_BYTES}
+        for left in reversed(range(DOWNLOADS)):
+            attempt = Tally()
+            try:
+                lines = self._keep_lines(what, self._service.read_lines(file, **most), attempt)
+            except ModelError as error:
+                if error.reason == "too_long":
+                    attempt.broken.append(f"the rest of {what}: {error}")
                     break
-            else:
-                attempt.short.append(f"{what}: {lines:,} of {least:,} lines")
-            tally.add(attempt)
+                if not left or error.reason not in TRANSIENT:
+                    raise
+                continue
+            if lines >= least:
+                break
+        else:
+            attempt.short.append(f"{what}: {lines:,} of {least:,} lines")
+        tally.add(attempt)
 
     def _keep_lines(self, what: str, lines: Iterator[bytes], tally: Tally) -> int:
         """Keep the replies in *lines*; returns how many lines that are."""
-        number, seen, kept = 0, set[str](), list[tuple[str, int, Any]]()
-        for number, line in enumerate(lines, 1):
-            read = read_line(line)
-            if read is None:
-                tally.broken.append(f"line {number:,} of {what}")
-                continue
-            if read.id in seen:
-                tally.repeated += 1
-            elif not self._state.is_known(read.id):
-                tally.unknown += 1
-            else:
-                seen.add(read.id)
-                tally.count(read)
-                if read.is_final:
-                    kept.append((read.id, read.status or 0, read.body))
-            if len(kept) == CHUNK:
-                self._state.add_replies(kept)
-                kept.clear()
-        self._state.add_replies(kept)
+        number, seen, kept = 0, set[str](), list[Read]()
+        try:
+            for number, line in enumerate(lines, 1):
+                read = read_line(line)
+                if read is None:
+                    tally.broken.append(f"line {number:,} of {what}")
+                    continue
+                if read.id in seen:
+                    tally.repeated += 1
+                elif not self._state.is_known(read.id):
+                    tally.unknown += 1
+                else:
+                    seen.add(read.id)
+                    tally.count(read)
+                    if read.is_final:
+                        kept.append(read)
+                if len(kept) == CHUNK:
+                    self._state.add_replies(kept)
+                    kept.clear()
+        finally:
+            self._state.add_replies(kept)
         return number

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from werkzeug import Response
 
 from qtmiddleware.bulk.batch import BatchService, BatchState, Standing
 from qtmiddleware.bulk.batch import service as service_module
+from qtmiddleware.bulk.batch import work as work_module
 from qtmiddleware.bulk.batch.parts import Limits
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError
@@ -342,6 +344,85 @@ def test_a_budget_is_asked_before_anything_is_sent(make: Callable[..., BatchWorl
         world.submit()
     world.config = world.config.overridden({"budget": {"maxTokens": None, "maxUsd": 0.2, "maxLlmCallsPerMinute": 1}})
     world.submit()
+    assert world.finish().open == 0
+
+
+@pytest.mark.parametrize("count", [-1_000_000_000, float("inf"), float("nan"), "9e999"])
+def test_no_budget_forgets_for_what_a_service_says_of_its_tokens(make: Callable[..., BatchWorld], count: Any) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        usage = {"prompt_tokens": count if said(body) == QUERIES[0] else 100, "completion_tokens": 20}
+        return {**completion(json.dumps(reply(body))), "usage": usage}
+
+    world = make(budget={"maxTokens": 100_000}, answer=answer)
+    world.submit()
+    assert world.finish().open == 0
+    standing = world.run("status")
+    assert standing.spent.written == 12 * 20
+    assert standing.spent.read >= 1_100
+    world.questions += [(f"Is {number} why? {'x' * 7_000}", []) for number in range(40)]
+    world.config = world.config.overridden({"llm": {"maxTokens": 3_000}})
+    with pytest.raises(ModelError, match=r"budget\.maxTokens allows 100,000 tokens"):
+        world.submit()
+
+
+def test_what_a_service_says_of_a_batch_need_not_be_what_is_documented(world: BatchWorld) -> None:
+    world.submit()
+    world.service.finish()
+    body = world.service.batches["batch_1"].body
+    counts = body["request_counts"]
+    body |= {"request_counts": "many", "errors": "none", "expires_at": [1]}
+    standing = world.run("status")
+    assert (standing.parts[0].completed, standing.parts[0].errors) == (0, [])
+    body |= {
+        "request_counts": {**counts, "failed": -1},
+        "errors": {"data": ["x", {"code": 7, "message": "y" * 300_000}]},
+    }
+    standing = world.run("collect")
+    assert (standing.answered, standing.parts[0].completed, standing.parts[0].failed) == (12, 12, 0)
+    assert standing.parts[0].errors == ["y" * 300 + "..."]
+    assert json.dumps(standing.to_dict())
+
+
+def test_a_batch_without_an_id_is_told(world: BatchWorld) -> None:
+    world.submit()
+    world.service.batches["batch_1"].body["id"] = None
+    with pytest.raises(ModelError, match=r"the Batch API of 127\.0\.0\.1 sent a batch without an id"):
+        world.run("status")
+
+
+@pytest.mark.parametrize(
+    ("endless", "why"),
+    [(b"{}\n" * 1_000, "it has more than 1,036 lines"), (b"x" * 100_000, "it is larger than 1,786,432 bytes")],
+    ids=["lines", "a line"],
+)
+def test_a_file_without_an_end_is_given_up_and_what_came_is_kept(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, endless: bytes, why: str
+) -> None:
+    monkeypatch.setattr(work_module, "SPARE_BYTES", 1_000_000)
+    world.submit()
+    world.service.finish()
+    file = world.service.batches["batch_1"].body["output_file_id"]
+    first, content = world.service.files[file][1].split(b"\n")[:5], chain([b""], repeat(endless))
+    world.service.faults.calls["GET files"] = [Response(chain([b"\n".join(first), b"\n"], content))]
+    collected = world.run("collect")
+    assert collected.tally.broken[-1] == f"the rest of the output file of part 1: {why}, and was not read on"
+    assert (collected.answered, collected.missing) == (5, 7)
+    world.submit()
+    assert world.finish().open == 0
+
+
+def test_a_link_in_place_of_a_file_that_was_to_be_sent_is_not_uploaded(world: BatchWorld) -> None:
+    world.service.faults.calls["POST files"] = [failure(500, headers=BUSY) for _ in range(9)]
+    with pytest.raises(ModelError):
+        world.submit()
+    part = world.path.with_name("out.batch.part")
+    secret = world.path.with_name("secret")
+    secret.write_bytes(b"s" * part.stat().st_size)
+    part.unlink()
+    part.symlink_to(secret)
+    world.service.faults.calls.clear()
+    world.submit()
+    assert not any(b"sss" in content for _, content in world.service.files.values())
     assert world.finish().open == 0
 
 

@@ -82,12 +82,18 @@ def make_reply(text: str, completion: Any, *, finish: str = "", reasoned: bool =
     """
     cut = finish in _CUT_OFF
     if text.strip():
-        usage = _find_usage(completion)
-        return Reply(replace_surrogates(text), _count(usage, _READ), _count(usage, _WRITTEN), truncated=cut)
+        read, written = count_tokens(completion)
+        return Reply(replace_surrogates(text), read, written, truncated=cut)
     if cut:
         advice = "raise llm.maxTokens, for answers answer.maxTokens"
         raise ModelError("truncated", f"the token limit was reached before the answer began; {advice}")
     raise ModelError("empty", "the model reasoned and answered nothing" if reasoned else "the model's answer is empty")
+
+
+def count_tokens(completion: Any) -> tuple[int, int]:
+    """Return how many tokens *completion* says were read and written; 0 for a number that cannot be."""
+    usage = _find_usage(completion)
+    return _count(usage, _READ), _count(usage, _WRITTEN)
 
 
 def _find_usage(completion: Any) -> Any:
