@@ -38,6 +38,7 @@ from qtmiddleware.runtime.observing import describe_model
 from qtmiddleware.types import Operation
 from tests.support.retrieval_world import QUERY, REPLIES, search
 from tests.support.telemetry_world import REWRITE, Billing, Hanging, Telemetry, aplain, is_nothing_current, plain
+from tests.support.waiting import PATIENCE, wait_until, with_enough_time
 
 WHOLE = [
     ("chat small", "retrieval"),
@@ -400,27 +401,36 @@ def test_many_threads_and_tasks_at_once_keep_their_traces_apart(telemetry: Telem
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_call_given_up_ends_its_span_then_and_its_own_spans_stay_below_it(is_async: bool) -> None:
-    telemetry = Telemetry()
+def test_a_call_given_up_ends_its_span_then_and_its_own_spans_stay_below_it(is_async: bool) -> None:
     leave, left = threading.Event(), threading.Event()
+    begun: list[Telemetry] = []
 
-    def hanging(messages: Any) -> str:
-        with telemetry.tracer.start_as_current_span("their model"):
-            leave.wait(50)
-        left.set()
-        return "{}"
+    def ask(seconds: float) -> Telemetry:
+        telemetry = Telemetry()
 
-    config = {**REWRITE, "limits": {"llmTimeoutMs": 300}, "breaker": {"enabled": False}}
-    wrapped = telemetry.wrap(aplain if is_async else plain, config, client=hanging)
-    try:
-        found = await wrapped.aretrieve(QUERY) if is_async else wrapped.retrieve(QUERY)
+        def hanging(messages: Any) -> str:
+            with telemetry.tracer.start_as_current_span("their model"):
+                begun.append(telemetry)
+                leave.wait(PATIENCE)
+            left.set()
+            return "{}"
+
+        limits = {"llmTimeoutMs": int(1e3 * seconds), "deadlineMs": 600_000}
+        config = {**REWRITE, "limits": limits, "breaker": {"enabled": False}}
+        wrapped = telemetry.wrap(aplain if is_async else plain, config, client=hanging)
+        found = asyncio.run(wrapped.aretrieve(QUERY)) if is_async else wrapped.retrieve(QUERY)
         assert [it.reason for it in found.degradations] == ["timeout"]
+        return telemetry
+
+    try:
+        telemetry = with_enough_time(ask, lambda asked: asked in begun)
         (chat,) = (it for it in telemetry.spans() if it.name.startswith("chat"))
         assert (chat.attributes or {})["qtmiddleware.outcome"] == "late"
         assert (chat.attributes or {})["error.type"] == "timeout"
     finally:
         leave.set()
-    assert await asyncio.to_thread(left.wait, 50)
+    assert left.wait(PATIENCE)
+    wait_until(lambda: "their model" in [it.name for it in telemetry.spans()])
     assert telemetry.span("their model").parent == chat.context
     assert is_nothing_current()
 

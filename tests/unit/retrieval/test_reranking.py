@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
+from tests.support.waiting import PATIENCE, with_enough_time
 
 QUESTION = "Which lamp is red?"
 PASSAGES = [
@@ -118,11 +120,16 @@ def test_where_it_fails_order_and_count_stay_and_it_is_told(fault: str) -> None:
 
 
 def test_where_it_is_late_the_order_stays() -> None:
+    over = Event()
+
     def slow(texts: Sequence[str]) -> list[float]:
-        time.sleep(2)
+        over.wait(PATIENCE)
         return by_number(texts)
 
-    found = retrieved(Judge(slow), {"rerank": {"enabled": True, "timeoutMs": 30}})
+    try:
+        found = retrieved(Judge(slow), {"rerank": {"enabled": True, "timeoutMs": 30}})
+    finally:
+        over.set()
     assert ids(found)[0] == "p0"
     assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "timeout")]
 
@@ -167,19 +174,26 @@ def test_the_reranked_order_is_part_of_the_record(tmp_path: Any) -> None:
 
 
 class Unread(Judge):
-    """A reranker that takes a while to read its model."""
+    """A reranker that takes three times as long as its timeout of *seconds* to read its model."""
 
     is_unread = True
 
+    def __init__(self, seconds: float) -> None:
+        super().__init__(by_number)
+        self._seconds = 3 * seconds
+
     def rerank(self, query: str, texts: Sequence[str]) -> Any:
         if self.is_unread:
-            time.sleep(0.3)
+            time.sleep(self._seconds)
             self.is_unread = False
         return super().rerank(query, texts)
 
 
 def test_reading_its_model_does_not_count_against_its_timeout() -> None:
-    hasty = {"rerank": {"enabled": True, "timeoutMs": 100}}
-    assert retrieved(Unread(by_number), hasty).status == "full"
-    late = retrieved(Unread(by_number), {**hasty, "limits": {"deadlineMs": 100}})
+    def ask(seconds: float) -> qtm.Retrieval:
+        hasty = {"rerank": {"enabled": True, "timeoutMs": int(1e3 * seconds)}, "limits": {"deadlineMs": 600_000}}
+        return retrieved(Unread(seconds), hasty)
+
+    assert with_enough_time(ask, lambda found: found.status == "full").status == "full"
+    late = retrieved(Unread(0.1), {"rerank": {"enabled": True, "timeoutMs": 100}, "limits": {"deadlineMs": 100}})
     assert [(it.stage, it.reason) for it in late.degradations] == [("rerank", "timeout")]

@@ -15,6 +15,7 @@ from qtmiddleware.runtime.background_loop import (
     iterate_in_background_loop,
     run_in_background_loop,
 )
+from tests.support.waiting import PATIENCE, await_until, with_enough_time
 
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 
@@ -44,18 +45,22 @@ def test_what_the_coroutine_raises_is_raised_also_a_timeout_of_its_own() -> None
 
 
 def test_after_the_timeout_the_coroutine_is_cancelled() -> None:
-    cancelled = Event()
+    begun, cancelled = Event(), Event()
 
     async def hang() -> None:
+        begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             cancelled.set()
             raise
 
-    with pytest.raises(TimeoutError):
-        run_in_background_loop(hang, 0.01)
-    assert cancelled.wait(10)
+    def run(seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            run_in_background_loop(hang, seconds)
+
+    with_enough_time(run, lambda _: begun.is_set(), seconds=0.01)
+    assert cancelled.wait(PATIENCE)
 
 
 def test_a_cancelled_caller_cancels_the_coroutine() -> None:
@@ -64,21 +69,20 @@ def test_a_cancelled_caller_cancels_the_coroutine() -> None:
     async def hang() -> None:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             cancelled.set()
             raise
 
     async def caller() -> None:
         task = asyncio.create_task(await_in_background_loop(hang))
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        await await_until(begun.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(caller())
-    assert cancelled.wait(10)
+    assert cancelled.wait(PATIENCE)
 
 
 def test_the_context_of_the_caller_is_visible_inside() -> None:
@@ -117,7 +121,7 @@ def test_an_asynchronous_generator_is_iterated_to_its_end_and_raises_what_it_rai
         seen.append(number)
         if number:
             break
-    assert (seen, ended.wait(10)) == ([0, 1, 2, 0, 1], True)
+    assert (seen, ended.wait(PATIENCE)) == ([0, 1, 2, 0, 1], True)
 
 
 def test_a_generator_nobody_reads_on_is_ended() -> None:
@@ -125,7 +129,7 @@ def test_a_generator_nobody_reads_on_is_ended() -> None:
     numbers = iterate_in_background_loop(lambda: counting(ended, 10**9))
     assert next(numbers) == 0
     numbers.close()
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE)
 
 
 def test_a_generator_may_be_iterated_from_inside_the_loop() -> None:
@@ -144,7 +148,7 @@ def test_whoever_blocks_the_loop_keeps_no_other_caller_beyond_its_timeout() -> N
 
     blocker = Thread(target=run_in_background_loop, args=(block,))
     blocker.start()
-    assert blocking.wait(10)
+    assert blocking.wait(PATIENCE)
     with pytest.raises(TimeoutError):
         run_in_background_loop(loop_id, 0.01)
     assert not release.is_set()

@@ -12,6 +12,7 @@ import pytest
 from qtmiddleware.runtime.drivers import Bulkhead, arun, run
 from qtmiddleware.runtime.steps import Flow, Outcome, Search, Together, gather_flows
 from qtmiddleware.types import NEVER, Deadline
+from tests.support.waiting import PATIENCE
 
 
 def sent(flow: Flow[Any], answers: Sequence[Sequence[Any]]) -> tuple[list[list[str]], Any]:
@@ -78,7 +79,7 @@ def test_an_error_of_one_flow_passes_through() -> None:
 
 
 def test_both_drivers_perform_it_with_everything_in_flight_at_once() -> None:
-    together = Barrier(4)
+    together = Barrier(4, timeout=PATIENCE)
 
     class World:
         native_async = False
@@ -86,7 +87,7 @@ def test_both_drivers_perform_it_with_everything_in_flight_at_once() -> None:
         bulkhead = Bulkhead()
 
         def search(self, step: Search) -> str:
-            together.wait(5)
+            together.wait()
             return step.text.upper()
 
     for perform in (run, lambda flow, world: asyncio.run(arun(flow, world))):

@@ -22,6 +22,7 @@ from qtmiddleware.runtime.steps import Search
 from qtmiddleware.testing import RecordingObserver, ScriptedModel
 from qtmiddleware.types import Operation
 from tests.support.retrieval_world import QUERY, REPLIES, scripted, search
+from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
 
 REWRITE = {"transformationType": "rewrite"}
 
@@ -185,25 +186,35 @@ async def test_what_the_function_itself_raises_ends_all_as_failed(is_async: bool
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool) -> None:
-    leave = threading.Event()
+def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool) -> None:
+    begun, leave = threading.Event(), threading.Event()
 
     def hanging(_: Any) -> str:
-        leave.wait(20)
+        begun.set()
+        leave.wait(PATIENCE)
         return "{}"
 
-    wrapped, observer = observed(
-        config={**REWRITE, "limits": {"llmTimeoutMs": 300}, "breaker": {"enabled": False}}, client=hanging
-    )
-    try:
-        found = await wrapped.aretrieve(QUERY) if is_async else wrapped.retrieve(QUERY)
+    def ask(seconds: float) -> tuple[Any, Any]:
+        begun.clear()
+        limits = {"llmTimeoutMs": int(1e3 * seconds), "deadlineMs": 600_000}
+        wrapped, observer = observed(
+            config={**REWRITE, "limits": limits, "breaker": {"enabled": False}}, client=hanging
+        )
+        found = asyncio.run(wrapped.aretrieve(QUERY)) if is_async else wrapped.retrieve(QUERY)
         assert [it.reason for it in found.degradations] == ["timeout"]
+        return wrapped, observer
+
+    def lasts(asked: tuple[Any, Any]) -> bool:
+        return begun.is_set() and by_label(asked[1])["model rewrite"].seconds >= 0.04
+
+    try:
+        wrapped, observer = with_enough_time(ask, lasts)
         # Not only when the call returns.
         assert ends(observer)["model rewrite"] == "late"
         assert by_label(observer)["model rewrite"].seconds >= 0.04
     finally:
         leave.set()
-    time.sleep(0.05)
+    wait_until(lambda: not wrapped.middleware.health().threads.in_use)
     assert len(ends(observer)) == len(observer.ended)
 
 
@@ -218,12 +229,13 @@ async def test_what_is_cancelled_is_told_as_cancelled_with_its_children() -> Non
 
     async def slow(query: str, top_k: int = 4) -> Any:
         begun.set()
-        await asyncio.sleep(20)
+        await asyncio.sleep(600)
 
-    wrapped, observer = observed(slow, client=ScriptedModel(scripted, name="small", seconds=20))
+    model = ScriptedModel(scripted, name="small", seconds=600)
+    wrapped, observer = observed(slow, client=model)
     task = asyncio.ensure_future(wrapped.aretrieve(QUERY))
     await begun.wait()
-    await asyncio.sleep(0.01)
+    await await_until(lambda: model.prompts)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -232,11 +244,13 @@ async def test_what_is_cancelled_is_told_as_cancelled_with_its_children() -> Non
 
 
 def test_an_interrupt_in_the_original_search_ends_all() -> None:
+    model = ScriptedModel(scripted, name="small", seconds=600)
+
     def interrupted(query: str, top_k: int = 4) -> Any:
-        time.sleep(0.02)
+        wait_until(lambda: model.prompts)
         raise KeyboardInterrupt
 
-    wrapped, observer = observed(interrupted, client=ScriptedModel(scripted, name="small", seconds=20))
+    wrapped, observer = observed(interrupted, client=model)
     with pytest.raises(KeyboardInterrupt):
         wrapped.retrieve(QUERY)
     assert set(ends(observer).values()) == {"cancelled"}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.types import Deadline
+from tests.support.waiting import with_enough_time
 
 SOON = 30.0
 
@@ -223,19 +225,23 @@ def test_an_error_with_a_status_says_what_that_stands_for(ask, prompt, status: i
     assert (caught.value.reason, caught.value.retry_after) == (reason, 7.0)
 
 
-async def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:
-    cancelled = asyncio.Event()
+def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:
+    begun, cancelled = Event(), Event()
 
     async def slow(messages: Any) -> str:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             cancelled.set()
         return ""
 
-    with pytest.raises(ModelError) as caught:
-        await CallableModel(slow).acomplete(prompt, Deadline.after(0.05))
-    assert caught.value.reason == "timeout"
+    def ask(seconds: float) -> ModelError:
+        with pytest.raises(ModelError) as caught:
+            asyncio.run(CallableModel(slow).acomplete(prompt, Deadline.after(seconds)))
+        return caught.value
+
+    assert with_enough_time(ask, lambda _: begun.is_set(), seconds=0.05).reason == "timeout"
     assert cancelled.is_set()
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.answer_world import BROAD, PARTS, Telling, every_stream, scripted, stages, synthesis, troubles
 from tests.support.retrieval_world import QUERY, Way, ids
+from tests.support.waiting import PATIENCE
 
 PROMPT = Prompt("answer", "1", "", "", (), QUERY)
 SYNC = Way("sync")
@@ -265,10 +267,18 @@ def test_a_slow_listener_gets_everything() -> None:
 
 
 async def test_a_slow_listener_gets_everything_in_a_loop() -> None:
+    said = asyncio.Event()
+
+    class Quick(ScriptedModel):
+        async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
+            for piece in ("a", "b", Reply("ab")):
+                yield piece
+            said.set()
+
     deadline = Deadline.after(30)
-    pieces = astream(ScriptedModel(["a", "b"]), PROMPT, deadline, Bulkhead())
+    pieces = astream(Quick(""), PROMPT, deadline, Bulkhead())
     assert await anext(pieces) == "a"
-    await asyncio.sleep(0.01)
+    await said.wait()
     deadline.cancel()
     assert [piece async for piece in pieces] == ["b", Reply("ab")]
 
@@ -281,17 +291,21 @@ def test_a_model_that_blocks_its_thread_holds_nobody() -> None:
 
         def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
             yield "Jaco"
-            released.wait(30)
+            released.wait(PATIENCE)
 
     try:
-        pieces = stream(Stuck(""), PROMPT, Deadline.after(0.2), Bulkhead())
+        deadline = Deadline.after(PATIENCE)
+        pieces = stream(Stuck(""), PROMPT, deadline, Bulkhead())
         assert next(pieces) == "Jaco"
+        deadline._at = monotonic() + 0.1
         with pytest.raises(ModelError, match="in time"):
             next(pieces)
 
         async def awaited() -> None:
-            apieces = astream(Stuck(""), PROMPT, Deadline.after(0.2), Bulkhead())
+            deadline = Deadline.after(PATIENCE)
+            apieces = astream(Stuck(""), PROMPT, deadline, Bulkhead())
             assert await anext(apieces) == "Jaco"
+            deadline._at = monotonic() + 0.1
             with pytest.raises(ModelError, match="in time"):
                 await anext(apieces)
 
