@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import openai
@@ -23,6 +23,7 @@ from qtmiddleware.providers.stores import MemoryStore
 from qtmiddleware.rag.retriever import open_retriever
 from tests.support.model_server import ModelServer, Said
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
+from tests.support.waiting import PATIENCE
 
 TEXTS = ["the red lamp", "a red brake and a lamp", "rain on the road", "a lamp", "the wet road", "a dry brake"]
 QUESTION = "What does the red lamp mean and what is a brake?"
@@ -41,12 +42,13 @@ class Bench:
         self._world = world
         self._folder = folder
         self._server = server
+        self._answers = Event()
         server.reply = self._say
 
     def _say(self, body: dict[str, Any]) -> Said:
         if "query" in json.loads(body["messages"][-1]["content"]):
             return {"sub_queries": ["What is a red lamp?", "What is a brake?"]}
-        time.sleep(0.1)
+        self._answers.wait(PATIENCE)
         return "It is a lamp [1]."
 
     def hybrid(self, config: dict[str, Any]) -> Any:
@@ -84,10 +86,13 @@ class Bench:
     def rerank(self, config: dict[str, Any]) -> Any:
         """The order that a reranker leaves, and how many texts it was asked about."""
         asked: list[int] = []
+        # It is late for every timeout that is set.
+        is_late, over = "timeoutMs" in config, Event()
 
         def longest_first(question: str, texts: Sequence[str]) -> list[int]:
             asked.append(len(texts))
-            time.sleep(0.05)
+            if is_late:
+                over.wait(PATIENCE)
             return [len(text) for text in texts]
 
         def search(query: str, top_k: int = 6) -> list[dict[str, Any]]:
@@ -95,6 +100,7 @@ class Bench:
 
         wrapped = qtm.QueryMiddleware({"rerank": config}, reranker=longest_first).wrap(search)
         found = wrapped.retrieve(QUESTION)
+        over.set()
         return asked, [match.id for match in found.matches], found.degradations
 
     def reranker(self, config: dict[str, Any]) -> Any:
@@ -108,6 +114,8 @@ class Bench:
     def answer(self, config: dict[str, Any]) -> Any:
         """What the model is asked for an answer, or why there is none."""
         self._server.bodies.clear()
+        # The answer is late for every timeout that is set.
+        self._answers.clear() if "timeoutMs" in config else self._answers.set()
         limits = {"llmTimeoutMs": 30_000, "deadlineMs": 30_000}
         whole = {"answer": config, "transformationType": "decompose", "limits": limits}
         with openai.OpenAI(api_key="k", base_url=self._server.url, max_retries=0) as client:
@@ -116,6 +124,8 @@ class Bench:
                 qm.answer(QUESTION)
             except QtMiddlewareError as error:
                 return str(error)
+            finally:
+                self._answers.set()
         return sorted(json.dumps({**body, "messages": body["messages"][1:]}) for body in self._server.bodies)
 
 

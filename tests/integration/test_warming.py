@@ -16,6 +16,7 @@ import qtmiddleware as qtm
 from qtmiddleware.runtime import warming
 from qtmiddleware.testing import ScriptedModel
 from tests.support.model_server import ModelServer
+from tests.support.waiting import PATIENCE, with_enough_time
 
 pytestmark = pytest.mark.thorough
 
@@ -138,7 +139,7 @@ print(is_loading())
 def loading() -> Iterator[Event]:
     """Something is being loaded until this is set."""
     loaded = Event()
-    warming.load_in_background(lambda: loaded.wait(30) and None, lambda: None)
+    warming.load_in_background(lambda: loaded.wait(PATIENCE) and None, lambda: None)
     yield loaded
     loaded.set()
     warming.finish_loading()
@@ -163,9 +164,19 @@ both = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 @both
-def test_what_is_loaded_meanwhile_is_not_taken_off_the_models_time(kind: str, loading: Event) -> None:
-    Timer(0.4, loading.set).start()
-    retrieval = first_question(kind, llmTimeoutMs=100, deadlineMs=30_000)
+def test_what_is_loaded_meanwhile_is_not_taken_off_the_models_time(kind: str) -> None:
+    def ask(seconds: float) -> qtm.Retrieval:
+        loaded = Event()
+        warming.load_in_background(lambda: loaded.wait(PATIENCE) and None, lambda: None)
+        # Four times as long as the model may take.
+        Timer(4 * seconds, loaded.set).start()
+        try:
+            return first_question(kind, llmTimeoutMs=int(1e3 * seconds), deadlineMs=600_000)
+        finally:
+            loaded.set()
+            warming.finish_loading()
+
+    retrieval = with_enough_time(ask, lambda found: found.status == "full")
     assert (retrieval.status, retrieval.transformation.rewrite) == ("full", "health of Jaco")
 
 

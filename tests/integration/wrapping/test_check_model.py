@@ -18,7 +18,8 @@ REPLY = REPLIES["rewrite"]
 
 def wrap(server: ModelServer, **config: Any) -> Any:
     client = openai.OpenAI(base_url=server.url, api_key=KEY, max_retries=0)
-    settings = {"transformationType": "rewrite", **config}
+    limits = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000, **config.pop("limits", {})}
+    settings = {"transformationType": "rewrite", "limits": limits, **config}
     return qtm.QueryMiddleware(settings, client=client).wrap(lambda query, top_k=4: search(query, top_k))
 
 

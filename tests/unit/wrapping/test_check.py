@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from pinecone import QueryResponse, ScoredVector
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from tests.support.clock import Clock
 from tests.support.retrieval_world import (
     PASSAGES,
     QUERY,
@@ -219,14 +219,16 @@ def test_an_asynchronous_function_says_how_it_is_checked() -> None:
         Way("async").wrap().wrapped.check(QUERY)
 
 
-def test_what_over_fetching_costs_is_measured_on_the_spot() -> None:
+def test_what_over_fetching_costs_is_measured_on_the_spot(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qtmiddleware.runtime.drivers.blocking.perf_counter", clock)
+
     def slow(query: str, top_k: int = 2) -> Any:
-        time.sleep(0.02 if top_k > 2 else 0)
+        clock.now += 0.02 if top_k > 2 else 0.001
         return search(query, top_k)
 
     cost = find(checked(slow), "cost").values
     assert (cost["plain_calls"], cost["widened_calls"]) == (3, 3)
-    assert cost["widened_ms"] > 20 > cost["plain_ms"]
+    assert (cost["plain_ms"], cost["widened_ms"]) == (pytest.approx(1), pytest.approx(20))
     assert cost["widened_bytes"] > 2 * cost["plain_bytes"] > 200
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from tests.support.waiting import timeout_when
 from tests.support.wrapping_world import QUERY, ids, middleware, rows
 
 DEPTH: Final = 3
@@ -178,11 +179,11 @@ async def test_a_search_that_hangs_on_does_not_make_the_callers_next_one_nested(
         nonlocal first
         if first:
             first = False
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         return rows()
 
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+        async with timeout_when(lambda: not first):
             await search(QUERY)
     assert (await search.aretrieve(QUERY)).status == "full"
 

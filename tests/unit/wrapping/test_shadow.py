@@ -6,9 +6,7 @@ import asyncio
 import json
 import logging
 import threading
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.shadow import MOST_AT_ONCE
+from tests.support.waiting import PATIENCE, await_until, wait_until
 
 QUERY = "What is Nike's strategy in Europe?"
 TEXTS = {
@@ -28,7 +27,6 @@ TEXTS = {
     "d": "The strategy of Nike in Europe",
     "e": "Shoes are worn",
 }
-PATIENCE = 20.0
 
 
 def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
@@ -42,13 +40,6 @@ async def asearch(query: str, top_k: int = 3) -> list[dict[str, Any]]:
 
 def ids(response: Any) -> list[str]:
     return [it["id"] for it in response]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.005)
 
 
 def finished(qm: qtm.QueryMiddleware, count: int) -> None:
@@ -126,8 +117,7 @@ async def test_an_asynchronous_function_is_retrieved_in_its_own_loop(log: Path) 
 
     qm = middleware(log)
     assert ids(await qm.wrap(plain)(QUERY)) == ["a", "b", "c"]
-    while not qm.health().shadow.finished:
-        await asyncio.sleep(0.005)
+    await await_until(lambda: qm.health().shadow.finished)
     assert records(log)[0]["shadow"]["kept"] == 2
     assert set(loops) == {asyncio.get_running_loop()}
 
@@ -144,8 +134,7 @@ async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: boo
     )
     assert found.original_query == QUERY
     assert found.trace.notes == [("original", "shadow mode: what the plain function returns")]
-    while not qm.health().shadow.finished:
-        await asyncio.sleep(0.005)
+    await await_until(lambda: qm.health().shadow.finished)
     assert [it["shadow"]["kept"] for it in records(log) if "shadow" in it] == [2]
 
 

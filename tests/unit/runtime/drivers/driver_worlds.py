@@ -15,9 +15,9 @@ from qtmiddleware.protocols import Prompt
 from qtmiddleware.runtime.drivers import Bulkhead, arun, run
 from qtmiddleware.runtime.steps import Ask, Flow, Search
 from qtmiddleware.types import Deadline
+from tests.support.waiting import PATIENCE, await_until
 
 T = TypeVar("T")
-PATIENCE = 5.0
 MODES = ("blocking", "awaiting", "awaiting_threads")
 
 
@@ -41,11 +41,9 @@ class Signal:
             raise NeverSet
 
     async def awaited(self) -> None:
-        for _ in range(int(PATIENCE / 0.001)):
-            await asyncio.sleep(0 if self._event.is_set() else 0.001)
-            if self._event.is_set():
-                return
-        raise NeverSet
+        await await_until(self._event.is_set)
+        # As after any wait, the others have their turn first.
+        await asyncio.sleep(0)
 
 
 Behaviour = Callable[[Any], Generator[Signal, None, Any]]

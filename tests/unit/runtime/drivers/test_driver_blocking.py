@@ -13,6 +13,7 @@ from driver_worlds import Signal, World, ask, one, searches
 from qtmiddleware.runtime.drivers import run
 from qtmiddleware.runtime.steps import Flow, Search, Together
 from qtmiddleware.types import Deadline
+from tests.support.waiting import PATIENCE, wait_until
 
 Waits = Generator[Signal, None, Any]
 
@@ -72,18 +73,32 @@ def test_an_interrupt_in_the_essential_step_reaches_the_caller_and_gives_up_the_
 
 
 def test_an_interrupt_while_waiting_for_the_others_reaches_the_caller() -> None:
-    release = Signal()
+    release, interrupted, sent = Signal(), threading.Event(), threading.Event()
     question = ask()
 
-    def model(_: Any) -> Waits:
-        # The caller is about to wait by now; a signal that comes before is only noticed when the waiting ends.
-        threading.Event().wait(0.05)
+    def interrupt(*_: Any) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+
+    def send() -> bool:
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return interrupted.is_set()
+
+    def model(_: Any) -> Waits:
+        # A signal that comes a moment before the caller waits is only noticed with the next.
+        wait_until(send)
+        sent.set()
         yield release
 
     watched = Watched(Together([question], Deadline(), 1))
-    with pytest.raises(KeyboardInterrupt):
-        run(watched.flow(), World(model=model, native_async=False))
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(watched.flow(), World(model=model, native_async=False))
+        assert sent.wait(PATIENCE)
+    finally:
+        signal.signal(signal.SIGINT, before)
     release.set()
     assert watched.closed
     assert question.deadline.passed
