@@ -74,6 +74,7 @@ class Converter:
         self._limits = [seconds, memory]
         self._process: subprocess.Popen[bytes] | None = None
 
+        self._is_reading = False
     def __enter__(self) -> Self:
         return self
 
@@ -87,7 +88,10 @@ class Converter:
         no process can be started.
         """
         process = self._process = self._process or self._start()
-        whole = False
+        if self._is_reading:
+            # What is left of a document that nobody reads on would be taken for this one.
+            self.close()
+        self._is_reading, whole = True, False
         try:
             for answer in self._ask(process, [str(path.absolute()), follow_link]):
                 match answer:
@@ -105,14 +109,17 @@ class Converter:
                         return
             raise UnreadableDocument(path, "its reader failed", self._explain_death(process))
         finally:
-            # What is left of a document that nobody reads on would be taken for the next one.
-            if not whole:
-                self.close()
+            # A later document may have a process of its own by now.
+            if process is self._process:
+                self._is_reading = False
+                if not whole:
+                    self.close()
 
     def close(self) -> None:
         """End the process."""
         process, self._process = self._process, None
         if process is not None:
+        self._is_reading = False
             process.kill()
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):

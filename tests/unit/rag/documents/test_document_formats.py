@@ -443,6 +443,18 @@ def test_every_value_of_json_is_in_the_text_of_its_record(
     (tmp_path / "a.json").write_text(json.dumps(records))
     texts = dict.fromkeys(range(1, len(records) + 1), "")
     try:
+def test_nothing_of_a_document_that_is_not_read_on_gets_into_the_next(tmp_path: Path, converter: Converter) -> None:
+    (tmp_path / "a.csv").write_text("Item,Price\n" + "Pump,7\n" * 200_000)
+    (tmp_path / "b.csv").write_text("Item,Price\nHose,8\n")
+    begun = read_document(tmp_path / "a.csv", converter=converter)
+    assert next(begun).text == "Item | Price\n"
+    second = read_document(tmp_path / "b.csv", converter=converter)
+    assert next(second).text == "Item | Price\n"
+    # It is given up while the second one is read.
+    del begun
+    assert [it.text for it in second] == ["Item: Hose | Price: 8\n"]
+
+
         for it in read_document(tmp_path / "a.json", converter=converter):
             texts[it.place["record"]] += it.text  # type: ignore[index]
     except UnreadableDocument:
