@@ -64,12 +64,12 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
     Cells are parted by what parts the first line into most of ``, ; tab |``. Encodings are those of a text.
     """
     lines = _split_lines(path, read_text(path, file))
-    first = next(lines)
-    mark = max(",;\t|", key=lambda it: _count_cells(first, it))
-    rows = csv.reader(_chain(first, lines), delimiter=mark)
+    first, rows = next(lines), None
     try:
         yield from describe_rows(enumerate(rows, 1))
     except csv.Error as error:
+        mark = max(",;\t|", key=lambda it: _count_cells(first, it))
+        rows = csv.reader(_chain(first, lines), delimiter=mark)
         raise UnreadableDocument(path, "damaged", f"near line {rows.line_num}: is a quotation mark missing?") from error
 
 

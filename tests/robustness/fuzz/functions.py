@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.cli.terminal import escape_json, strip_control_characters
@@ -24,6 +26,10 @@ from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.providers.stores.passages import index_text, query_words
 from qtmiddleware.rag.answering.reading import AnswerReader
 from qtmiddleware.rag.chunking import cut_into_chunks
+from qtmiddleware.rag.documents.converting import Read
+from qtmiddleware.rag.documents.markup import read_html
+from qtmiddleware.rag.documents.records import read_csv, read_json, read_json_lines
+from qtmiddleware.rag.documents.text import read_text
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
 from qtmiddleware.transforms.json_reading import find_json
@@ -42,6 +48,7 @@ PUMPS: Final = tuple(
         *('",', '{"a":', "a: ", "1. a ", "- a\n", "`a", "a'", "“a", "l'"),
         *("<think></think>", "<a>", "</a>", "not ", "who "),
         *("can you tell me ", "a@b.", "a://b ", " \n", "\n\n", "\u0627\u200d"),
+        *("<a ", "<a b='", "<!--", "</", "<?", "<![CDATA[", "<td>x", "<h1>", "<script>", "&#", "&a"),
         *("...", "?!", "\x1b[", "\\u0041", '\\"', "ab-", "a_b ", "**a** ", "NO_ANSWER", "\u202e", "é ", "ß", "\ufdfa"),
     )
 )  # fmt: skip
@@ -106,6 +113,16 @@ def _chunked(text: str) -> None:
         pass
 
 
+def _as_document(read: Read) -> Callable[[str], None]:
+    def run(text: str) -> None:
+        # What is nested too deeply is damaged, as the process that reads documents says.
+        with suppress(QtMiddlewareError, RecursionError):
+            for _ in read(Path("a"), io.BytesIO(text.encode("utf-8", "replace"))):
+                pass
+
+    return run
+
+
 FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "preprocess": _quietly(preprocess),
     "preprocess, German": _quietly(lambda text: preprocess(text, language="de")),
@@ -138,6 +155,11 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "words marked on the playground": _quietly(lambda text: mark_words(text, text[:200], "a")),
     "a terminal's text": _quietly(strip_control_characters),
     "a terminal's JSON": _quietly(escape_json),
+    "a text": _as_document(read_text),
+    "a page": _as_document(read_html),
+    "a table": _as_document(read_csv),
+    "JSON": _as_document(read_json),
+    "JSON lines": _as_document(read_json_lines),
 }
 
 

@@ -29,6 +29,13 @@ KNOWN = {
     "thoughts before an answer": ("", "<think></think>", "", "an answer with citations"),
     "a word without end": ("A", "a", "", "find_repeats"),
     "white space before a citation that is none": ("a", " ", "\n[9]", "an answer with citations"),
+    "tags that nothing closes": ("", "<a ", "", "a page"),
+    "tags with values that nothing closes": ("", "<a b='", "", "a page"),
+    "comments that nothing closes": ("", "<!--", ">", "a page"),
+    "ends that nothing closes": ("", "</", "", "a page"),
+    "instructions that nothing closes": ("", "<?", "", "a page"),
+    "marked sections that nothing closes": ("", "<![CDATA[", ">", "a page"),
+    "cells of one row": ("", "<td>x", "", "a page"),
     "many citations": ("", "words before it [1]", "", "an answer with citations"),
 }
 

@@ -233,6 +233,46 @@ def test_a_page_nested_deeply_is_read(read: Any) -> None:
     assert [text for text, _ in read("a.html", "<div>" * 100_000 + "text")] == ["text"]
 
 
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("<p title=\"a > b\">One <img alt='>'/>two", ["One two"]),
+        ("<p>1 < 2 <3 << 4</p>", ["1 < 2 <3 << 4"]),
+        ("<p>One<!-- two > three --> four <!----> five <!--> six", ["One four five six"]),
+        ("<p>One <!doctype x> two <? three ?> four </> five </3> six", ["One two four five six"]),
+        ("<p>One <![CDATA[two <p> three]]> four", ["One four"]),
+        ("<script>if (a < b) '</p>' </scripts> </SCRIPT ><p>One", ["One"]),
+        ("<script src=a.js/>var x = '<p>no'</script><p>One", ["One"]),
+        ('<script src="a.js"/><p>One', ["One"]),
+        ("<p>One<style>p > a {}", ["One"]),
+        ("<p>One <a b='two> three <p>four", ["One three", "four"]),
+        ("<p>One <!-- two <b>three", ["One three"]),
+        ("<p>One <a two", ["One <a two"]),
+        ("<p>&lt;One&gt; &amp;amp; &#65; &nosuch; &#" + "9" * 5_000 + "; two", ["<One> &amp; A &nosuch; \ufffd two"]),
+    ],
+)
+def test_what_is_a_tag_and_what_is_text_is_told_apart_as_browsers_do(
+    read: Any, written: str, wanted: list[str]
+) -> None:
+    assert [text for text, _ in read("a.html", written)] == wanted
+
+
+SHOWN = st.sampled_from(["word", "1 < 2", "&amp;", "<b>bold</b>", "it's", 'a "b"', "="])
+HIDDEN = st.sampled_from(
+    ["<!-- <p>no > -->", "<script>'<p>no'</script>", "<style>no > no</style>", '<img alt="<p>no">', "<nav>no</nav>"]
+)
+
+
+@FUZZ
+@given(parts=st.lists(SHOWN | HIDDEN, min_size=1, max_size=20))
+def test_the_words_of_a_page_are_those_that_are_shown(tmp_path: Path, converter: Converter, parts: list[str]) -> None:
+    shown = [part for part in parts if "no" not in part]
+    (tmp_path / "a.html").write_text("<p>begin " + " ".join(parts))
+    found = [it.text for it in read_document(tmp_path / "a.html", converter=converter)]
+    wanted = " ".join(["begin", *shown]).replace("<b>", "").replace("</b>", "").replace("&amp;", "&")
+    assert " ".join(" ".join(found).split()) == wanted
+
+
 def test_a_book_is_read_in_its_order_with_title_and_headings(read: Any) -> None:
     chapters = {"b c.xhtml": "<h1>First</h1><p>One.</p>", "a.xhtml": "<h2>Second</h2><p>Two.</p>"}
     assert read("a.epub", make_epub("A book", chapters)) == [
@@ -403,9 +443,28 @@ def test_entities_that_name_each_other_do_no_harm(tmp_path: Path, converter: Con
     assert sum(len(it.text) for it in found) < 100_000
 
 
+def test_nothing_of_a_document_that_is_not_read_on_gets_into_the_next(tmp_path: Path, converter: Converter) -> None:
+    (tmp_path / "a.csv").write_text("Item,Price\n" + "Pump,7\n" * 200_000)
+    (tmp_path / "b.csv").write_text("Item,Price\nHose,8\n")
+    begun = read_document(tmp_path / "a.csv", converter=converter)
+    assert next(begun).text == "Item | Price\n"
+    second = read_document(tmp_path / "b.csv", converter=converter)
+    assert next(second).text == "Item | Price\n"
+    # It is given up while the second one is read.
+    del begun
+    assert [it.text for it in second] == ["Item: Hose | Price: 8\n"]
+
+
 def test_a_line_of_a_table_has_a_length(reason: Any) -> None:
     assert reason("a.csv", "a,b\n" + "x" * (3 << 20)) == "too large"
     assert reason("a.csv", 'a,b\n"' + "x\n" * 200_000) == "damaged"
+
+
+def test_a_cell_that_is_too_long_is_named_by_its_line(tmp_path: Path, converter: Converter) -> None:
+    for number in (1, 3):
+        (tmp_path / "a.csv").write_text("a,b\n" * (number - 1) + "x" * 200_000)
+        with pytest.raises(UnreadableDocument, match=f"near line {number}: is a quotation mark missing"):
+            list(read_document(tmp_path / "a.csv", converter=converter))
 
 
 @FUZZ
@@ -443,18 +502,6 @@ def test_every_value_of_json_is_in_the_text_of_its_record(
     (tmp_path / "a.json").write_text(json.dumps(records))
     texts = dict.fromkeys(range(1, len(records) + 1), "")
     try:
-def test_nothing_of_a_document_that_is_not_read_on_gets_into_the_next(tmp_path: Path, converter: Converter) -> None:
-    (tmp_path / "a.csv").write_text("Item,Price\n" + "Pump,7\n" * 200_000)
-    (tmp_path / "b.csv").write_text("Item,Price\nHose,8\n")
-    begun = read_document(tmp_path / "a.csv", converter=converter)
-    assert next(begun).text == "Item | Price\n"
-    second = read_document(tmp_path / "b.csv", converter=converter)
-    assert next(second).text == "Item | Price\n"
-    # It is given up while the second one is read.
-    del begun
-    assert [it.text for it in second] == ["Item: Hose | Price: 8\n"]
-
-
         for it in read_document(tmp_path / "a.json", converter=converter):
             texts[it.place["record"]] += it.text  # type: ignore[index]
     except UnreadableDocument:
