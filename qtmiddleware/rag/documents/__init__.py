@@ -15,6 +15,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.rag.chunking import Chunk, cut_into_chunks
+from qtmiddleware.rag.documents.bounds import TextBound
 from qtmiddleware.rag.documents.converting import READERS, Converter
 from qtmiddleware.rag.documents.finding import count_left_out, describe_left_out, find_documents
 from qtmiddleware.rag.documents.pdf import read_pdf
@@ -36,14 +37,19 @@ class _NoText(TypeError):
 
 
 def read_document(
-    path: Path, *, follow_link: bool = True, reader: Reader | None = None, converter: Converter | None = None
+    path: Path,
+    *,
+    follow_link: bool = True,
+    reader: Reader | None = None,
+    converter: Converter | None = None,
+    bound: TextBound | None = None,
 ) -> Iterator[Piece]:
     r"""The text of the document at *path*, piece by piece, of which no more is held than a few.
 
     *reader* is asked first. ``.pdf`` is read page by page, the endings of `READERS` by *converter* or one of this file
     alone, and everything else is read as text in UTF-8, or in UTF-16 with a byte order mark. Byte order marks are
     dropped and every kind of line end becomes ``\n``; Markdown stays as it is written, with its front matter, as does
-    reStructuredText.
+    reStructuredText. *bound* is shared by the documents of one run; what *reader* gives is not bounded.
 
     Raises `UnreadableDocument`, at the first piece or at any later one, whatever a reader raises, and `MissingExtra`
     for a file whose packages are not installed.
@@ -55,13 +61,14 @@ def read_document(
     ending = path.suffix.casefold()
     if ending in _OLD:
         raise UnreadableDocument(path, "an old Office format", f"save it as {_OLD[ending]} first")
+    bound = bound or TextBound()
     try:
         if ending in READERS:
             with nullcontext(converter) if converter is not None else Converter() as reading:
-                yield from reading.read(path, follow_link=follow_link)
+                yield from bound.limit(path, reading.read(path, follow_link=follow_link))
             return
         with open_document(path, follow_link=follow_link) as file:
-            yield from (read_pdf if ending == ".pdf" else read_text)(path, file)
+            yield from bound.limit(path, (read_pdf if ending == ".pdf" else read_text)(path, file))
     except (OSError, ValueError) as error:
         raise UnreadableDocument(path, "cannot be opened", getattr(error, "strerror", None) or "") from error
 
@@ -127,13 +134,14 @@ def cut_document(
     follow_link: bool = True,
     reader: Reader | None = None,
     converter: Converter | None = None,
+    bound: TextBound | None = None,
 ) -> Iterator[DocumentChunk]:
     """The chunks of the document at *path*, while it is read; see `cut_into_chunks` and `read_document` for how.
 
     A chunk of nothing but white space, which long runs of it make, has no place.
     Raises `ConfigError` at once, and `UnreadableDocument` or `MissingExtra` while reading, also behind the last chunk.
     """
-    pieces = read_document(path, follow_link=follow_link, reader=reader, converter=converter)
+    pieces = read_document(path, follow_link=follow_link, reader=reader, converter=converter, bound=bound)
     cut = partial(cut_into_chunks, size=size, overlap=overlap, boundary=boundary)
     cut(())  # raises for impossible sizes
     return _cut_texts(pieces, cut)
@@ -181,6 +189,6 @@ class _Places:
 
 
 __all__ = [
-    "Converter", "DocumentChunk", "NotTaken", "Piece", "Reader", "count_left_out", "cut_document", "describe_left_out",
-    "find_documents", "read_document",
+    "Converter", "DocumentChunk", "NotTaken", "Piece", "Reader", "TextBound", "count_left_out", "cut_document",
+    "describe_left_out", "find_documents", "read_document",
 ]  # fmt: skip

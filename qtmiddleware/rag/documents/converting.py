@@ -20,10 +20,11 @@ from typing import Any, BinaryIO, Final, Self
 from zipfile import ZipFile
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
+from qtmiddleware.rag.documents.bounds import count_chars, limit_time
 from qtmiddleware.rag.documents.markup import read_epub, read_html
 from qtmiddleware.rag.documents.office import read_docx, read_pptx, read_xlsx
 from qtmiddleware.rag.documents.records import read_csv, read_json, read_json_lines, read_parquet
-from qtmiddleware.rag.documents.text import Piece
+from qtmiddleware.rag.documents.text import PLACE_CHARS, Piece
 from qtmiddleware.runtime.files import open_document
 
 Read = Callable[[Path, BinaryIO], Iterator[Piece]]
@@ -73,8 +74,8 @@ class Converter:
     def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
         self._limits = [seconds, memory]
         self._process: subprocess.Popen[bytes] | None = None
-
         self._is_reading = False
+
     def __enter__(self) -> Self:
         return self
 
@@ -87,10 +88,10 @@ class Converter:
         Raises `UnreadableDocument`, also where its reader takes too long or dies, `MissingExtra`, and `OSError` where
         no process can be started.
         """
-        process = self._process = self._process or self._start()
         if self._is_reading:
             # What is left of a document that nobody reads on would be taken for this one.
             self.close()
+        process = self._process = self._process or self._start()
         self._is_reading, whole = True, False
         try:
             for answer in self._ask(process, [str(path.absolute()), follow_link]):
@@ -118,8 +119,8 @@ class Converter:
     def close(self) -> None:
         """End the process."""
         process, self._process = self._process, None
-        if process is not None:
         self._is_reading = False
+        if process is not None:
             process.kill()
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
@@ -201,7 +202,8 @@ def _answer(path: Path, follow_link: bool, watch: Callable[..., None]) -> Iterat
     watch()
     try:
         with open_document(path, follow_link=follow_link) as file:
-            yield from _collect(_read(path, file, watch), watch)
+            size = os.fstat(file.fileno()).st_size
+            yield from _collect(limit_time(path, _read(path, file, watch), size), watch)
     except MissingExtra as error:
         yield {"missing": [error.package, error.extra]}
     except UnreadableDocument as error:
@@ -222,8 +224,9 @@ def _collect(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterator[di
     batch: list[Any] = []
     chars = 0
     for piece in pieces:
-        batch.append([piece.text, piece.place, piece.stands_alone])
-        chars += len(piece.text)
+        place = {name: it[:PLACE_CHARS] if isinstance(it, str) else it for name, it in piece.place.items()}
+        batch.append([piece.text, place, piece.stands_alone])
+        chars += count_chars(Piece(piece.text, place))
         if chars > _BATCH_CHARS or len(batch) == _BATCH_PIECES:
             yield {"pieces": batch}
             batch, chars = [], 0

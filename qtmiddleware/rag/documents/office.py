@@ -8,11 +8,15 @@ from datetime import date, datetime, time, timedelta
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.rag.documents.records import describe_rows
 from qtmiddleware.rag.documents.text import Piece
+
+_DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_DRAWN: Final = (f"{_DRAWING}t", f"{_DRAWING}br")
+"""Texts of a slide, and breaks between them."""
 
 
 def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
@@ -51,7 +55,12 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
         import pptx
     except ImportError:
         raise MissingExtra("python-pptx", "documents") from None
+    known = set()
     for number, slide in enumerate(pptx.Presentation(file).slides, 1):
+        # A slide is read once, however often the presentation names it.
+        if slide.part.partname in known:
+            continue
+        known.add(slide.part.partname)
         yield from _read_shapes(slide.shapes, number)
         if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None and notes.text.strip():
             yield Piece(f"Notes: {notes.text.strip()}\n\n", {"slide": number})
@@ -62,11 +71,18 @@ def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
         if hasattr(shape, "shapes"):
             yield from _read_shapes(shape.shapes, number)
         elif getattr(shape, "has_table", False):
-            cells = ([cell.text for cell in row.cells] for row in shape.table.rows)
+            # Each step through `table.rows` would go through all rows again.
+            rows = shape.element.iter(f"{_DRAWING}tr")
+            cells = ([_read_cell(cell) for cell in row.iterchildren(f"{_DRAWING}tc")] for row in rows)
             yield from (Piece(it.text, {"slide": number}) for it in describe_rows(enumerate(cells, 1)))
             yield Piece("\n", {"slide": number})
         elif shape.has_text_frame and (text := shape.text_frame.text.replace("\v", "\n").strip()):
             yield Piece(text + "\n\n", {"slide": number})
+
+
+def _read_cell(cell: Any) -> str:
+    paragraphs = cell.iter(f"{_DRAWING}p")
+    return "\n".join("".join(it.text or " " for it in each.iter(*_DRAWN)) for each in paragraphs)
 
 
 def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from time import thread_time
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, QtMiddlewareError, UnreadableDocument
+from qtmiddleware.rag.documents.bounds import build_late_error, find_seconds
 from qtmiddleware.rag.documents.text import Piece
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
@@ -39,15 +42,19 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
     spelled out; soft hyphens and spaces at line ends are dropped. A page that cannot be read is left out and logged;
     the document counts as damaged when no page could be read, or after three that took too long.
     """
+    most = find_seconds(os.fstat(file.fileno()).st_size)
     try:
-        pages = list(_open_reader(path, file).pages)
+        reader = _open_reader(path, file)
+        repeated = _drop_repeated_pages(reader)
+        pages = list(reader.pages)
     except (OSError, QtMiddlewareError):
         raise
     except Exception as error:
         raise _build_error(path, error) from error
     slow = broken = found = 0
+    used = 0.0
     for number, page in enumerate(pages, 1):
-        text = ""
+        text, began = "", thread_time()
         try:
             text = _extract_text(page)
         except OSError:
@@ -64,11 +71,14 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
             broken += 1
             about: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
             _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__, **about)
+        used += thread_time() - began
+        if used > most:
+            raise build_late_error(path, most)
         if text.strip():
             found += 1
             yield Piece(text, {"page": number})
     if not found:
-        raise UnreadableDocument(path, "damaged" if broken or slow else "no text in it (scanned?)")
+        raise UnreadableDocument(path, "damaged" if broken or slow or repeated else "no text in it (scanned?)")
 
 
 def _open_reader(path: Path, file: BinaryIO) -> Any:
@@ -85,6 +95,34 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableDocument(path, "encrypted")
     return reader
+
+
+def _drop_repeated_pages(reader: Any) -> int:
+    """Leave each page, and each branch of the tree of pages, of *reader* where it stands first. Returns what went.
+
+    A tree whose branches are named ten times each has a billion pages after nine steps, in a file of 1 KB.
+    """
+    from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject, NameObject
+
+    known: set[tuple[int, int]] = set()
+    dropped = 0
+    branches = [reader.root_object["/Pages"]]
+    while branches:
+        branch = branches.pop()
+        kids = branch.get("/Kids") if isinstance(branch, DictionaryObject) else None
+        if not isinstance(kids, ArrayObject):
+            continue
+        kept = ArrayObject()
+        for kid in kids:
+            if isinstance(kid, IndirectObject):
+                if (kid.idnum, kid.generation) in known:
+                    dropped += 1
+                    continue
+                known.add((kid.idnum, kid.generation))
+            kept.append(kid)
+        branch[NameObject("/Kids")] = kept
+        branches += [kid.get_object() for kid in kept]
+    return dropped
 
 
 def _build_error(path: Path, error: Exception) -> UnreadableDocument:

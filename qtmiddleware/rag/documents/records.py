@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
-from qtmiddleware.rag.documents.text import OWN, Piece, read_text
+from qtmiddleware.rag.documents.text import OWN, PLACE_CHARS, Piece, read_text
 from qtmiddleware.retrieval.responses import read_id
 
 _MOST_LINE: Final = 1 << 20
@@ -26,6 +26,8 @@ _SPACE: Final = re.compile(r"[\s,]*")
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
 """The fields a record's text may stand in, the first that holds one; the others are metadata."""
 _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
+_MOST_METADATA: Final = 1 << 14
+"""Characters of a record's metadata that are kept: each of its chunks has all of it."""
 _ROWS: Final = 256
 """Rows of a Parquet file that are decoded at once."""
 
@@ -66,11 +68,12 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
     lines = _split_lines(path, read_text(path, file))
     first, rows = next(lines), None
     try:
-        yield from describe_rows(enumerate(rows, 1))
-    except csv.Error as error:
         mark = max(",;\t|", key=lambda it: _count_cells(first, it))
         rows = csv.reader(_chain(first, lines), delimiter=mark)
-        raise UnreadableDocument(path, "damaged", f"near line {rows.line_num}: is a quotation mark missing?") from error
+        yield from describe_rows(enumerate(rows, 1))
+    except csv.Error as error:
+        line = 1 if rows is None else rows.line_num
+        raise UnreadableDocument(path, "damaged", f"near line {line}: is a quotation mark missing?") from error
 
 
 def _count_cells(line: str, mark: str) -> tuple[bool, int]:
@@ -154,10 +157,25 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
     found = {**(inner if isinstance(inner, Mapping) else {}), **fields}
     title = fields.get("title")
     named = {"title": title.strip() if isinstance(title, str) else "", "record_id": read_id(fields) or ""}
-    values = {name[:_NAME_CHARS]: _to_value(value) for name, value in found.items() if name not in _NO_METADATA}
-    place = {"record": number, **named, **values}
+    place = {"record": number, **named, **_read_metadata(found)}
     whole = f"{named['title']}\n{text}" if named["title"] else text
     yield Piece(whole, {name: value for name, value in place.items() if value not in (None, "")}, stands_alone=True)
+
+
+def _read_metadata(found: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """The values among *found* that metadata can have, until they are longer than `_MOST_METADATA` together."""
+    kept: dict[str, str | int | float] = {}
+    left = _MOST_METADATA
+    for name, value in found.items():
+        short = _to_value(value)
+        if name in _NO_METADATA or short in (None, ""):
+            continue
+        short = short[:PLACE_CHARS] if isinstance(short, str) else short
+        left -= len(name[:_NAME_CHARS]) + len(str(short))
+        if left < 0:
+            break
+        kept[name[:_NAME_CHARS]] = short
+    return kept
 
 
 def _to_value(value: Any) -> str | int | float | None:

@@ -27,6 +27,8 @@ class Piece:
 
 OWN: Final = frozenset(("source", "chunk", "start", "end", "text", "context"))
 """What is kept of every chunk, which no place stands in for."""
+PLACE_CHARS: Final = 200
+"""Characters that are kept of each text in a place: a heading stands beside every paragraph below it."""
 _BLOCK: Final = 1 << 16
 """Bytes that are read at once."""
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -15,11 +15,12 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import UnreadableDocument
+from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.rag.documents import Converter, DocumentChunk, NotTaken, cut_document
+from qtmiddleware.rag.documents import Converter, DocumentChunk, NotTaken, TextBound, cut_document
 from qtmiddleware.rag.documents import Reader as ReadDocument
 from qtmiddleware.rag.documents.finding import is_document
+from qtmiddleware.rag.documents.text import PLACE_CHARS
 from qtmiddleware.rag.ingestion.ledger import Ledger
 from qtmiddleware.runtime.files import open_document
 
@@ -86,7 +87,6 @@ _HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
 _NO_PROSE: Final = re.compile(
     r"\A---\n(?!\n).*?^---$|^ {0,3}(?P<fence>`{3,}|~{3,}).*?(?:^ {0,3}(?P=fence)|\Z)", re.DOTALL | re.MULTILINE
 )
-_TITLE_CHARS: Final = 200
 
 # One that is in the store without some of its contexts is read again: a version that is there is never changed.
 _KNOWN: Final = """
@@ -116,6 +116,7 @@ class Reader:
         own: ReadDocument | None = None,
     ) -> None:
         self._converter = converter
+        self._bound = TextBound()
         self._own = own
         self._ledger = ledger
         self._settings = settings
@@ -192,10 +193,16 @@ class Reader:
             follow_link=self._root.is_file,
             reader=None if self._own is None else self._ask,
             converter=self._converter,
+            bound=self._bound,
         )
         rows = _build_rows(found, document, source, path)
-        while batch := list(islice(rows, BATCH)):
-            ledger.many(_CHUNK, batch)
+        try:
+            while batch := list(islice(rows, BATCH)):
+                ledger.many(_CHUNK, batch)
+        except (UnreadableDocument, MissingExtra):
+            # Nobody else takes out what was kept of it, unless the same file is read again.
+            ledger.rows("DELETE FROM documents WHERE id = ?", [document])
+            raise
         ledger.rows("UPDATE documents SET complete = 1 WHERE id = ?", [document])
         return document
 
@@ -239,7 +246,7 @@ def _build_rows(found: Iterable[DocumentChunk], document: int, source: str, path
 
 
 def _shorten(value: Any) -> Any:
-    return replace_surrogates(value[:_TITLE_CHARS]) if isinstance(value, str) else value
+    return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 
 
 def _find_title(path: Path, opening: str) -> str:
@@ -249,4 +256,4 @@ def _find_title(path: Path, opening: str) -> str:
     if heading is None:
         return replace_surrogates(path.stem)
     # Marks may stand behind it too.
-    return (heading.group(1).rstrip(" \t#") or "#")[:_TITLE_CHARS]
+    return (heading.group(1).rstrip(" \t#") or "#")[:PLACE_CHARS]

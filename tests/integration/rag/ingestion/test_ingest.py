@@ -10,12 +10,16 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.stores import LanceDBStore, MemoryStore
-from qtmiddleware.rag.ingestion import Progress, ingest
+from qtmiddleware.rag.documents import TextBound
+from qtmiddleware.rag.documents.bounds import CHARS_PER_BYTE
+from qtmiddleware.rag.ingestion import Progress, ingest, reading
 from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 from tests.support.pdf_files import content, pdf
 
@@ -414,3 +418,27 @@ def test_a_store_that_embeds_gets_texts_without_vectors_and_is_not_closed(world:
     assert embed.calls == report.embedded == report.reused == 0
     assert len(store.held) == report.chunks
     assert {type(value) for passage in store.held.values() for value in passage.metadata.values()} == {str, int}
+
+
+def test_a_folder_of_files_whose_text_never_ends_ends_and_the_others_are_published(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With the real limit this takes a minute.
+    monkeypatch.setattr(reading, "TextBound", lambda: TextBound(300_000))
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 5_000, pa.int32()), pa.array([SENTENCES["alpha"]]))
+    table = pa.table({"text": column})
+    for number in range(4):
+        pq.write_table(table, world.docs / f"{number}.parquet", compression="zstd")
+    sizes = sum(path.stat().st_size for path in world.docs.glob("*.parquet"))
+    report = world.ingest()
+    assert counts(report) == (3, 0, 0, 0)
+    assert len(report.skipped) == 4
+    assert all(it.reason.startswith("too large (") for it in report.skipped)
+    assert {it["source"] for _, it, _ in world.passages().values()} == {"alpha.txt", "gamma.txt", "sub/beta.md"}
+    ledger = world.index.with_name(f"{world.index.name}.ingest")
+    with sqlite3.connect(ledger) as run:
+        assert run.execute("SELECT count(*), sum(complete) FROM documents").fetchone() == (3, 3)
+        assert run.execute("SELECT count(*) FROM chunks").fetchone() == (report.chunks,)
+    run.close()
+    # It never held more than the limit, four passages of 200 characters for 640 of text.
+    assert ledger.stat().st_size < 8 * (300_000 + CHARS_PER_BYTE * sizes)
