@@ -240,6 +240,17 @@ def retell(error: ModelError, name: str) -> ModelError:
     return ModelError(reason, f"{name} raised {type(error).__name__}: {reason}", retry_after=pause)
 
 
+def is_raised_here(error: BaseException) -> bool:
+    """Return whether this package raised *error*, so that its words are ours and quote nobody.
+
+    A user's own function may raise the same classes with any text.
+    """
+    traceback, module = error.__traceback__, ""
+    while traceback is not None:
+        module, traceback = str(traceback.tb_frame.f_globals.get("__name__")), traceback.tb_next
+    return module.partition(".")[0] == "qtmiddleware"
+
+
 def is_outage(error: BaseException) -> bool:
     """Whether *error* says that a backend is down or busy, so that asking it for less will not help.
 

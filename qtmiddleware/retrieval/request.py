@@ -76,9 +76,11 @@ class Memory:
                 "searches": trace.searches,
                 "llm_calls": trace.llm_calls,
             }
+        # A reason in place of a sentence says nothing more.
+        details = {f"{it.stage} {it.reason}": it.detail for it in reversed(degradations) if it.detail != it.reason}
         kinds = [f"{it.stage} {it.reason}" for it in degradations]
         said = f"{of} {trace.query_id} degraded"
-        self.sampler.log(logger, f"{of} degraded", kinds, said=said, stacklevel=2, **about)
+        self.sampler.log(logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about)
 
 
 @dataclass(frozen=True, slots=True)

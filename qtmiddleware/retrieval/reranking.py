@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.errors import ModelError, QtMiddlewareError
+from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_here
 from qtmiddleware.retrieval.fusion import Fused
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import read_text, to_number
@@ -56,11 +56,13 @@ def _read_scores(outcome: Outcome, count: int, trace: Trace, degradations: list[
         else:
             trace.stage(STAGE, outcome.seconds)
             return scores
-    if isinstance(outcome.error, QtMiddlewareError):
-        # Words of our own, which quote nobody: mostly why a model cannot be had.
-        trace.note(STAGE, str(outcome.error))
+    detail = outcome.detail
+    if isinstance(outcome.error, QtMiddlewareError) and is_raised_here(outcome.error):
+        # Mostly why a model cannot be had.
+        detail = str(outcome.error)
+        trace.note(STAGE, detail)
     trace.stage(STAGE, outcome.seconds, "degraded", outcome.reason)
-    degradations.append(Degradation(STAGE, outcome.reason, outcome.detail))
+    degradations.append(Degradation(STAGE, outcome.reason, detail))
     return None
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Final
 
 from qtmiddleware.runtime.forking import renew_after_fork
@@ -100,12 +101,14 @@ class LogSampler:
         kinds: Iterable[str],
         *,
         said: str = "",
+        details: Mapping[str, str] = MappingProxyType({}),
         level: int = logging.WARNING,
         stacklevel: int = 1,
         **about: Any,
     ) -> None:
         """Log that *what* happened, in the words *said* if given, with those of *kinds* that a record is due for.
 
+        *details* say more of a kind, in the words of this package alone, and do not tell one kind from another.
         The record's attribute ``degradation`` is *what*, by which handlers can tell such records from others. Its
         ``qtm`` holds *about*, *what* as the event, and ``counts``: how often each kind happened since its last record,
         this time included, so that the counts of all records add up to how often it did.
@@ -119,7 +122,7 @@ class LogSampler:
             over = self._end(now - self._seconds)
         if due:
             about |= {"event": what.replace(" ", "_"), "counts": {kind: count for kind, count, _ in due}}
-            texts = "; ".join(text for _, _, text in due)
+            texts = "; ".join(_add_detail(kind, text, details) for kind, _, text in due)
             extra = {"degradation": what}
             logger.log(level, "%s: %s", said or what, texts, stacklevel=stacklevel + 1, extra=extra, **about)
         self._write_counts(logger, over)
@@ -156,6 +159,12 @@ class LogSampler:
             for what, kind, since, count in counts
             if count
         ]
+
+
+def _add_detail(kind: str, text: str, details: Mapping[str, str]) -> str:
+    """Return the *text* on a *kind*, which begins with its name, with what is known of it behind that name."""
+    detail = " ".join(details.get(kind, "").split())
+    return f"{kind} ({detail}){text.removeprefix(kind)}" if detail else text
 
 
 class Outage:

@@ -11,6 +11,7 @@ import openai
 import pytest
 from werkzeug import Response
 
+import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers.llms.openai import OpenAIModel
@@ -129,6 +130,22 @@ def test_a_400_with_another_cause_is_not_taken_for_a_refused_format(
         ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert caught.value.reason == reason
     assert len(model_server.bodies) == 1
+
+
+def test_the_record_of_a_wrong_model_name_says_what_to_look_at(
+    model_server: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = {"message": f"no {QUERY} {SECRET}", "code": "model_not_found", "param": "model"}
+    model_server.reply = as_json({"error": error}, 404)
+    config = {"transformationType": "rewrite", "llm": {"baseUrl": model_server.url}}
+    with qtm.QueryMiddleware(config) as qm:
+        qm.wrap(lambda query, top_k=3: [{"id": "a", "score": 0.9, "text": "The fee is due"}])(QUERY)
+    (message,) = (it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING)
+    asked = "rejected the request (HTTP 404, code model_not_found, param model); check model and config"
+    assert "degraded: transform.rewrite rejected (" in message
+    assert asked in message
+    assert SECRET not in message
+    assert QUERY not in message
 
 
 def test_a_busy_service_is_not_asked_again_and_says_when_to_come_back(ask, prompt, model_server: ModelServer) -> None:

@@ -227,7 +227,20 @@ def test_the_functions_own_error_passes_as_it_is_and_is_told_nowhere() -> None:
     assert not hasattr(own, "__notes__")
 
 
-@pytest.mark.parametrize("fails", [failing_reranker, talking_reranker])
+def refusing_reranker(query: str, texts: list[str]) -> list[float]:
+    raise qtm.ModelError(OPENAI_KEY, f"no luck with {query} and {texts}")
+
+
+class RefusingReranker:
+    """A reranker of the user's own, whose errors are of our class and hold the question."""
+
+    name = "refusing"
+
+    def rerank(self, query: str, texts: list[str]) -> list[float]:
+        raise qtm.ModelError("unavailable", f"no luck with {query} and {texts}")
+
+
+@pytest.mark.parametrize("fails", [failing_reranker, talking_reranker, refusing_reranker, RefusingReranker()])
 def test_a_reranker_that_fails_and_quotes_brings_nothing_out(fails: Any) -> None:
     with listening() as emitted:
         found = Roads(emitted, {"rerank": {"enabled": True}}, model, reranker=fails).retrieved()

@@ -160,7 +160,7 @@ def test_a_failing_hook_changes_no_result_and_brings_no_text_out(query: str, way
     # The next hook is told what became of the first one.
     assert heard == [retrieval]
     (record,) = records
-    assert record.getMessage() == f"retrieval {retrieval.trace.query_id} degraded: hook failed"
+    assert record.getMessage() == f"retrieval {retrieval.trace.query_id} degraded: hook failed (ValueError)"
     assert (record.qtm["query_id"], record.qtm["counts"]) == (retrieval.trace.query_id, {"hook failed": 1})  # type: ignore[attr-defined]
 
 

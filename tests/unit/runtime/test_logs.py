@@ -25,6 +25,10 @@ from qtmiddleware.runtime.logs import LogSampler, Outage, get_logger, quote
 from qtmiddleware.testing import ScriptedModel
 from tests.support.clock import Clock
 
+NO_KEY: Final = (
+    "there is no key for the language model: set OPENAI_API_KEY, or QTM_LLM_BASE_URL (llm.baseUrl) for a server that"
+    " needs none"
+)
 QUERY: Final = "Does Jaco have any health concerns?"
 PACKAGE: Final = Path(qtm.__file__).parent
 
@@ -100,7 +104,38 @@ def test_answers_are_sampled_too(clock: Clock, caplog: pytest.LogCaptureFixture)
     for _ in range(10):
         wrapped.answer(QUERY)
     assert [it.partition(" ")[0] for it in caplog.messages] == ["answer"]
-    assert caplog.messages[0].endswith("degraded: citations invented")
+    assert caplog.messages[0].endswith("degraded: citations invented (1 removed)")
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (rewriting(), f"transform.rewrite unauthorized ({NO_KEY})"),
+        (
+            {"rerank": {"enabled": True, "model": "pinecone/bge-reranker-v2-m3", "timeoutMs": 50_000}},
+            "rerank failed (there is no key for Pinecone: set PINECONE_API_KEY in the environment)",
+        ),
+    ],
+    ids=["model", "reranker"],
+)
+def test_the_record_of_a_missing_key_says_what_to_set(
+    config: dict[str, Any], sentence: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "PINECONE_API_KEY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    qtm.QueryMiddleware(config).wrap(search)(QUERY)
+    (message,) = caplog.messages
+    assert message.endswith(f"degraded: {sentence}")
+
+
+@given(st.text())
+def test_a_record_is_one_line_whatever_its_detail_holds(detail: str) -> None:
+    sink = Sink()
+    LogSampler(clock=Clock()).log(sink.logger, "it", ["a"], details={"a": detail, "b": "another kind"})
+    (line,) = sink.lines
+    assert len(line.splitlines()) == 1
+    assert line == ("it: a (" + " ".join(detail.split()) + ")" if detail.split() else "it: a")
 
 
 def test_a_defect_of_ours_is_one_error(
@@ -158,17 +193,17 @@ class Sink:
         self.told = 0
         self.soonest = float("inf")
         self._at: dict[str, float] = {}
-        self._lines: list[str] = []
+        self.lines: list[str] = []
         self.logger: Any = self
 
     def log(self, level: int, message: str, *args: Any, **_: Any) -> None:
-        self._lines.append(message % args)
+        self.lines.append(message % args)
 
     def warning(self, message: str, *args: Any, **how: Any) -> None:
         self.log(logging.WARNING, message, *args, **how)
 
     def take(self, now: float) -> None:
-        lines, self._lines = self._lines, []
+        lines, self.lines = self.lines, []
         for line in lines:
             if more := re.match(r"it (\d+) more times? in the last", line):
                 self.told += int(more[1])
@@ -261,7 +296,7 @@ def test_an_outage_of_the_model_is_told_in_three_records(caplog: pytest.LogCaptu
     assert told == [
         "retrieval ID degraded: transform.rewrite unavailable",
         "the circuit breaker of scripted opened: it is left alone for 30 s, then tried again",
-        "retrieval ID degraded: transform circuit_open",
+        "retrieval ID degraded: transform circuit_open (scripted failed and is left alone for 30 more seconds)",
     ]
 
 
