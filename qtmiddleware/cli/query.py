@@ -192,19 +192,19 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
 
 def _converse(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
     """Take what is typed until somebody leaves; Ctrl-C clears the line, or stops what it asked for."""
+    line = ""
     with suppress(EOFError):
         if asks_kind:
             with suppress(KeyboardInterrupt):
-                session.kind = choose_kind(keyboard, session.kind)
+                session.kind, line = choose_kind(keyboard, session.kind)
         note(f"\nCurrent transformation type: {session.kind}")
         note("Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n")
         while True:
-            try:
-                line = keyboard.read_question()
-            except KeyboardInterrupt:
-                continue
             try:
                 if not session.take(line):
                     return
             except KeyboardInterrupt:
                 note("Stopped.")
+            line = ""
+            with suppress(KeyboardInterrupt):
+                line = keyboard.read_question()

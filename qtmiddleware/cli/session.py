@@ -16,7 +16,7 @@ from qtmiddleware.cli.console import name_question
 from qtmiddleware.cli.show import explain, present, show_pieces
 from qtmiddleware.cli.terminal import escape_json, note, say
 from qtmiddleware.config import Config
-from qtmiddleware.config.errors import fold
+from qtmiddleware.config.errors import find_nearest, fold
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.runtime.files import open_itself
@@ -44,9 +44,9 @@ class Session:
     """Takes lines, questions and commands alike, one after the other.
 
     *ask* asks a question (see `asking.ask`). *chat* asks each with the conversation so far. *choose* asks for a
-    transformation type, given the current one, where somebody is there to be asked. *fixed* says why the type cannot be
-    changed, if so. *streams* writes answers while they come, *names* the question above each, and *as_json* writes a
-    JSON object a question; all else goes to stderr then.
+    transformation type, given the current one, if somebody is there to be asked (see `choose_kind`). *fixed* says why
+    the type cannot be changed, if so. *streams* writes answers while they come, *names* the question above each, and
+    *as_json* writes a JSON object a question; all else goes to stderr then.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Session:
         kind: TransformationType,
         *,
         chat: bool,
-        choose: Callable[[TransformationType], TransformationType] | None = None,
+        choose: Callable[[TransformationType], tuple[TransformationType, str]] | None = None,
         fixed: str = "",
         streams: bool = False,
         names: bool = False,
@@ -85,8 +85,8 @@ class Session:
         if text in LEAVING:
             return False
         if text == "tt":
-            self._choose_kind()
-        elif text.startswith(":"):
+            return self._choose_kind()
+        if text.startswith(":"):
             self._run_command(*text[1:].split(maxsplit=1))
         elif text:
             self.ask(text)
@@ -112,7 +112,8 @@ class Session:
             present(outcome)
             say()
 
-    def _choose_kind(self) -> None:
+    def _choose_kind(self) -> bool:
+        """Choose a type, and take what was typed in its place. Returns whether the session goes on."""
         if self._fixed:
             note(self._fixed)
         if self._choose is None:
@@ -120,7 +121,10 @@ class Session:
                 show_kinds()
             self.await_kind()
         elif not self._fixed:
-            self._set_kind(self._choose(self.kind))
+            kind, line = self._choose(self.kind)
+            self._set_kind(kind)
+            return self.take(line)
+        return True
 
     def await_kind(self) -> None:
         """Take the next line as a transformation type, where nobody is there to be asked for one."""
@@ -186,16 +190,29 @@ def find_kind(text: str) -> TransformationType | None:
     return None
 
 
-def choose_kind(keyboard: Keyboard, default: TransformationType) -> TransformationType:
-    """The transformation type that is typed; an empty line is the *default*, anything wrong asks again."""
+def choose_kind(keyboard: Keyboard, default: TransformationType) -> tuple[TransformationType, str]:
+    """Return the transformation type that is typed, and an empty line.
+
+    A question or command comes back as the line it is, with the *default*. A number or word that is no type, but may
+    have been meant for one, asks again.
+    """
     show_kinds()
-    note()
+    note("\nPress Enter to keep the type in brackets, or ask your question at once.")
     while True:
         text = keyboard.read_choice(f"Select transformation type [{default}]: ")
-        chosen = find_kind(text) if text.strip() else default
-        if chosen is not None:
-            return chosen
-        note(f"There is no such type: enter a number from 1 to {len(KINDS)} or a name.")
+        line = text.strip()
+        kind = find_kind(line) if line else default
+        if kind is not None:
+            return kind, ""
+        if line == "tt":
+            show_kinds()
+        elif line.isdecimal():
+            note(f"There is no such type: enter a number from 1 to {len(KINDS)} or a name.")
+        elif line.isidentifier() and line not in LEAVING and (near := find_nearest(line, list(KINDS))):
+            note(f"There is no type {line}: did you mean {near}?")
+        else:
+            keyboard.keep(text)
+            return default, text
 
 
 def show_kinds() -> None:
@@ -224,6 +241,9 @@ class Keyboard:
             raise EOFError
         return line
 
+    def keep(self, question: str) -> None:
+        """Keep a *question* that was typed elsewhere, if questions are kept."""
+
 
 class EditingKeyboard(Keyboard):
     """Line editing and the up arrow; questions are kept in the file *history*, or only until the end."""
@@ -250,6 +270,10 @@ class EditingKeyboard(Keyboard):
     def read_choice(self, prompt: str) -> str:
         """Returns an answer to *prompt*."""
         return _replace_undecodable(self._choices.prompt(prompt))
+
+    def keep(self, question: str) -> None:
+        """Keep a *question* for the up arrow."""
+        self._questions.history.append_string(question)
 
 
 def open_keyboard(*, keep: bool) -> Keyboard:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config.settings import Settings
@@ -15,6 +15,9 @@ from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder, embedder_named
 from qtmiddleware.rag.hybrid import HybridSearch
 from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.runtime.logs import get_logger
+
+logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
         raise StoreError(f"there is no index at {path} yet; make one with qtm ingest, and the same config")
     module = import_module(f"qtmiddleware.providers.stores.{row.name}")
     opened: Store = module.open_store(settings, embedding_model=name, dimension=dimension)
+    # Whoever ingests fills it; a service in the cloud is not asked for this alone.
+    if must_exist and row.keeps_files and not opened.count():
+        logger.warning("the index at %s holds no passages; add documents with qtm ingest", path, event="index_empty")
     return opened
 
 

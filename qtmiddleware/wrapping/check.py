@@ -343,7 +343,7 @@ class _Checkup:
         items, text_field = found.ranking.items, self.settings.keyword_evidence.text_field
         count = len(items)
         if not count:
-            mend = "ask what there are passages for, and look at namespace, filter and the like"
+            mend = "see whether the index is empty; ask what it has passages for; look at namespace and filter"
             text = "it is None" if found.response is None else "it holds no passage"
             raise self._stop("response", text, mend, passages=0)
         kind, shape = type(items[0]).__name__, found.shape.name

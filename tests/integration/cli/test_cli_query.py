@@ -17,18 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.cli.asking import ask
-from qtmiddleware.cli.session import KINDS, LEAVING, Session, find_kind
+from qtmiddleware.cli.session import KINDS, LEAVING, Keyboard, Session, choose_kind, find_kind
 from qtmiddleware.cli.show import present
 from qtmiddleware.cli.terminal import LineWrapper, measure
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.embedders import CallableEmbedder
-from qtmiddleware.providers.stores import MemoryStore
+from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.answering_service import TRANSFORMED, AnsweringService
 from tests.support.command_line import Ended
-from tests.support.conversing import HEALTH, QUESTION, environ
+from tests.support.conversing import HEALTH, INDEX, PASSAGES, QUESTION, environ
 from tests.support.terminal import CTRL_C, CTRL_D, UP, Terminal
 
 pytestmark = pytest.mark.thorough
@@ -41,8 +41,10 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
     with Terminal("query", folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
         menu = terminal.wait_for("type [none]:")
         assert all(f"{number}. {kind} - " in menu for number, kind in enumerate(KINDS, start=1))
-        terminal.type("twelve")
-        terminal.wait_for("There is no such type", "type [none]:")
+        terminal.type("12")
+        terminal.wait_for("There is no such type: enter a number from 1 to", "type [none]:")
+        terminal.type("rewrit")
+        terminal.wait_for("There is no type rewrit: did you mean rewrite?", "type [none]:")
         terminal.type("1")
         terminal.wait_for("Current transformation type: rewrite", *READY)
 
@@ -84,6 +86,49 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     typed = [line[1:] for line in kept.read_text(encoding="utf-8").splitlines() if line.startswith("+")]
     assert typed == [QUESTION, "And last year?", "tt", ":type 5", "tt", "And last year?", "\ufffdt\ufffd?"]
+
+
+def test_a_question_at_the_first_prompt_is_answered_with_the_default_type(
+    folder: Path, service: AnsweringService
+) -> None:
+    with Terminal("query", folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
+        terminal.wait_for("or ask your question at once", "type [none]:")
+        terminal.type(QUESTION)
+        terminal.wait_for("Current transformation type: none", f"{HEALTH} [1]", "Sources:", "\n>")
+        assert service.answered[-1]["question"] == QUESTION
+        terminal.type("tt")
+        terminal.wait_for("type [none]:")
+        terminal.type("And last year?")
+        terminal.wait_for("Sources:", "\n>")
+        assert service.answered[-1]["question"] == "And last year?"
+        terminal.type(UP * 2)
+        terminal.wait_for("type [none]:")
+        terminal.type("exit")
+        assert terminal.ended() == 0
+    kept = (folder / "state" / "qtmiddleware" / "history").read_text(encoding="utf-8")
+    assert QUESTION in kept
+
+
+@pytest.mark.parametrize("first", ["exit", ":q"])
+def test_the_first_prompt_takes_commands_too(folder: Path, first: str) -> None:
+    plain = environ(folder, TERM="dumb", QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
+    with Terminal("query", folder=folder, environ=plain) as terminal:
+        terminal.wait_for("type [none]:")
+        terminal.type("tt")
+        terminal.wait_for("1. rewrite", "type [none]:")
+        terminal.type(":help")
+        terminal.wait_for("for more.", "forget the conversation", "\n>")
+        terminal.type("tt")
+        terminal.wait_for("type [none]:")
+        terminal.type(first)
+        assert terminal.ended() == 0
+
+
+def test_an_empty_index_says_so(qtm: Run, folder: Path) -> None:
+    with SQLiteStore(folder / INDEX, embedding_model="all-MiniLM-L6-v2", dimension=384) as store:
+        store.delete([passage.id for passage in PASSAGES])
+    for ended in (qtm("query", text=b"exit\n", folder=folder), qtm("ask", QUESTION, folder=folder)):
+        assert f"the index at {INDEX} holds no passages; add documents with qtm ingest" in ended.err
 
 
 def test_ctrl_c_stops_an_answer_and_the_session_goes_on(folder: Path, service: AnsweringService) -> None:
@@ -238,6 +283,37 @@ def test_every_type_is_offered_and_found_by_number_and_by_name() -> None:
     for number, kind in enumerate(KINDS, start=1):
         assert find_kind(f" {number} ") == find_kind(kind.replace("_", "-").upper()) == kind
     assert find_kind("0") is find_kind("10") is find_kind("") is None
+
+
+class Typed(Keyboard):
+    """A keyboard at which the *lines* are typed."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines, self.kept = list(lines), list[str]()
+
+    def read_choice(self, prompt: str) -> str:
+        return self.lines.pop(0)
+
+    def keep(self, question: str) -> None:
+        self.kept.append(question)
+
+
+@given(st.text())
+def test_what_is_typed_for_a_type_is_one_or_a_question_or_asks_again(text: str) -> None:
+    keyboard = Typed(text, "7")
+    kind, line = choose_kind(keyboard, "rewrite")
+    asked_again = not keyboard.lines
+    if asked_again:
+        assert (find_kind(text), kind, line) == (None, find_kind("7"), "")
+        assert len(text.split()) == 1, "a question of several words is asked"
+    else:
+        assert (kind, line) == ((find_kind(text) or "rewrite"), "") or (kind, line) == ("rewrite", text)
+    assert keyboard.kept == ([line] if line else [])
+
+
+@pytest.mark.parametrize("text", ["Can I pay with Amex?", "refunds?", "Amex", "exit", ":help", ":type 5", "3 bikes"])
+def test_a_question_or_command_in_place_of_a_type_is_taken_as_it_is(text: str) -> None:
+    assert choose_kind(Typed(text), "rewrite") == ("rewrite", text)
 
 
 def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(capsys: pytest.CaptureFixture[str]) -> None:
