@@ -47,7 +47,11 @@ class Config:
     origins: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
+        origins = dict(self.origins)
+        if len(origins) < len(all_keys()):
+            # A pickle of an earlier version lacks what was added since.
+            origins = dict.fromkeys(known_keys(), "default") | origins
+        object.__setattr__(self, "origins", MappingProxyType(origins))
 
     def __reduce__(self) -> tuple[type[Config], tuple[Settings, dict[str, str]]]:
         return Config, (self.settings, dict(self.origins))

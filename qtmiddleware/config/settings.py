@@ -6,7 +6,7 @@ here and camelCase in files. Annotations are evaluated here, not kept as texts: 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, STORES, TEXT_FIELDS, TRANSFORMS, prompt_names
@@ -426,3 +426,31 @@ class Settings:
         BudgetSettings, "The most that all calls of language models may cost.", marks="middleware"
     )
     log: LogSettings = group(LogSettings, "Records of queries.")
+
+
+def _read_values(self: Any) -> dict[str, Any]:
+    """Return what is pickled: every value by its name, so that another version with other options can read it."""
+    return {it.name: getattr(self, it.name) for it in fields(self)}
+
+
+def _take_values(self: Any, values: Mapping[str, Any] | list[Any]) -> None:
+    """Take the *values* of a pickle; an option that they lack gets its default.
+
+    The first pickles hold a list in the order of the fields, so a new option belongs at the end of its group.
+    """
+    known = fields(self)
+    if not isinstance(values, Mapping):
+        values = {it.name: value for it, value in zip(known, values, strict=False)}
+    for it in known:
+        default = it.default if it.default_factory is MISSING else it.default_factory()
+        object.__setattr__(self, it.name, values.get(it.name, default))
+
+
+def _pickle_by_name(cls: Any) -> None:
+    cls.__getstate__, cls.__setstate__ = _read_values, _take_values
+    for it in fields(cls):
+        if is_dataclass(it.type):
+            _pickle_by_name(it.type)
+
+
+_pickle_by_name(Settings)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, FrozenInstanceError, fields, is_dataclass
+from dataclasses import Field, FrozenInstanceError, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 
+from qtmiddleware.config import Config
 from qtmiddleware.config.settings import META, FusionSettings, LlmSettings, Settings
 from qtmiddleware.providers.llms.openai.prices import find_prices, find_shutdown
 from qtmiddleware.providers.llms.openai.requests import least_effort
@@ -48,6 +51,39 @@ def test_every_default_lies_inside_its_own_limits(name: str, field: Field[Any], 
 def test_every_number_has_a_lower_limit(name: str, field: Field[Any], value: Any) -> None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         assert "ge" in field.metadata[META]
+
+
+def test_pickled_settings_come_back_as_they_were() -> None:
+    settings = replace(Settings(top_k=7), llm=LlmSettings(prompts={"rewrite": "Rewrite it."}))
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(settings, protocol)) == settings
+    assert copy.deepcopy(settings) == settings
+
+
+@pytest.mark.parametrize("place", range(len(fields(LlmSettings))))
+def test_an_option_that_a_pickle_lacks_gets_its_default_and_no_other_one_moves(place: int) -> None:
+    lacking = fields(LlmSettings)[place].name
+    given = {
+        "base_url": "https://a.example",
+        "temperature": 0.5,
+        "guard": False,
+        "input_price": 2.0,
+        "output_price": 3.0,
+    }
+    state = LlmSettings(**given).__getstate__()
+    del state[lacking]
+    restored = LlmSettings.__new__(LlmSettings)
+    restored.__setstate__({**state, "gone_since": 1})
+    given.pop(lacking, None)
+    assert restored == LlmSettings(**given)
+
+
+def test_an_option_that_a_pickled_config_lacks_has_its_default_for_origin() -> None:
+    config = Config.load({"topK": 7}, environ={})
+    origins = {name: origin for name, origin in config.origins.items() if name != "scores"}
+    rows = {name: (value, origin) for name, value, origin in Config(config.settings, origins).rows()}
+    assert rows["topK"] == (7, "config")
+    assert rows["scores"] == ("backend", "default")
 
 
 def test_settings_cannot_be_changed() -> None:
