@@ -42,9 +42,13 @@ def parse_fingerprint(text: Any) -> dict[str, Any]:
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """What differs, a part of a sentence each; long values are not shown."""
+    """What differs, a part of a sentence each; long values are not shown.
+
+    An option that *before* lacks is newer than it. It counts as its default, under which the texts are as before.
+    """
+    defaults = {key.name: to_json(key.default) for key in all_keys()}
     for name in (*now, *islice((it for it in before if it not in now), _MOST_UNKNOWN)):
-        was, is_ = before.get(name), now.get(name)
+        was, is_ = before.get(name, defaults.get(name)), now.get(name)
         if was != is_:
             shown = f" (was {_show(was)}, is {_show(is_)})"
             yield _show(name[:_MOST_SHOWN]) + (shown if name != "prompts" and len(shown) <= _MOST_SHOWN else "")

@@ -112,6 +112,24 @@ def test_another_config_is_refused_with_what_changed(out: Path, changed: dict[st
     assert records(out) == [FIRST.to_record()]
 
 
+def hold_older(out: Path, **changed: Any) -> bool:
+    """Whether an output goes on that was begun before there was ``llm.guard``."""
+    older = {name: value for name, value in fingerprint().items() if name != "llm.guard"}
+    with hold_journal(out, older) as journal:
+        journal.append(FIRST.to_record())
+    with hold_journal(out, fingerprint(**changed)) as journal:
+        return journal.holds(FIRST)
+
+
+def test_an_output_that_was_begun_before_an_option_existed_goes_on_under_its_default(out: Path) -> None:
+    assert hold_older(out)
+
+
+def test_an_output_that_was_begun_before_an_option_existed_is_refused_under_another_value(out: Path) -> None:
+    with pytest.raises(ConfigError, match=r"llm\.guard \(was True, is False\)"):
+        hold_older(out, llm={"guard": False})
+
+
 @pytest.mark.parametrize("changed", [{"limits": {"llmTimeoutMs": 7}}, {"budget": {"maxTokens": 7}}, {"topK": 9}])
 def test_what_decides_no_text_may_change(out: Path, changed: dict[str, Any]) -> None:
     write(out, FIRST.to_record())
