@@ -9,6 +9,8 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from importlib.util import find_spec
+from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ConfigError, MissingExtra
@@ -28,6 +30,8 @@ logger: Final = get_logger("qtmiddleware.playground")
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = 8765
 """Taken where nobody asks for another and it is free."""
+MOST_CONNECTIONS: Final = 64
+"""Connections that are open at a time; for one more the oldest is closed that asks nothing."""
 RUNS: Final = 4
 """Questions that are under way at a time, whichever tab they come from; others wait for their turn."""
 MOST_ADDRESS_BYTES: Final = 1 << 20
@@ -105,17 +109,26 @@ class Guard:
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return "This server answers at 127.0.0.1 alone."
-        if any(value not in self._origins for name, value in headers if name == b"origin") or any(
-            value not in (b"none", b"same-origin") for name, value in headers if name == b"sec-fetch-site"
+        if any(value not in self._origins for name, value in headers if name == b"origin") or (
+            any(value not in (b"none", b"same-origin") for name, value in headers if name == b"sec-fetch-site")
+            and not _only_opens(scope)
         ):
             return "Another site asked for this page, so it is not shown; copy the address to the address bar."
-        given = scope["path"].split("/", 2)[1].encode("utf-8", "surrogateescape")
+        # What is asked of the server as a whole, as by OPTIONS *, has no path.
+        given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._token):
             return (
                 "This address is not the one that `qtm playground` printed. Each start has an address of its own: take "
                 "the newest, and put what stands behind the ? of this one behind it."
             )
         return ""
+
+
+def _only_opens(scope: Scope) -> bool:
+    """Whether a tab is led to the page before anything is asked, as by the file that `qtm playground` opens."""
+    headers = dict(scope["headers"])
+    leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (b"navigate", b"document")
+    return leads and scope["method"] == "GET" and not scope["query_string"]
 
 
 async def _refuse(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -213,6 +226,25 @@ async def _encode(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
         yield piece.encode("utf-8", "replace")
 
 
+def _make_protocol() -> Any:
+    """Make the class of a connection, which makes room for itself: those of anybody on this machine may stay idle."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    numbers = count()
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            self.number = next(numbers)
+            super().connection_made(transport)
+            # The server's own set keeps no order, and holds those that are being closed.
+            others = [it for it in self.connections if isinstance(it, Connection) and not it.transport.is_closing()]
+            idle = [it for it in others if it is not self and getattr(it.cycle, "response_complete", True)]
+            if len(others) > MOST_CONNECTIONS and idle:
+                min(idle, key=attrgetter("number")).transport.abort()
+
+    return Connection
+
+
 async def serve(
     page: Page, listening: socket.socket, token: str, closing: Callable[[], Awaitable[None]] | None
 ) -> None:
@@ -226,7 +258,7 @@ async def serve(
     server = Server(page, token=token, port=listening.getsockname()[1], closing=closing)
     config = uvicorn.Config(
         server.app,
-        http="h11",
+        http=_make_protocol(),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -237,6 +269,5 @@ async def serve(
         proxy_headers=False,
         h11_max_incomplete_event_size=MOST_ADDRESS_BYTES,
         timeout_graceful_shutdown=1,
-        limit_concurrency=64,
     )
     await uvicorn.Server(config).serve(sockets=[listening])

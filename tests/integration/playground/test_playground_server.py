@@ -7,12 +7,14 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
 import httpx
 import pytest
 
+from qtmiddleware.playground.server import MOST_CONNECTIONS
 from tests.support.command_line import Ended, built, folder, qtm  # noqa: F401
 from tests.support.playground_world import APP, QUESTION, Served, serve
 from tests.support.waiting import PATIENCE, wait_until
@@ -81,6 +83,40 @@ def test_it_listens_on_this_machine_alone(served: Served) -> None:
         pass
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.2", served.port), timeout=5):
         pass
+
+
+def test_requests_without_a_path_are_refused(served: Served) -> None:
+    for line in (b"OPTIONS * HTTP/1.1", b"CONNECT 127.0.0.1:%d HTTP/1.1" % served.port, b"GET * HTTP/1.1"):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE) as connection:
+            connection.sendall(line + b"\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % served.port)
+            assert connection.recv(1_000).startswith(b"HTTP/1.1 403"), line
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /"])
+def test_idle_connections_of_anybody_keep_nobody_out(served: Served, sent: bytes) -> None:
+    with ExitStack() as stack:
+        for _ in range(3 * MOST_CONNECTIONS):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+            connection.sendall(sent)
+        assert len(list_tiers(served.get(QUESTION).text)) == 7
+
+
+def test_a_question_that_waits_for_its_answer_is_not_idle(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.jsonl"
+    notes.touch()
+    with (
+        serve(tmp_path, "-f", f"{APP}:waiting", "--no-open", PLAYGROUND_NOTES=str(notes)) as served,
+        httpx.stream("GET", served.at("first"), timeout=PATIENCE) as response,
+        ExitStack() as stack,
+    ):
+        # Dropped, it would end the request.
+        pieces = response.iter_text()
+        next(pieces)
+        wait_until(lambda: "began" in notes.read_text())
+        for _ in range(2 * MOST_CONNECTIONS):
+            stack.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+        assert served.get().status_code == 200
+        assert "cancelled" not in notes.read_text()
 
 
 def test_impossible_weights_are_said(served: Served) -> None:

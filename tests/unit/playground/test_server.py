@@ -16,6 +16,7 @@ from tests.support import playground_app as app
 TOKEN = make_token()
 HOST = "127.0.0.1:8765"
 OWN = {"host": HOST}
+LED = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 
 
 def ask(path: str, headers: dict[str, str], *, method: str = "GET", query: str = "") -> tuple[int, dict[str, str], str]:
@@ -69,9 +70,15 @@ def test_the_page_is_shown_to_who_has_its_address() -> None:
         (f"/{TOKEN}/", {**OWN, "origin": "null"}),
         (f"/{TOKEN}/", {**OWN, "sec-fetch-site": "cross-site"}),
         (f"/{TOKEN}/", {**OWN, "sec-fetch-site": "same-site"}),
+        (f"/{TOKEN}/", {**OWN, **LED, "sec-fetch-dest": "iframe"}),
+        (f"/{TOKEN}/", {**OWN, **LED, "sec-fetch-mode": "cors"}),
+        (f"/{TOKEN}/", {**OWN, **LED, "origin": "null"}),
+        ("*", OWN),
+        ("127.0.0.1:8765", OWN),
+        ("", OWN),
     ],
     # The token differs by process, and names of tests must not.
-    ids=range(11),
+    ids=range(17),
 )
 def test_anybody_else_is_refused_and_told_nothing(path: str, headers: dict[str, str]) -> None:
     status, found, text = ask(path, headers)
@@ -87,6 +94,17 @@ def test_anybody_else_is_refused_and_told_nothing(path: str, headers: dict[str, 
 )
 def test_its_own_page_and_the_address_bar_are_answered(headers: dict[str, str]) -> None:
     assert ask(f"/{TOKEN}/", {**OWN, **headers})[0] == 200
+
+
+def test_a_file_of_this_machine_may_lead_to_the_page_and_may_not_ask() -> None:
+    assert ask(f"/{TOKEN}/", {**OWN, **LED})[0] == 200
+    assert ask(f"/{TOKEN}/", {**OWN, **LED}, query="q=why")[0] == 403
+    assert ask(f"/{TOKEN}/", {**OWN, **LED}, method="POST")[0] == 403
+
+
+@pytest.mark.parametrize(("method", "path"), [("OPTIONS", "*"), ("CONNECT", HOST)])
+def test_a_request_without_a_path_is_refused(method: str, path: str) -> None:
+    assert ask(path, OWN, method=method)[0] == 403
 
 
 def test_every_answer_is_locked_up() -> None:
