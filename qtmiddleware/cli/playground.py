@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import sys
-import webbrowser
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qtmiddleware.catalogue import STORES
+from qtmiddleware.cli.browser import show_page
 from qtmiddleware.cli.check import Arguments, InPlaceOfIndex, find_function, read_argument, wrap_function
 from qtmiddleware.cli.compare import sets_something
 from qtmiddleware.cli.console import ConfigFile, Sets, show_warnings
@@ -45,9 +44,9 @@ def playground_command(
 ) -> None:
     """Ask on a page and see every tier side by side: what moves, and why.
 
-    The page is served on this machine alone, at an address that only this
-    terminal knows, until Ctrl-C. Without a language model the rules are
-    compared; './scripts/demo --playground' has recorded replies to look at.
+    The page is served on this machine alone until Ctrl-C. Its address is new
+    at each start, and nobody can guess it. Without a language model the rules
+    are compared; './scripts/demo --playground' has recorded replies to look at.
     """
     require_web()
     examples = () if questions is None else load_questions(questions)
@@ -81,7 +80,8 @@ def run(
 ) -> None:
     """Serve the page over *tiers* until Ctrl-C, and print its address; with *opens* a browser is shown it.
 
-    With *searches* a question is asked before anybody waits for one: a search costs nothing then.
+    With *searches* a question is asked before anybody waits for
+    one: a search costs nothing then.
     """
     said = [*notes, *([] if tiers.has_model else [f"{NO_MODEL} Tiers that ask none are compared."])]
     page = Page(tiers, name=name, examples=examples, notes=said)
@@ -92,12 +92,7 @@ def run(
         note(it)
     say(address, wraps=False)
     note("Ctrl-C ends it.")
-    if opens and _has_browser():
-        webbrowser.open(address)
-    asyncio.run(serve(page, listening, token, tiers.middleware.aclose))
-
-
-def _has_browser() -> bool:
-    """Whether somebody sits at a terminal with a screen: where there is none, a browser of text would take it over."""
-    has_screen = sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    return sys.stdout.isatty() and bool(has_screen)
+    with show_page(address) if opens else nullcontext(enter_result=False) as is_opened:
+        if is_opened:
+            note("If your browser shows no page, open the address above.")
+        asyncio.run(serve(page, listening, token, tiers.middleware.aclose))
