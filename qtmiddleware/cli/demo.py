@@ -107,7 +107,16 @@ def _open_playground(
             first = [_find_question(data, it) for it in _SHOWN_FIRST]
             examples = [*first, *(it for it in data.questions if it not in first)]
             name = f"the demo’s {len(data.passages)} passages"
-            run(tiers, listening, name=name, examples=examples, notes=[origin], opens=opens, searches=True)
+            run(
+                tiers,
+                listening,
+                name=name,
+                examples=examples,
+                notes=[origin],
+                qrels=data.qrels,
+                opens=opens,
+                searches=True,
+            )
 
 
 def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -75,16 +75,17 @@ def run(
     name: str,
     examples: Sequence[Question] = (),
     notes: Sequence[str] = (),
+    qrels: Mapping[str, Mapping[str, int]] | None = None,
     opens: bool = True,
     searches: bool = False,
 ) -> None:
     """Serve the page over *tiers* until Ctrl-C, and print its address; with *opens* a browser is shown it.
 
-    With *searches* a question is asked before anybody waits for
+    *qrels* are the judgements of the *examples*. With *searches* a question is asked before anybody waits for
     one: a search costs nothing then.
     """
     said = [*notes, *([] if tiers.has_model else [f"{NO_MODEL} Tiers that ask none are compared."])]
-    page = Page(tiers, name=name, examples=examples, notes=said)
+    page = Page(tiers, name=name, examples=examples, notes=said, qrels=qrels)
     token = make_token()
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
     tiers.warm_up(searches=searches)

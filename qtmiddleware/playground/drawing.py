@@ -76,7 +76,7 @@ def draw_moves(moves: Movements, *, is_merged: bool, step: float = 50.0) -> Move
     columns: list[tuple[str, list[int | None]]] = [("raw", [_find_start(it) for it in tracked])]
     if is_merged:
         columns.append(("merged", [it.fused_place for it in tracked]))
-    columns.append(("result", [it.place or _find_last(it) for it in tracked]))
+    columns.append(("result", [find_place(it) for it in tracked]))
     ways = [(name_key(it.match), find_way(it)) for it in tracked]
     return _draw(columns, ways, _count_rows(moves), step=step, row=ROW, slot=_SLOT)
 
@@ -101,8 +101,9 @@ def _find_start(moved: Movement) -> int | None:
     return next((hit.place for hit in moved.hits if hit.kind == "original"), None)
 
 
-def _find_last(moved: Movement) -> int | None:
-    return moved.reranked_place or moved.weighed_place or moved.fused_place
+def find_place(moved: Movement) -> int | None:
+    """Return the place of a passage in the result or, if it fell out of it, in the last list that it stood in."""
+    return moved.place or moved.reranked_place or moved.weighed_place or moved.fused_place
 
 
 def _count_rows(moves: Movements) -> int:

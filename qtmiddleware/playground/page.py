@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.evaluation.dataset import Question
-from qtmiddleware.evaluation.movement import Movement, Movements, explain_movement, label_searches
+from qtmiddleware.evaluation.movement import Movement, Movements, explain_movement, format_place, label_searches
 from qtmiddleware.evaluation.reporting import figures
 from qtmiddleware.evaluation.reporting.page import read_file
 from qtmiddleware.evaluation.systems import BASELINE
@@ -72,10 +72,17 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What one tier found, ready to be shown."""
+    """What one tier found, ready to be shown.
+
+    *answers* counts the passages that are judged to answer the question; 0 is a question that nobody judged. *answer*
+    is the best place of them among the *rows*, *lost* the one behind these that the best of them fell to.
+    """
 
     tier: Tier
     headline: str
+    answers: int = 0
+    answer: int | None = None
+    lost: int | None = None
     problem: str = ""
     rows: tuple[Row, ...] = ()
     dropped: tuple[Row, ...] = ()
@@ -98,12 +105,26 @@ class Card:
 
 
 class Page:
-    """The page over *tiers*, called *name*; *examples* are questions to begin with, *notes* what to know of it all."""
+    """The page over *tiers*, called *name*; *examples* are questions to begin with, *notes* what to know of it all.
+
+    *qrels* grade passages by the ids of examples and passages, as those of a `Dataset` do.
+    """
 
     def __init__(
-        self, tiers: Tiers, *, name: str, examples: Sequence[Question] = (), notes: Sequence[str] = ()
+        self,
+        tiers: Tiers,
+        *,
+        name: str,
+        examples: Sequence[Question] = (),
+        notes: Sequence[str] = (),
+        qrels: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self.tiers = tiers
+        self._answers = {
+            (one.text.strip(), one.history): _find_best(grades)
+            for one in examples
+            if (grades := (qrels or {}).get(one.id))
+        }
         self.name = name
         self.examples = tuple(examples)
         self.notes = tuple(notes)
@@ -166,8 +187,12 @@ class Page:
         is_baseline = answer.tier.name == BASELINE
         rows = tuple(_describe_row(it, own, models, is_baseline=is_baseline) for it in moves.passages)
         is_merged = len(found.rankings) > 1
+        answers = self._answers.get((asked.question.strip(), asked.history), frozenset())
         return Card(
             tier=answer.tier,
+            answers=len(answers),
+            answer=_find_first(it.place for it in moves.passages if it.match.id in answers),
+            lost=_find_first(drawing.find_place(it) for it in moves.dropped if it.match.id in answers),
             headline=_sum_up(moves) if not is_baseline else _count(len(found.matches), "passage"),
             rows=rows,
             dropped=tuple(_describe_row(it, own, models) for it in moves.dropped),
@@ -317,14 +342,51 @@ def _find_headline(cards: Sequence[Card]) -> str:
         return "There is no plain list, so no tier was asked." if cards and not cards[0].rows else "The plain list."
     unheard = sum(any(it.startswith("transform") for it in card.degradations) for card in moved)
     said = f" The model gave nothing of use to {_count(unheard, 'tier')}." if unheard else ""
-    most, name = max(
-        ((sum(row.way == "new" for row in card.rows), card.tier.name) for card in moved), key=itemgetter(0)
-    )
+    if cards[0].is_baseline and cards[0].answers:
+        return f"{_describe_answer(cards[0], moved)}{said}"
+    most, card = max(((sum(row.way == "new" for row in card.rows), card) for card in moved), key=itemgetter(0))
     if most:
-        return f"{name} brings {_count(most, 'passage')} that the plain search does not show.{said}"
-    if any(card.headline != _SAME for card in moved):
-        return f"Every tier shows the passages of the plain search, in another order.{said}"
+        return f"{card.tier.name} changes {most} of the {_count(len(card.rows), 'passage')} that are shown.{said}"
+    if ordered := [card.tier.name for card in moved if card.headline != _SAME]:
+        return f"Every tier shows the passages of the plain search, {_join(ordered)} in another order.{said}"
     return f"Every tier gives the plain list.{said}"
+
+
+def _describe_answer(plain: Card, moved: Sequence[Card]) -> str:
+    """Say where the passage that answers the question stands in the *plain* list and in those of the *moved* tiers."""
+    shown: dict[int, list[str]] = {}
+    lost: list[str] = []
+    for card in moved:
+        if card.answer is not None:
+            shown.setdefault(card.answer, []).append(card.tier.name)
+        else:
+            is_known = card.lost is not None and card.lost > len(card.rows)
+            lost.append(card.tier.name + (f" ({format_place(card.lost or 0)})" if is_known else ""))
+    what = "The answer" if plain.answers == 1 else f"The first of {plain.answers} answers"
+    if plain.answer is None and not shown:
+        return f"{what}: in none of the lists."
+    if plain.answer is not None and [plain.answer] == [*shown] and not lost:
+        return f"{what}: {format_place(plain.answer)} in the plain list and with every tier."
+    said = ["not in the plain list" if plain.answer is None else f"{format_place(plain.answer)} in the plain list"]
+    said += [f"{format_place(place)} with {_join(names)}" for place, names in sorted(shown.items())]
+    if lost:
+        how = "not found" if plain.answer is None else f"lost from the {len(plain.rows)} shown"
+        said.append(f"{how} with {_join(lost)}")
+    return f"{what}: {', '.join(said)}."
+
+
+def _find_best(grades: Mapping[str, int]) -> frozenset[str]:
+    """The passages of the highest of the *grades*: those that answer the question, and not only help."""
+    best = max(grades.values(), default=0)
+    return frozenset(id_ for id_, grade in grades.items() if grade == best > 0)
+
+
+def _find_first(places: Iterable[int | None]) -> int | None:
+    return min((place for place in places if place is not None), default=None)
+
+
+def _join(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,7 @@ def test_a_question_is_asked_by_keyboard_and_every_tier_stands_in_its_place(open
     shown.wait_for_load_state()
     assert shown.url.endswith("?q=Does+Jaco+have+any+health+concerns%3F")
     assert list_cards(shown) == TIERS
-    assert "brings" in shown.locator("#status").inner_text()
+    assert "changes" in shown.locator("#status").inner_text()
     assert shown.title() == f"{QUESTION} · qtm playground"
 
 
@@ -162,6 +163,42 @@ def test_it_is_printed_with_what_is_folded(opened: Open, served: Served) -> None
     assert "Side by side" in text
     assert '"transformationType": "combined"' in text
     assert "Tiers to compare" not in text
+
+
+def test_the_headline_says_where_the_answer_went(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:  # noqa: F811
+    folder = tmp_path_factory.mktemp("demo")
+    with serve(folder, "--playground", "--recorded", "--no-open", "--port", "0", command="demo") as served:
+        shown = browser.new_page()
+        for question in ("my bike wont turn on, screen is completely black", "flat again"):
+            shown.goto(served.url)
+            shown.get_by_role("link", name=question).first.click()
+            shown.wait_for_selector("#together")
+            headline = shown.locator("#headline").inner_text()
+            assert re.match(r"The (answer|first of \d answers): (\d+\w\w|not) in the plain list, ", headline)
+            assert "brings" not in headline
+            said = dict(find_places(headline))
+            assert said
+            # The very places that the cards show.
+            (key,) = {find_key(shown, tier, place) for tier, place in said.items()}
+            for tier in re.findall(r"(?:lost|not found).* with (.*)\.$", headline)[:1]:
+                for name in re.findall(r"[a-z]+", re.sub(r"\(.*?\)| and ", " ", tier)):
+                    assert shown.locator(f'[data-tier={name}] .row:not(.gone)[data-p="{key}"]').count() == 0
+        shown.close()
+
+
+def find_places(headline: str) -> Iterator[tuple[str, int]]:
+    """Each tier that the *headline* names, with the place that it names."""
+    first = re.search(r": (\d+)\w\w in the plain list", headline)
+    if first:
+        yield "raw", int(first[1])
+    for place, names in re.findall(r"(\d+)(?:st|nd|rd|th) with ([a-z, ]+?)(?=, \d|, lost|, not|\.)", headline):
+        for name in re.split(r", | and ", names):
+            yield name, int(place)
+
+
+def find_key(shown: Page, tier: str, place: int) -> str | None:
+    """Which passage *tier* shows at *place*."""
+    return shown.locator(f"[data-tier={tier}] .row:not(.gone)").nth(place - 1).get_attribute("data-p")
 
 
 def test_hostile_passages_do_nothing(opened: Open, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
@@ -60,12 +60,18 @@ class Reader(HTMLParser):
         self.texts.append(data)
 
 
-def write(fn: Any, question: str = QUERY, history: Sequence[str] = (), examples: Sequence[Question] = ()) -> str:
+def write(
+    fn: Any,
+    question: str = QUERY,
+    history: Sequence[str] = (),
+    examples: Sequence[Question] = (),
+    qrels: Mapping[str, Mapping[str, int]] | None = None,
+) -> str:
     """The whole page of *question*."""
 
     async def ask() -> str:
         tiers = Tiers(fn, seconds=20)
-        page = Page(tiers, name="a <b>name</b>", examples=examples, notes=["a <i>note</i>"])
+        page = Page(tiers, name="a <b>name</b>", examples=examples, notes=["a <i>note</i>"], qrels=qrels)
         asked = Asked(question=question, tiers=tiers.shown, history=tuple(Message("user", it) for it in history))
         is_running = bool(question.strip())
         parts, cards, baseline = [page.write_head(asked, "nonce", is_running=is_running)], [], None
@@ -162,6 +168,57 @@ def test_who_was_not_asked_is_not_waited_for() -> None:
 
 def test_a_model_that_gave_nothing_is_said_at_once() -> None:
     assert "Every tier gives the plain list. The model gave nothing of use to 4 tiers." in write(app.down)
+
+
+def find_headline(page: str) -> str:
+    found = re.search('id="headline">(.*?)</p>', page)
+    assert found
+    return found[1]
+
+
+def wrap_list(*texts: str) -> Any:
+    """A function that finds *texts*, called a, b, c and so on, in this order."""
+    rows = [{"id": "abcdefgh"[at], "score": 0.9 - at / 100, "text": text} for at, text in enumerate(texts)]
+    return qtm.QueryMiddleware({"keywordEvidence": {"weight": 0.9}}).wrap(lambda query, top_k=2: rows[:top_k])
+
+
+# The rules put c first, a second, and drop b to the third place.
+TEXTS = ("Jaco is a dog.", "Nothing at all.", "Jaco has health concerns.", "Nothing else.")
+
+
+@pytest.mark.parametrize(
+    ("grades", "headline"),
+    [
+        ({"a": 2, "b": 1}, "The answer: 1st in the plain list, 2nd with rules."),
+        ({"b": 1, "a": 0}, "The answer: 2nd in the plain list, lost from the 2 shown with rules (3rd)."),
+        ({"c": 1}, "The answer: not in the plain list, 1st with rules."),
+        ({"d": 1}, "The answer: in none of the lists."),
+        ({"b": 1, "c": 1}, "The first of 2 answers: 2nd in the plain list, 1st with rules."),
+        ({"a": 1, "c": 1}, "The first of 2 answers: 1st in the plain list and with every tier."),
+        ({"a": 0}, "rules changes 1 of the 2 passages that are shown."),
+        ({}, "rules changes 1 of the 2 passages that are shown."),
+    ],
+)
+def test_a_headline_says_where_the_answer_went_and_without_a_judgement_that_the_list_changes(
+    grades: dict[str, int], headline: str
+) -> None:
+    page = write(wrap_list(*TEXTS), examples=[Question("q", QUERY)], qrels={"q": grades})
+    assert find_headline(page) == headline
+
+
+def test_a_judgement_is_that_of_its_own_question_alone() -> None:
+    asked = Question("q", QUERY, (Message("user", "Who is Jaco?"),))
+    page = write(wrap_list(*TEXTS), examples=[asked, Question("r", "Who?")], qrels={"q": {"a": 1}, "r": {"a": 1}})
+    assert find_headline(page) == "rules changes 1 of the 2 passages that are shown."
+
+
+def test_another_order_is_said_of_the_tiers_that_have_one() -> None:
+    page = write(wrap_list("Nothing at all.", "Jaco has health concerns."))
+    assert find_headline(page) == "Every tier shows the passages of the plain search, rules in another order."
+
+
+def test_the_page_says_who_keeps_what_is_asked() -> None:
+    assert "The server keeps nothing you ask. Your browser does" in write(app.search)
 
 
 def test_a_result_that_nobody_can_read_is_said_with_what_mends_it() -> None:
