@@ -275,8 +275,9 @@ class Ranking:
     """What one variant found, best first, as three lists of one length.
 
     *keys* say which passage, *scores* hold the backend's own numbers (``None`` where it gave none) and *items* the
-    very objects it returned. Columns, because most of what is found is weighed and never shown. *initial* holds, by
-    their names ``vector`` and ``bm25``, the lists it was merged from where a `Hybrid` made it.
+    very objects it returned, or a mapping for each plain tuple and for each row of columns. Columns, because most of
+    what is found is weighed and never shown. *initial* holds, by their names ``vector`` and ``bm25``, the lists it was
+    merged from where a `Hybrid` made it.
     """
 
     variant: Variant

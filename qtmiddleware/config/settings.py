@@ -102,6 +102,10 @@ class KeywordEvidenceSettings:
         le=10.0,
     )
     text_field: str | None = option(None, "Metadata field that holds the text; null finds the usual names.")
+    id_field: str | None = option(None, "Field that holds a passage's id; null finds the usual names.", min_length=1)
+    score_field: str | None = option(
+        None, "Field that holds a passage's score; null finds the usual names.", min_length=1
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

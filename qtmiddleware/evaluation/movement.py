@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.retrieval.keyword_evidence import find_held_words
-from qtmiddleware.retrieval.responses import read_metadata, read_score, read_text
+from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
 _SAID: Final = {
@@ -321,18 +321,18 @@ def _find_plain_list(found: Retrieval) -> tuple[Match, ...]:
     own = next((ranking for ranking in found.rankings if ranking.variant.kind == "original"), None)
     if own is None:
         return () if found.rankings else found.matches
-    rows = zip(own.keys, own.items, range(len(found.matches)), strict=False)
+    rows = zip(own.keys, own.items, own.scores, found.matches, strict=False)
     return tuple(
         Match(
             id=key[1].partition("\0")[0] or None,
             namespace=key[0],
-            score=read_score(item),
+            score=score,
             text=read_text(item, None),
             metadata=read_metadata(item),
-            raw=item,
+            raw=get_raw(item),
             key=key,
         )
-        for key, item, _ in rows
+        for key, item, score, _ in rows
     )
 
 

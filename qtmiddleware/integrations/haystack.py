@@ -480,7 +480,10 @@ def _read_documents(found: Retrieval) -> list[Document]:
         shown = [*zip(ranking.items, ranking.scores, strict=True)]
     except ResponseShapeError:  # Of a function that is read by `read`.
         shown = [(match.raw, match.score) for match in found.matches]
-    return [_make_document(match, *item) for match, item in zip(found.matches, shown, strict=False)]
+    return [
+        _make_document(match, item, match.score if score is None else score)
+        for match, (item, score) in zip(found.matches, shown, strict=False)
+    ]
 
 
 def _make_document(match: Match, item: Any, score: float | None) -> Document:

@@ -169,7 +169,9 @@ class _Pipeline:
             transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
         response = yield from self._search_original()
         try:
-            first = read_response(self.original, response, self.request.shape, initial=self._first.initial)
+            options = self.settings.keyword_evidence
+            initial = self._first.initial
+            first = read_response(self.original, response, self.request.shape, options=options, initial=initial)
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
         self.memory.record_passages(first.ranking.items)

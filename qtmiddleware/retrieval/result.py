@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.fusion import Fused, FusedItem, Fusion
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import (
     SearchResult,
+    get_raw,
     read_id,
     read_metadata,
     read_response,
@@ -54,30 +56,30 @@ def build_result(
     count = longest if request.top_k is None else request.top_k
     passages = _choose(candidates, fusion.own, count, request.top_k)
     if fusion.question is not None:
-        _show_question_scores(passages, fusion.question)
+        _show_question_scores(passages, fusion.question, settings.keyword_evidence.score_field)
     if shows_fused_scores:
         falling = make_strictly_falling([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
-            passage.shown = rescore(passage.item, score)
+            passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
     response = _rebuild(_find_model(results), [passage.shown for passage in passages])
     if request.response_only:
         return response, ()
     kinds = [ranking.variant.kind for ranking in fusion.rankings]
     reranked = dict(zip(candidates.keys, rerank_scores, strict=False))
-    text_field = settings.keyword_evidence.text_field
+    options = settings.keyword_evidence
     return response, tuple(
-        _build_match(passage, _find_kinds(kinds, passage.sources), text_field, reranked) for passage in passages
+        _build_match(passage, _find_kinds(kinds, passage.sources), options, reranked) for passage in passages
     )
 
 
 def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Match, ...]:
     """Returns what *response* holds, in its own order and complete; nothing where it is unreadable. Raises nothing."""
     try:
-        result = read_response(variant, response, request.shape)
+        options = request.settings.keyword_evidence
+        result = read_response(variant, response, request.shape, options=options)
         rows = zip(result.ranking.keys, result.ranking.items, strict=True)
         passages = [_Passage(key, item, 1.0 / rank, 1, item) for rank, (key, item) in enumerate(rows, start=1)]
-        text_field = request.settings.keyword_evidence.text_field
-        return tuple(_build_match(passage, (variant.kind,), text_field, {}) for passage in passages)
+        return tuple(_build_match(passage, (variant.kind,), options, {}) for passage in passages)
     except Exception as error:
         kind = type(error).__name__
         logger.debug("nothing could be read of the response: %s", kind, event="response_unreadable", error=kind)
@@ -143,7 +145,7 @@ def make_strictly_falling(scores: Sequence[float]) -> list[float]:
     return falling
 
 
-def _show_question_scores(passages: Sequence[_Passage], question: Ranking) -> None:
+def _show_question_scores(passages: Sequence[_Passage], question: Ranking, score_field: str | None) -> None:
     """Show each passage as the list of the user's *question* holds it.
 
     A passage that only variants found has no score for the question: it is shown with the lowest of the question's own
@@ -162,25 +164,25 @@ def _show_question_scores(passages: Sequence[_Passage], question: Ranking) -> No
         if place is not None:
             passage.item = passage.shown = question.items[place]
         elif not passage.answers_question and lowest is not None:
-            passage.shown = rescore(passage.item, lowest)
+            passage.shown = rescore(passage.item, lowest, score_field)
 
 
 def _build_match(
     passage: _Passage,
     found_by: tuple[str, ...],
-    text_field: str | None,
+    options: KeywordEvidenceSettings,
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
     return Match(
-        id=read_id(passage.item),
+        id=read_id(passage.item, options.id_field),
         namespace=passage.key[0],
-        score=read_score(passage.item) if passage.answers_question else None,
+        score=read_score(passage.item, options.score_field) if passage.answers_question else None,
         fused_score=passage.score,
-        text=read_text(passage.item, text_field),
+        text=read_text(passage.item, options.text_field),
         metadata=read_metadata(passage.item),
         found_by=found_by,
         rerank_score=rerank_scores.get(passage.key),
-        raw=passage.item,
+        raw=get_raw(passage.item),
         key=passage.key,
     )
 
@@ -203,4 +205,4 @@ def _rebuild(model: SearchResult, items: Sequence[Any]) -> Any:
     own = model.ranking.items
     if len(items) == len(own) and all(a is b for a, b in zip(items, own, strict=True)):
         return model.response
-    return model.shape.rebuild(model.response, items)
+    return model.shape.rebuild(model.response, list(map(get_raw, items)))

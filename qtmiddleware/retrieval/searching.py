@@ -199,7 +199,9 @@ def search_variants(
         trace.note_reads(step.reads)
         if outcome.ok:
             try:
-                results.append(read_response(variant, outcome.value, request.shape, initial=step.initial))
+                options = request.settings.keyword_evidence
+                found = read_response(variant, outcome.value, request.shape, options=options, initial=step.initial)
+                results.append(found)
                 continue
             except ResponseShapeError as error:
                 outcome.error = error

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
 import pandas as pd
+import sqlalchemy as sa
 from pinecone import QueryResponse, ScoredVector
 from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
 from pydantic import BaseModel, ConfigDict
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.pool import NullPool
 
 
 class LangChainDocument(BaseModel):
@@ -47,6 +53,33 @@ class QdrantPoint(BaseModel):
     id: int | str | UUID
     score: float
     payload: dict[str, Any] | None = None
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Chunk(Base):
+    """A table as people have it beside pgvector."""
+
+    __tablename__ = "chunks"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    content: Mapped[str]
+
+
+class FoundChunks(BaseModel):
+    """What a service of one's own returns."""
+
+    total: int
+    items: list[dict[str, Any]]
+
+
+@dataclass
+class PayloadHit:
+    """Keeps all but the score in its payload, and no id."""
+
+    score: float
+    payload: dict[str, Any]
 
 
 class Row(NamedTuple):
@@ -99,6 +132,28 @@ def frame(rows: Sequence[Row]) -> Any:
     return pd.DataFrame(
         {name: pd.Series(cells, dtype="float" if name == "score" else "object") for name, cells in columns.items()}
     )
+
+
+SELECT: Final = """
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS content,
+        json_extract(value, '$[2]') AS distance FROM json_each(:rows) ORDER BY key
+"""
+ENGINE: Final = sa.create_engine("sqlite://", poolclass=NullPool)
+
+
+def sqlite_rows(rows: Sequence[Row], row_factory: Any = sqlite3.Row) -> list[Any]:
+    """What a cursor of sqlite3 fetches: its rows with names, or plain tuples."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.row_factory = row_factory
+        return connection.execute(SELECT, {"rows": json.dumps(rows)}).fetchall()
+
+
+def sqlalchemy_rows(rows: Sequence[Row], *columns: Any) -> list[sa.Row[Any]]:
+    """What a session of SQLAlchemy returns for a ``select`` of *columns* and a distance."""
+    distance: sa.ColumnClause[float] = sa.column("distance")
+    text = sa.text(SELECT).bindparams(rows=json.dumps(rows)).columns(Chunk.id, Chunk.content, distance)
+    with Session(ENGINE) as session:
+        return [*session.execute(sa.select(*columns, distance).from_statement(text)).all()]
 
 
 def chroma(rows: Sequence[Row]) -> dict[str, Any]:
@@ -173,4 +228,25 @@ SHAPES: Final[dict[str, ResultShape]] = {
     ),
     "Chroma's columns": ResultShape(chroma, lambda r: list(r["ids"][0]), lambda r: list(r["distances"][0])),
     "data frame": ResultShape(frame, lambda r: list(r["id"]), lambda r: list(r["score"])),
+    "rows of sqlite3": ResultShape(sqlite_rows, lambda r: [it["id"] for it in r], None),
+    "rows of SQLAlchemy, each an object and its distance": ResultShape(
+        lambda rows: sqlalchemy_rows(rows, Chunk), lambda r: [it.Chunk.id for it in r], None
+    ),
+    "(id, text, score)": ResultShape(
+        lambda rows: sqlite_rows(rows, None),
+        lambda r: [f"{it[0]} {it[1]}" for it in r],
+        lambda r: [it[2] for it in r],
+        row_key=lambda row: f"{row.id} {row.text}",
+    ),
+    "items of a model": ResultShape(
+        lambda rows: FoundChunks(total=len(rows), items=dicts(rows)),
+        lambda r: [it["id"] for it in r.items],
+        lambda r: [it["score"] for it in r.items],
+    ),
+    "hits with nothing but a payload": ResultShape(
+        lambda rows: [PayloadHit(row.score, {"body": row.text}) for row in rows],
+        lambda r: [it.payload["body"] for it in r],
+        lambda r: [it.score for it in r],
+        row_key=by_text,
+    ),
 }

@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses.fields import (
     ABSENT,
     ADVICE,
+    NAMED,
+    ROW,
     build_like,
+    find_kind,
     get_field,
     get_path,
     is_array,
@@ -25,6 +29,7 @@ from qtmiddleware.retrieval.responses.fields import (
     replace_items,
     replace_path,
     shape_error,
+    to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
     NAMES,
@@ -34,16 +39,20 @@ from qtmiddleware.retrieval.responses.items import (
     estimate_chars,
     find_text_field,
     holds_text,
-    names_document,
+    may_be_passage,
+    print_item,
     read_id,
     read_metadata,
     read_namespace,
+    read_own_id,
     read_score,
     read_text,
     rescore,
+    suggest_id_field,
+    suggest_score_field,
     to_namespace,
-    to_number,
 )
+from qtmiddleware.retrieval.responses.rows import PlainRow, get_raw, name_places, reads_like_text
 from qtmiddleware.types import Key, Ranking, Variant
 
 __all__ = [
@@ -55,6 +64,7 @@ __all__ = [
     "estimate_chars",
     "find_shape",
     "find_text_field",
+    "get_raw",
     "holds_text",
     "list_fields",
     "read_id",
@@ -64,6 +74,8 @@ __all__ = [
     "read_text",
     "read_usage",
     "rescore",
+    "suggest_id_field",
+    "suggest_score_field",
     "to_number",
     "wait_for_response",
 ]
@@ -81,7 +93,19 @@ _FIELDS: Final = {  # of the columns whose items are named in the plural
 _LEADING: Final = ("ids", "metadatas")  # beside these, "documents" is one column of several and no list of items
 _NO_COLUMN: Final = "included"  # Chroma's list of the columns that were asked for
 _NUMBERS: Final = ("scores", "distances", "similarities")
-_ENVELOPES: Final = ("matches", "result.hits", "documents", "results", "hits.hits", "hits", "points", "objects")
+_KNOWN_ENVELOPES: Final = (
+    *("matches", "result.hits", "documents", "results", "hits.hits", "hits", "points", "objects"),
+)
+_GENERAL_ENVELOPES: Final = (
+    *("docs", "response.docs", "chunks", "passages", "source_documents", "nodes", "records", "rows"),
+    *("items", "value", "data", "result"),
+)
+"""Names that other things have too, such as the other columns of Chroma's results."""
+
+_ENVELOPES: Final = (*_KNOWN_ENVELOPES, *_GENERAL_ENVELOPES)
+_PATHS: Final = {name: tuple(name.split(".")) for name in _ENVELOPES}
+
+_USUAL: Final = KeywordEvidenceSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,57 +133,61 @@ class SearchResult:
 
 
 def read_response(
-    variant: Variant, response: Any, custom: Shape | None = None, *, initial: Mapping[str, Ranking] | None = None
+    variant: Variant,
+    response: Any,
+    custom: Shape | None = None,
+    *,
+    options: KeywordEvidenceSettings = _USUAL,
+    initial: Mapping[str, Ranking] | None = None,
 ) -> SearchResult:
     """Read *response*, by the *custom* shape if there is one; raises `ResponseShapeError` for an unknown shape.
 
-    *initial* are the lists that the search merged, where that is known.
+    *options* name the fields of ids, texts and scores. *initial* are the lists that the search merged.
     """
-    shape = custom or find_shape(response)
+    shape = custom or find_shape(response, options)
     items = shape.items(response)
     if not is_list(items):
         raise shape_error(items, "read= must return a list of items and gave a")
+    items = name_places(items, (options.id_field, options.text_field, options.score_field))
     for item in items:
-        check_item(item)
-    ranking = Ranking(variant, build_keys(response, items), list(map(read_score, items)), items, initial or {})
+        check_item(item, options.text_field, options.id_field)
+    scores = [read_score(item, options.score_field) for item in items]
+    ranking = Ranking(variant, build_keys(response, items, options), scores, items, initial or {})
     return SearchResult(ranking, shape, response)
 
 
-def build_keys(response: Any, items: Sequence[Any]) -> list[Key]:
+def build_keys(response: Any, items: Sequence[Any], options: KeywordEvidenceSettings = _USUAL) -> list[Key]:
     """Returns what makes each item a passage of its own: ``(namespace, id)``.
 
     An item's own namespace goes before the response's. Where there is no id, NUL and the text stand in. An id that only
     names the document is followed by NUL and the text, so that two chunks of one document stay two.
     """
     outer = to_namespace(get_field(response, "namespace"))
+    id_field = options.id_field
     keys: list[Key] = []
     for item in items:
-        id_ = read_id(item)
-        if id_ is None or names_document(item):
-            id_ = f"{id_ or ''}\0{read_text(item, None) or _print_item(item)}"
+        if type(item) is PlainRow and id_field is None:
+            keys.append((outer, item.key))
+            continue
+        id_ = read_own_id(item, id_field)
+        if id_ is None:
+            text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
+            id_ = f"{read_id(item, id_field) or ''}\0{text or print_item(item)}"
         keys.append((read_namespace(item, outer), id_))
     return keys
 
 
-def _print_item(item: Any) -> str:
-    """An item without id and text as it prints, apart from its score: that says how well it fits, not which it is."""
-    return repr(rescore(item, 0.0) if isinstance(item, Mapping) else item)
-
-
-def find_shape(response: Any) -> Shape:
+def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
     """Returns the shape of *response*; ``None`` is an empty response, and stays ``None`` as long as it has no items.
 
     Raises `ResponseShapeError` naming the type where no list of matches can be read out of it.
     """
     if type(response) is list or type(response) is tuple:
         return _find_list_shape(response)
-    for dotted in _ENVELOPES:
-        path = tuple(dotted.split("."))
-        items = get_path(response, path)
-        if items is ABSENT or not (items is None or is_list(items)):
-            continue
-        if dotted == "documents" and _has_columns(response):
-            continue
+    if _is_record(response) and len(response) == 2 and (shape := _find_parallel_shape(response, 0)):
+        return shape
+    if (path := _find_envelope(response, options)) is not None:
+        _check_other_columns(response, path)
         return _find_parallel_shape(response, path[0]) or _build_envelope_shape(path)
     if response is None:
         return Shape(lambda _: (), lambda _, items: list(items) or None, "None")
@@ -167,15 +195,82 @@ def find_shape(response: Any) -> Shape:
         _split_columns(response)
         return Shape(_read_columns, _write_columns, "columns, as Chroma's")
     if _is_data_frame(response):
-        return Shape(_read_frame, _write_frame, "the rows of a data frame")
+        return Shape(_read_frame, partial(_write_frame, options.score_field), "the rows of a data frame")
     if isinstance(response, str):
         mend = f"return their list and join it afterwards, or {ADVICE}"
         raise ResponseShapeError(f"the passages are joined to one str; {mend}", shape="str")
     if isinstance(response, Coroutine):
         raise ResponseShapeError("the response is still to be awaited; wrap it with kind='async'", shape="coroutine")
-    if not is_list(response):
+    if not is_list(response) or _is_record(response):
         raise shape_error(response, "no list of matches was found in a response, a")
     return _find_list_shape(response)
+
+
+def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
+    """Returns the path of the list of passages in *response*, ``None`` if no name leads to one.
+
+    The first name counts whose list holds passages or nothing at all. A list of other things counts only under a known
+    name, and only if there is no better one; so does ``None``.
+    """
+    others: list[tuple[str, ...]] = []
+    for name in _KNOWN_ENVELOPES:
+        items = _probe(response, _PATHS[name])
+        if name == "documents" and _has_columns(response):
+            continue
+        if is_list(items) and _holds_passages(items, options):
+            return _PATHS[name]
+        if items is None or is_list(items):
+            others.append(_PATHS[name])
+    for name in () if _is_container(response) else _GENERAL_ENVELOPES:
+        items = _probe(response, _PATHS[name])
+        if is_list(items) and _holds_passages(items, options):
+            return _PATHS[name]
+    return next(iter(others), None)
+
+
+def _is_container(response: Any) -> bool:
+    """Whether *response* is one of the kinds that hold passages without a name."""
+    if response is None or hasattr(type(response), "__array__") or _has_columns(response):
+        return True
+    return is_list(response) and not _is_record(response)
+
+
+def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
+    """Raises `ResponseShapeError` if passages in another order would no longer stand beside what belongs to them.
+
+    That may be any list as long as theirs if they are texts, and else a list of numbers.
+    """
+    items = get_path(response, path)
+    if len(path) > 1 or not items:
+        return
+    for name, value in (response if isinstance(response, Mapping) else list_fields(response)).items():
+        if name == path[0] or name in _NUMBERS or not is_list(value) or len(value) != len(items):
+            continue
+        if isinstance(items[0], str) or all(map(is_number, value)):
+            raise shape_error(response, f"another list may belong to {path[0]!r}, place by place, in a")
+
+
+def _probe(response: Any, path: tuple[str, ...]) -> Any:
+    """What stands at the end of *path*, `ABSENT` if nothing does; a property may raise."""
+    try:
+        return get_path(response, path)
+    except Exception:
+        return ABSENT
+
+
+def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
+    """Whether *items* are passages, by the first of them; an empty list holds nothing else."""
+    if not len(items) or isinstance(items[0], str):
+        return not len(items) or any(isinstance(item, str) and reads_like_text(item) for item in items)
+    try:
+        return may_be_passage(name_places(items)[0], options.text_field, options.id_field)
+    except Exception:  # an item may raise at whatever is read of it
+        return False
+
+
+def _is_record(response: Any) -> bool:
+    """Whether *response* is one named tuple or row, the values of which are no list of passages."""
+    return find_kind(type(response)) in (NAMED, ROW)
 
 
 def _find_list_shape(response: Sequence[Any]) -> Shape:
@@ -308,12 +403,12 @@ def _read_frame(response: Any) -> Sequence[Any]:
     return rows
 
 
-def _write_frame(response: Any, items: Sequence[_Row]) -> Any:
+def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) -> Any:
     if all(row.frame is response for row in items):
         frame = response.iloc[[row.place for row in items]]
     else:
         frame = _join_rows(response, items)
-    for name in SCORES:
+    for name in SCORES if score_field is None else (score_field,):
         if name in frame.columns:
             before, after = frame[name].tolist(), [row.get(name) for row in items]
             if any(is_number(new) and new != old for new, old in zip(after, before, strict=True)):

@@ -1,16 +1,17 @@
 """One field of anything: read it, or make a copy in which only that field differs.
 
-Mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs, the OpenAPI models of older SDKs
-and plain objects, told apart by what they have and never by where they come from. A field of a list or tuple is named
-by its position.
+Mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs, rows of databases, the OpenAPI
+models of older SDKs and plain objects, told apart by what they have and never by where they come from. A field of a
+list or tuple is named by its position.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, MutableMapping, Sequence
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import lru_cache, partial
+from math import isfinite
+from typing import Any, Final, cast
 
 from qtmiddleware.errors import ResponseShapeError
 
@@ -20,29 +21,94 @@ ABSENT: Final = object()
 ADVICE: Final = "pass read= (response -> list of items) and write= (response, items -> response)"
 
 
-def pick_fields(holder: Any, names: tuple[str, ...]) -> Sequence[str]:
-    """Returns those of *names* that *holder*, which is no mapping, declares as attributes, in their order.
+MAPPING: Final = "mapping"
+PLAIN: Final = "plain"
+NAMED: Final = "named"
+ROW: Final = "row"
+OBJECT: Final = "object"
+
+# These may have keys() too: models, structs, arrays and what pandas makes.
+_NO_ROWS: Final = ("__dataclass_fields__", "__struct_fields__", "model_fields", "attribute_map", "dtype", "iloc")
+
+
+def _find_kind(kind: type) -> str:
+    """Returns how fields are read of objects of the class *kind*.
+
+    ``mapping``  by key
+    ``plain``    by place: a list, or a tuple whose places have no names
+    ``named``    as attributes, of a named tuple
+    ``row``      by the names of columns, which each row of a database says itself, as ``sqlite3.Row`` and SQLAlchemy's
+                 ``Row`` do
+    ``object``   as attributes
+    """
+    if issubclass(kind, Mapping):
+        return MAPPING
+    if hasattr(kind, "_fields"):
+        return NAMED if issubclass(kind, tuple) else ROW if issubclass(kind, Sequence) else OBJECT
+    has_keys = callable(getattr(kind, "keys", None)) and hasattr(kind, "__getitem__")
+    if has_keys and not any(hasattr(kind, name) for name in _NO_ROWS):
+        return ROW
+    return PLAIN if issubclass(kind, (tuple, list)) else OBJECT
+
+
+# It is called for every item of a response, and there are few classes of them.
+find_kind: Final = cast("Callable[[type[Any]], str]", lru_cache(maxsize=1_024)(_find_kind))
+
+
+class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
+    """Names a field may have, those that count first in front."""
+
+    pick: Callable[[type, tuple[str, ...]], tuple[str, ...]]
+    """Returns those of the names that a class has, or its object's own fields."""
+
+    def __new__(cls, names: Iterable[str]) -> Names:
+        """Make a tuple of *names* that remembers which of them it found in which class."""
+        self = super().__new__(cls, names)
+        self.pick = lru_cache(maxsize=1_024)(partial(_pick_declared, tuple(self)))
+        return self
+
+
+def pick_fields(holder: Any, names: Names) -> Sequence[str]:
+    """Returns those of *names* that *holder*, which is no mapping, declares as attributes or columns, in their order.
 
     Never asks the object itself: OpenAPI models answer ``None`` to any name, and documents answer with the user's own
     fields.
     """
-    kind: type = type(holder)
-    declared = _pick_declared(kind, names)
-    own = getattr(holder, "__dict__", None)
-    return [name for name in names if name in declared or name in own] if own else declared
+    return names.pick(type(holder), _list_own(holder))
 
 
-@lru_cache(maxsize=1_024)  # for every item of a response, and there are few classes of them
-def _pick_declared(kind: type, names: tuple[str, ...]) -> tuple[str, ...]:
+def _list_own(holder: Any) -> tuple[str, ...]:
+    """The names that the class of *holder* does not tell."""
+    own = getattr(holder, "__dict__", None) or ()
+    return (*_list_columns(holder), *own) if find_kind(type(holder)) is ROW else tuple(own)
+
+
+def _pick_declared(names: Iterable[str], kind: type, own: tuple[str, ...]) -> tuple[str, ...]:
     declared = getattr(kind, "attribute_map", None)
     if isinstance(declared, Mapping):
-        return tuple(name for name in names if name in declared)
-    return tuple(name for name in names if hasattr(kind, name))
+        return tuple(name for name in names if name in declared or name in own)
+    return tuple(name for name in names if name in own or hasattr(kind, name))
+
+
+def _list_columns(row: Any) -> tuple[str, ...]:
+    """The names of a row's columns, from left to right."""
+    return tuple(row._fields if hasattr(type(row), "_fields") else row.keys())
+
+
+def _get_column(row: Any, name: str) -> Any:
+    """The value under *name*, in the first of the columns that have it."""
+    return row[row._fields.index(name)] if hasattr(type(row), "_fields") else row[name]
 
 
 def has_field(holder: Any, name: str) -> bool:
-    """Whether *holder*, which is no mapping, declares an attribute *name*."""
-    return bool(pick_fields(holder, (name,)))
+    """Whether *holder*, which is no mapping, declares an attribute or column *name*."""
+    kind: type = type(holder)
+    return _has_declared(name, kind, _list_own(holder))
+
+
+@lru_cache(maxsize=1_024)
+def _has_declared(name: str, kind: type, own: tuple[str, ...]) -> bool:
+    return bool(_pick_declared((name,), kind, own))
 
 
 Path = Sequence[str | int]
@@ -51,10 +117,13 @@ Path = Sequence[str | int]
 
 def get_field(holder: Any, name: str | int) -> Any:
     """Returns the field *name* of *holder*, `ABSENT` where it has none."""
-    if isinstance(holder, Mapping):
+    kind = find_kind(type(holder))
+    if kind is MAPPING:
         return holder.get(name, ABSENT)
     if isinstance(name, int):
         return holder[name]
+    if kind is ROW and name in _list_columns(holder):
+        return _get_column(holder, name)
     return getattr(holder, name, ABSENT) if has_field(holder, name) else ABSENT
 
 
@@ -69,6 +138,8 @@ def get_path(holder: Any, path: Path) -> Any:
 def list_fields(holder: Any) -> Mapping[str, Any]:
     """Returns all fields of an object, by name."""
     kind = type(holder)
+    if find_kind(kind) is ROW:
+        return {name: _get_column(holder, name) for name in _list_columns(holder)}
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
     names = names or getattr(kind, "__dataclass_fields__", None) or getattr(holder, "__dict__", None)
     if names is None:
@@ -94,6 +165,17 @@ def is_array(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether *value* is a number of any library, not a truth value and not a text that reads like one."""
     return type(value) is float or (hasattr(value, "__float__") and not isinstance(value, bool))
+
+
+def to_number(value: Any) -> float | None:
+    """Returns *value* as a finite float, ``None`` where it is no such number."""
+    if isinstance(value, (bool, str, bytes)):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if isfinite(number) else None
 
 
 def build_like(container: Any, values: Sequence[Any]) -> Any:

@@ -239,7 +239,7 @@ def test_every_known_shape_is_rebuilt_in_its_own_type_and_left_untouched(respons
 @pytest.mark.parametrize("name", [name for name, shape in WORLD.items() if shape.has_text])
 def test_how_long_a_passage_is_can_be_told_in_every_shape(name: str) -> None:
     response = WORLD[name].build([WorldRow("a", "x" * 5_000, 0.9), WorldRow("b", "x", 0.8)])
-    long, short = (estimate_chars(item) for item in find_shape(response).items(response))
+    long, short = map(estimate_chars, read_response(Variant("original", "q"), response).ranking.items)
     assert 5_000 <= long <= 5_100
     assert long - short == 4_999
 
@@ -325,7 +325,8 @@ def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
         ([[0.1, 0.2, 0.3]], "list"),
         ([[0.1, 0.2], [0.3, 0.4]], "float"),
         (([0.5, 0.25], [1, 2]), "float"),
-        ([("id", "text", 0.5)], "tuple"),
+        ([("id", 0.5, 7, "text"), ("id", 0.5)], "tuple"),
+        ([(0.5, 7, {"text": "t"}, None)], "tuple"),
         (([DOCUMENTS[0]], 7), "list"),
         ({"matches": [1]}, "int"),
     ],
