@@ -26,12 +26,15 @@ from qtmiddleware.retrieval.responses import (
     SearchResult,
     describe_missing_text,
     find_text_field,
+    get_raw,
     holds_text,
     list_fields,
     read_id,
     read_response,
     read_text,
     read_usage,
+    suggest_id_field,
+    suggest_score_field,
 )
 from qtmiddleware.retrieval.searching import count_most_searches
 from qtmiddleware.runtime.cache import TransformationCache
@@ -288,7 +291,8 @@ class _Checkup:
         return (yield from self._perform(Search(self.request.original, top_k, self.vector)))
 
     def _read(self, response: Any) -> SearchResult:
-        return read_response(Variant("original", self.request.original), response, self.request.shape)
+        variant, options = Variant("original", self.request.original), self.settings.keyword_evidence
+        return read_response(variant, response, self.request.shape, options=options)
 
     def _measure(self, plain: SearchResult, first: Outcome) -> Flow[SearchResult]:
         """What the widened call finds, *plain* where none is made or it fails; notes what over-fetching costs."""
@@ -346,7 +350,7 @@ class _Checkup:
             mend = "see whether the index is empty; ask what it has passages for; look at namespace and filter"
             text = "it is None" if found.response is None else "it holds no passage"
             raise self._stop("response", text, mend, passages=0)
-        kind, shape = type(items[0]).__name__, found.shape.name
+        kind, shape = type(get_raw(items[0])).__name__, found.shape.name
         self._note(_ok("response", f"{shape}, {count} of type {kind}", shape=shape, item=kind, passages=count))
         if holding := [item for item in items if holds_text(item, text_field)]:
             name = find_text_field(holding[0], text_field)
@@ -356,23 +360,25 @@ class _Checkup:
             self._note(_problem("text", *describe_missing_text(items, text_field), field=None, passages=0))
             # As a first query would find out.
             self.request.memory.holds_text = False
-        having = sum(read_id(item) is not None for item in items)
+        having = sum(read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items)
         text = f"{having} of {count} have one" if having else "none; passages are told apart by their texts"
-        self._note(_ok("ids", text, passages=having))
+        mend = "" if having else _name_field("idField", suggest_id_field(items))
+        self._note(replace(_ok("ids", text, passages=having), mend=mend))
         self._note_scores(found.ranking)
 
     def _note_scores(self, ranking: Ranking) -> None:
-        direction, missing = find_direction([ranking]), ranking.scores.count(None)
+        direction, missing, mend = find_direction([ranking]), ranking.scores.count(None), ""
         first, last = ranking.scores[0], ranking.scores[-1]
         if not has_scores([ranking]):
             what = "they do not follow the order" if not missing else f"{missing} of {len(ranking.scores)} have none"
             text = f"{what}; the places in the list stand in for them"
+            mend = _name_field("scoreField", suggest_score_field(ranking.items))
         elif not direction:
             text = f"all are {first:.4g} and tell nothing apart"
         else:
             text = f"{'lower' if direction > 0 else 'higher'} is better, from {first:.4g} to {last:.4g}"
         named = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
-        self._note(_ok("scores", text, direction=named, missing=missing))
+        self._note(replace(_ok("scores", text, direction=named, missing=missing), mend=mend))
 
     def _note_searches(self, response: Any) -> None:
         """Note how many searches a question makes under these settings, and what they read and cost."""
@@ -541,6 +547,13 @@ def _off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
 
 def _problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
     return Finding(subject, CheckState.PROBLEM, text, mend, values)
+
+
+def _name_field(option: str, field: str | None) -> str:
+    """How to name the *field* in *option* of ``keywordEvidence``; ``""`` if passages have no fields."""
+    if not field:
+        return "" if field is None else f"if a field holds them, name it in keywordEvidence.{option}"
+    return f'set config={{"keywordEvidence": {{"{option}": "{field}"}}}}'
 
 
 def _extend(limits: LimitSettings) -> LimitSettings:
