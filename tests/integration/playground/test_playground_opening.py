@@ -7,15 +7,18 @@ import re
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests.support.browser import browser  # noqa: F401
 from tests.support.playground_world import APP, QUESTION, ROOT
 from tests.support.terminal import CTRL_C, Terminal
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.thorough
 
