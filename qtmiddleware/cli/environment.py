@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.cli.terminal import escape_line, note
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import keys_with
+from qtmiddleware.config.keys import all_keys, keys_with
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.rag.ingestion.ledger import ledger_path
@@ -97,23 +97,48 @@ def _find_config() -> str | None:
 
 def _check_found(config: Config, name: str) -> None:
     """Raise `ConfigError` where the file *name*, which nobody named, sets what whoever made the folder must not."""
-    origin, settings = f"file {name}", config.settings
-    keys = [key.name for key in keys_with("named") if config.origins[key.name] == origin]
-    if config.origins["indexPath"] == origin and not _lies_here(settings.index_path):
-        keys.append("indexPath outside of this folder")
-    if config.origins["embeddingModel"] == origin and Path(settings.embedding_model).expanduser().exists():
-        keys.append("embeddingModel to a folder")
-    if keys:
+    origin = f"file {name}"
+    if keys := list(_find_forbidden(config, {key for key, found in config.origins.items() if found == origin})):
         said = (
-            f"{origin} was found and sets {', '.join(keys)}: what decides where texts and keys go, what is run, "
-            f"written or said to a model is taken from a config you name alone; if it is yours, add --config {name} "
-            f"or set QTM_CONFIG={name}"
+            f"{origin} was found and sets {', '.join(keys)}: what decides where texts and keys go, what is read, run, "
+            "written, spent or said to a model is taken from a config you name alone; if it is yours, add --config "
+            f"{name} or set QTM_CONFIG={name}"
         )
         raise ConfigError(said, path=keys[0], source=origin)
 
 
+def _find_forbidden(config: Config, given: Collection[str]) -> Iterator[str]:
+    """What of the keys *given* by a file that nobody named is not its to decide."""
+    settings = config.settings
+    yield from (key.name for key in keys_with("named") if key.name in given)
+    for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
+        if key in given and path and not _lies_here(path):
+            yield f"{key} outside of this folder"
+    if "dataPath" in given and _is_hidden(settings.data_path or ""):
+        yield "dataPath to hidden files"
+    if "embeddingModel" in given and Path(settings.embedding_model).expanduser().exists():
+        yield "embeddingModel to a folder"
+    budgets = [key for key in all_keys() if key.path[0] == "budget"]
+    # A file goes before the environment, but this one must not undo what you allow to be spent.
+    if any(key.environment in os.environ for key in budgets):
+        yield from (f"{key.name} beside the environment's" for key in budgets if key.name in given)
+
+
 def _lies_here(path: str) -> bool:
-    return Path(os.path.abspath(Path(path).expanduser())).is_relative_to(Path.cwd())  # noqa: PTH100 - links stay links
+    """Whether *path* lies in the working folder, by its name and by what the links on its way lead to.
+
+    The wildcards of a pattern match no links to folders, so as a name it leads no further than what it matches.
+    """
+    given = Path(path).expanduser()
+    return all(
+        Path(whole).is_relative_to(Path.cwd())
+        for whole in (os.path.abspath(given), os.path.realpath(given))  # noqa: PTH100 - links stay links in one of them
+    )
+
+
+def _is_hidden(path: str) -> bool:
+    whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
+    return whole.is_relative_to(Path.cwd()) and any(it.startswith(".") for it in whole.relative_to(Path.cwd()).parts)
 
 
 def note_files(

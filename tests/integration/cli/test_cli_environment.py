@@ -222,6 +222,7 @@ GRAVE = {
     "log.path": {"log": "queries.jsonl"},
     "indexPath": {"indexPath": "../elsewhere.sqlite"},
     "embeddingModel": {"embeddingModel": "./model"},
+    "dataPath": {"dataPath": "./.env"},
 }
 
 
@@ -239,6 +240,62 @@ def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
     assert load_config(CONFIG_FILES[1])
     # Whoever says it on the command line has named it.
     assert load_config(None, [f"{name}={json.dumps(value)}" for name, value in GRAVE[key].items()])
+
+
+@pytest.mark.parametrize("key", ["dataPath", "indexPath"])
+@pytest.mark.parametrize(
+    "path",
+    ["{home}", "../notes", "~/notes", "docs/../../notes", "out", "out/*.txt", "../*/*.txt", "*/../../notes/*", "b"],
+)
+def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, path: str
+) -> None:
+    clone, notes = tmp_path / "clone", tmp_path / "notes"
+    for folder in (clone / "docs", notes):
+        folder.mkdir(parents=True)
+    (notes / "a.txt").write_text("private")
+    (clone / "out").symlink_to(notes)
+    (clone / "b").symlink_to(notes / "a.txt")
+    monkeypatch.chdir(clone)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("QTM_CONFIG", raising=False)
+    config = {key: path.format(home=tmp_path)}
+    (clone / CONFIG_FILES[1]).write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=f"was found and sets {key} outside of this folder"):
+        load_config(None)
+    assert load_config(CONFIG_FILES[1])
+    for inside in ("docs", "./docs/*.md", "docs/../docs/**", ".", str(clone / "docs"), "not/there"):
+        (clone / CONFIG_FILES[1]).write_text(json.dumps({key: inside}))
+        assert load_config(None)
+
+
+def test_a_config_that_nobody_named_leaves_the_budget_of_the_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("QTM_CONFIG", raising=False)
+    for budget in ({"maxUsd": None}, {"maxUsd": 1_000}, {"hours": 0.01}):
+        (tmp_path / CONFIG_FILES[1]).write_text(json.dumps({"budget": budget}))
+        monkeypatch.delenv("QTM_BUDGET_MAX_USD", raising=False)
+        assert load_config(None)
+        monkeypatch.setenv("QTM_BUDGET_MAX_USD", "5")
+        with pytest.raises(
+            ConfigError, match=f"was found and sets budget.{next(iter(budget))} beside the environment's"
+        ):
+            load_config(None)
+        assert load_config(CONFIG_FILES[1])
+
+
+def test_a_config_that_nobody_named_sends_nothing_from_outside_of_its_folder(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
+    (folder.parent / "private.txt").write_text("a private text")
+    config = {"dataPath": "../private.txt", "indexPath": "i.sqlite", "contextualChunks": True}
+    (folder / CONFIG_FILES[1]).write_text(json.dumps(config))
+    ended = qtm("ingest", OPENAI_API_KEY=SECRET, QTM_LLM_BASE_URL=service.url)
+    assert (ended.code, service.bodies) == (2, [])
+    assert "dataPath outside of this folder" in ended.err
+    assert not (folder / "i.sqlite").exists()
 
 
 def test_one_that_names_a_service_is_refused_before_it_is_asked(
