@@ -26,7 +26,7 @@ _SHORTEST_SECRET: Final = 6
 _SECRET_WORDS: Final = frozenset(
     ("secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer")
 )
-_SECRET_NAME: Final = r"(?i)(?:api|access|private|auth|secret)[-_]?(?:key|token)"
+_SECRET_NAME: Final = r"(?i)(?:api|access|private|auth|secret)[-_]?(?:key|token)|password$|_(?:pass|pwd)$"
 # What the keys of language models and of code hosts begin with.
 _MODELS: Final = "sk|pk|pcsk|gsk|xai"
 _HOSTS: Final = "gh[oprsu]|github_pat|glpat"

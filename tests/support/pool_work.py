@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from qtmiddleware.runtime.environment import needs_secrets
 from tests.support.ray_work import Batch, find_marked
 
 LONG = 600.0
@@ -48,3 +49,12 @@ def list_modules() -> Callable[[Batch], list[str]]:
 
 def find_workers(mark: str) -> list[int]:
     return [pid for pid, line in find_marked(mark).items() if "engines.local import serve" in line]
+
+
+def build_environment() -> Callable[[Batch], dict[str, str]]:
+    return lambda _: dict(os.environ)
+
+
+@needs_secrets("HF_TOKEN")
+def build_environment_of_hub(_: object) -> Callable[[Batch], dict[str, str]]:
+    return build_environment()

@@ -33,6 +33,7 @@ from qtmiddleware.providers.stores.sqlite.files import (
     use_write_ahead_log,
 )
 from qtmiddleware.rag.ingestion.embedding import (
+    HUB_SECRETS,
     Texts,
     Vectors,
     build_embed_batch,
@@ -41,6 +42,7 @@ from qtmiddleware.rag.ingestion.embedding import (
     identify_embedding,
 )
 from qtmiddleware.runtime.engines import Engine
+from qtmiddleware.runtime.environment import needs_secrets
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -240,6 +242,7 @@ class CachedEmbedder:
         return found
 
 
+@needs_secrets(*HUB_SECRETS)
 def _build_timed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], tuple[Vectors, float]]:
     """A function that embeds batches of texts, and says how many seconds one text took."""
     embed_batch = build_embed_batch(embedder, embedding)

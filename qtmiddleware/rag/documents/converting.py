@@ -25,6 +25,7 @@ from qtmiddleware.rag.documents.markup import read_epub, read_html
 from qtmiddleware.rag.documents.office import read_docx, read_pptx, read_xlsx
 from qtmiddleware.rag.documents.records import read_csv, read_json, read_json_lines, read_parquet
 from qtmiddleware.rag.documents.text import PLACE_CHARS, Piece
+from qtmiddleware.runtime.environment import copy_environment
 from qtmiddleware.runtime.files import open_document
 
 Read = Callable[[Path, BinaryIO], Iterator[Piece]]
@@ -134,7 +135,7 @@ class Converter:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             # openpyxl loads numpy where it finds it, which would take addresses for each core of the machine.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env={**copy_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
         for line in (sys.path, self._limits):

@@ -14,12 +14,15 @@ from qtmiddleware.providers.embedders import MiniLMEmbedder, SentenceTransformer
 from qtmiddleware.rag.ingestion.contexts import build_embedded_text
 from qtmiddleware.rag.ingestion.ledger import Ledger
 from qtmiddleware.runtime.engines import Engine, LocalEngine
+from qtmiddleware.runtime.environment import needs_secrets
 
 Texts = list[tuple[bytes, str]]
 """What is embedded in one step: the hash of each text, and the text."""
 Vectors = list[tuple[bytes, bytes]]
 """What comes of it: the hash of each text, and its vector in single precision, little endian."""
 
+HUB_SECRETS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+"""The secrets that a worker may need to load a model of the hub: the proxies may have a password."""
 BATCH: Final = 64
 """Texts that are embedded, and then kept, in one step."""
 
@@ -63,6 +66,7 @@ def embed_missing(ledger: Ledger, embedder: Embedder, engine: Engine, progress: 
     return done
 
 
+@needs_secrets(*HUB_SECRETS)
 def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
     """A function that embeds batches of texts, for an `Engine` to make in each of its workers.
 

@@ -19,7 +19,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from qtmiddleware.errors import ConfigError, EngineError
 from qtmiddleware.runtime.engines.outcome import Outcome
+from qtmiddleware.runtime.environment import copy_environment_for
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -71,15 +72,15 @@ class LocalEngine:
         """
         if self.workers == 1:
             return map(build(), batches)
-        return self._share(_dump(build), batches)
+        return self._share(_dump(build), copy_environment_for(build), batches)
 
     def close(self) -> None:
         """End the workers, and what they are at; the engine may be used again. Closing twice does no harm."""
         for crew in list(self._crews):
             crew.end()
 
-    def _share(self, build: bytes, batches: Iterable[Any]) -> Iterator[Any]:
-        crew = _Crew(build, self.workers)
+    def _share(self, build: bytes, environment: Mapping[str, str], batches: Iterable[Any]) -> Iterator[Any]:
+        crew = _Crew(build, environment, self.workers)
         self._crews.append(crew)
         rest, waiting = iter(batches), 0
         try:
@@ -109,8 +110,9 @@ def count_processors() -> int:
 class _Crew:
     """The workers of one run, started as there are batches for them."""
 
-    def __init__(self, build: bytes, size: int) -> None:
+    def __init__(self, build: bytes, environment: Mapping[str, str], size: int) -> None:
         self._build = build
+        self._environment = environment
         self._size = size
         self._members: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
         self._todo: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -160,7 +162,7 @@ class _Crew:
                 [sys.executable, "-P", "-c", _START, paths],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, **_ONE_THREAD},
+                env={**self._environment, **_ONE_THREAD},
                 # A terminal's Ctrl-C is for this process, which ends its workers.
                 process_group=0,
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),

@@ -215,3 +215,16 @@ def test_of_a_driver_that_is_ended_nothing_is_left(number: signal.Signals) -> No
             os.kill(pid, signal.SIGKILL)
         driver.wait(timeout=200)
     assert said.count("Traceback") == (number == signal.SIGINT)
+
+
+def test_workers_are_started_without_the_secrets_that_their_work_does_not_need(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    (found,) = engine.map(partial(pool_work.build_environment_of_hub, None), [(0, b"")])
+    assert (found.get("OPENAI_API_KEY"), found.get("HF_TOKEN")) == (None, "secret")
+    assert found["PATH"] == os.environ["PATH"]
+    # Work that says nothing may call a service, as a transformation does.
+    (found,) = engine.map(pool_work.build_environment, [(0, b"")])
+    assert (found.get("OPENAI_API_KEY"), found.get("HF_TOKEN")) == ("secret", "secret")
