@@ -62,6 +62,7 @@ class Lexicon:
     chatter: tuple[str, ...] = ()
     fillers: tuple[str, ...] = ()
     talk: frozenset[str] = frozenset()
+    shared_talk: frozenset[str] = frozenset()
     denials: frozenset[str] = frozenset()
     denial_patterns: tuple[str, ...] = ()
     exclusions: frozenset[str] = frozenset()
@@ -86,7 +87,7 @@ class Markers:
 
 _WORDS = (
     "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings", "titles", "talk",
-    "denials", "exclusions", "conjunctions",
+    "shared_talk", "denials", "exclusions", "conjunctions",
 )  # fmt: skip
 """The keys of a file that hold words."""
 _PATTERNS = ("chatter", "fillers", "denial_patterns", "refusals", "preambles", "abbreviations")

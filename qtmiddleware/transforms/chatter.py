@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
-from qtmiddleware.preprocessing import LANGUAGES
-from qtmiddleware.preprocessing.lexicon import Phrase, Phrases, compile_phrases, load, load_all
+from qtmiddleware.preprocessing import LANGUAGES, detect_language
+from qtmiddleware.preprocessing.lexicon import DEFAULT, Phrase, Phrases, compile_phrases, load, load_all
 from qtmiddleware.preprocessing.text import clean, fold_accents, fold_words, is_blank, split_words
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
@@ -43,6 +43,7 @@ _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
 """The longest statement about the task, by shape; a passage is made of statements that may well have other words."""
+_INNER_WORD: Final = re.compile(r"(?<=[\w,;] )[^\W\d_]+")
 _STATED: Final = (".", "!")
 _QUOTES: Final = "\"'”»* "
 _OPENING_CHARS: Final = 300
@@ -74,14 +75,32 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
 def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool:
     """Whether *text* is a statement in words of talk that has no other word in common with *query* and its *context*.
 
-    None is judged that is longer than `STATEMENT_WORDS` for its *shape*, or where the user too writes in statements.
+    None is judged that is longer than `STATEMENT_WORDS` for its *shape*, or where the user too writes in statements. A
+    passage answers in other words than the question, and a company says "we" and "you" in it, so of a passage only
+    words count that nobody uses but a model that speaks of itself or of its task.
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
     said = fold_words(text) if text.count(" ") < STATEMENT_WORDS[shape] else []
-    if len(said) < _FEW_WORDS or _talk_words().isdisjoint(set(said) - set(fold_words(query))):
+    if len(said) < _FEW_WORDS:
+        return False
+    languages = _guess_languages(text, shape, query)
+    talk = _talk_words(languages, is_passage=shape == "passage")
+    if talk.isdisjoint(set(said) - set(fold_words(query)) - _find_titles(text, languages)):
         return False
     return _find_topic_stems(text).isdisjoint(_find_topic_stems(context))
+
+
+def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
+    """The languages whose words of talk count in *text*.
+
+    A passage is in the language of *query*, and a model that does not write one may fall into English. A line without
+    any word of the question is suspect, so if nothing tells its language the words of all count.
+    """
+    asked, given = detect_language(query), detect_language(text)
+    if shape == "passage":
+        return frozenset({asked or given, DEFAULT if given == DEFAULT else ""} - {""})
+    return frozenset({asked, given} - {""}) or frozenset(LANGUAGES)
 
 
 def find_chatter_end(text: str, query: str) -> int:
@@ -92,7 +111,8 @@ def find_chatter_end(text: str, query: str) -> int:
         after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
         keys = fold_words(text[place:after])
         start = _match_fillers(keys)
-        if _is_chatter(keys[start:], query):
+        # A word may be a filler and the beginning of chatter: "sì, cerco ..." and "si potrebbe cercare ...".
+        if _is_chatter(keys[start:], query) or _is_chatter(keys[: start and len(keys)], query):
             end = after
         elif not 0 < start == len(keys):
             break
@@ -155,14 +175,28 @@ def _chatter_phrases() -> tuple[Phrases, Phrases]:
 
 
 @cache
-def _talk_words() -> frozenset[str]:
-    return frozenset(fold_accents(word) for code in LANGUAGES for word in load(code).talk)
+def _talk_words(languages: frozenset[str], *, is_passage: bool) -> frozenset[str]:
+    """The words of talk in *languages*: "i" is one in English, and an article in Italian."""
+    lists = [load(code) for code in languages]
+    words = [one.talk if is_passage else one.talk | one.shared_talk for one in lists]
+    return frozenset(map(fold_accents, frozenset[str]().union(*words)))
+
+
+def _find_titles(text: str, languages: frozenset[str]) -> set[str]:
+    """The small words of *text* with a capital inside a sentence, which belong to a title: "open My Account"."""
+    capitals = {fold_accents(word) for word in _INNER_WORD.findall(text) if word[0].isupper() and word != "I"}
+    small = (fold_accents(word) for code in languages for word in load(code).stop | load(code).weak)
+    return capitals.intersection(small)
 
 
 @cache
 def _common_stems() -> frozenset[str]:
     """The beginnings of the words that say nothing about a topic."""
-    return frozenset(fold_accents(word)[:5] for code in LANGUAGES for word in load(code).stop | load(code).talk)
+    return frozenset(
+        fold_accents(word)[:5]
+        for code in LANGUAGES
+        for word in load(code).stop | load(code).talk | load(code).shared_talk
+    )
 
 
 def _find_topic_stems(text: str) -> set[str]:

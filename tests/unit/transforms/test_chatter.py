@@ -28,6 +28,9 @@ from qtmiddleware.types import Message, Trace
 from tests.support.shared_data import RECORDED, SHARED
 
 CHATTER: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("chatter.json").read_text(encoding="utf-8"))
+COMPANY: Final[dict[str, list[tuple[str, str]]]] = json.loads(
+    Path(__file__).with_name("company_passages.json").read_text(encoding="utf-8")
+)
 QUERIES: Final[dict[str, str]] = CHATTER["queries"]
 HISTORY = (Message("user", "Who founded Nike?"), Message("assistant", "Phil Knight and Bill Bowerman."))
 MODES = {
@@ -98,6 +101,19 @@ def test_a_question_that_opens_so_itself_keeps_its_variants(question: str, text:
 @pytest.mark.parametrize("text", CHATTER["passages"])
 def test_a_passage_may_speak_of_i_and_we_and_documents(text: str) -> None:
     assert searched("hyde", "What is the strategy?", text) == text
+
+
+def test_the_passages_of_companies_are_as_many_as_they_claim() -> None:
+    assert set(COMPANY) == set(LANGUAGES)
+    assert sum(map(len, COMPANY.values())) >= 130
+
+
+@pytest.mark.parametrize(("query", "text"), list(chain.from_iterable(COMPANY.values())))
+def test_a_passage_in_the_words_of_a_help_page_is_searched_whatever_words_the_question_has(
+    query: str, text: str
+) -> None:
+    assert searched("hyde", query, text) == text
+    assert searched("hyde", query, text, is_plain=True) == text
 
 
 @pytest.mark.parametrize(("text", "expected"), CHATTER["lead_ins"])
