@@ -17,10 +17,19 @@ from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal
 from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut, JsonValue, Members, find_json, read_json_string
-from qtmiddleware.transforms.plain_text import ASIDE, GENERIC, find_field, read_plain_text, split_items, strip_marks
+from qtmiddleware.transforms.plain_text import (
+    ASIDE,
+    GENERIC,
+    find_field,
+    read_plain_text,
+    split_items,
+    strip_marks,
+    strip_numbers,
+)
 from qtmiddleware.transforms.reply_rules import (
     MAX_CHARS,
     NONE_NEEDED,
+    RULES,
     SAME,
     SAME_AS_QUERY,
     SENTENCE_END,
@@ -112,7 +121,7 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
     if result.is_empty:
         reason = _explain_nothing(prompt, found, choices.values(), notes)
         if reason:
-            raise ModelError(reason, _MESSAGES[reason])
+            raise ModelError(reason, _describe_nothing(reason, choices.values()))
     return result
 
 
@@ -297,7 +306,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
     chosen: dict[str, str] = {}
     notes: list[str] = []
     rules: set[str] = set()
-    for text in _split_texts(field, texts, prompt)[:MOST_TEXTS]:
+    for text in strip_numbers(_split_texts(field, texts, prompt)[:MOST_TEXTS], prompt.query):
         verdict = judge(text, field, prompt)
         notes.append(verdict.note)
         if verdict.text is None:
@@ -335,6 +344,14 @@ def _note_missing(field: ReplyField, found: FieldTexts) -> str:
     may_be_none = holds_parts(field) and field.min_items == 0
     is_given_empty = field.name in found.named and not found.texts.get(field.name)
     return NONE_NEEDED if may_be_none and is_given_empty else "missing"
+
+
+def _describe_nothing(reason: str, choices: Iterable[_Choice]) -> str:
+    """The sentence for a reply without any usable text: which rules dropped its texts, if it had any to read."""
+    rules = [rule for rule in RULES if any(rule in choice.rules for choice in choices)]
+    if reason != "unparsable" or not rules:
+        return _MESSAGES[reason]
+    return f"no text of the model's reply can be searched; dropped: {', '.join(rules)}"
 
 
 def _explain_nothing(

@@ -41,14 +41,18 @@ _OTHER_LABEL: Final = re.compile(
 )
 ASIDE: Final = "aside"
 GENERIC: Final = "generic"
-_MARK: Final = re.compile(
-    r"^(?:[-*+•‣▪◦·–—]\s+|\(?\d{1,2}[.)]\)?\s+|\(?\d{1,2}[.)](?=[\"“A-ZÀ-Þ])|\d{1,2}\s*[、．）]\s*|\d{1,2}:\s+|"
-    r"\(?[a-h]\)\s+|[①-⑳]\s*|Q\d{1,2}[.:)]\s+)"
+_BULLET: Final = re.compile(r"[-*+•‣▪◦·–—]\s+")
+# The number of a list's item, which may be emphasised with its full stop or without.
+_NUMBER: Final = re.compile(
+    r"\(?\d{1,2}\\?[.)]\)?\s+|\(?\d{1,2}[.)](?=[\"“A-ZÀ-Þ])|\d{1,2}\s*[、．）]\s*|\d{1,2}:\s+|\[\d{1,2}\]\s+|"
+    r"\(?[a-h]\\?\)\s+|[①-⑳]\s*|Q\d{1,2}[.:)]\s+|\d\ufe0f?\u20e3\s*|"
+    r"(?P<emphasis>(\*\*|__|\*|_)\(?(?:\d{1,2}\\?[.):]|[a-h]\\?[.)])\)?\2\s*|(\*\*|__|\*|_)\d{1,2}\3\\?[.):]\s+)"
 )
+_EMPHASIS: Final = str.maketrans("", "", "*_\\")
 _BOLD: Final = re.compile(r"^\*\*(?=\S)(.{1,400}?)(?<=\S)\*\*")
 _TAG: Final = re.compile(r"<(/?)([A-Za-z][\w -]{1,30})>")
 _DEBRIS: Final = re.compile(r"^(?:```.*|~~~.*|[{}\[\]\s,]+|\"[\w -]{1,40}\"\s*:.*|[{\[]\s*[\"'{\[].*|</?[\w-]+>)$")
-_NUMBERED: Final = re.compile(r"(?:(?<=\s)|^)\(?(\d{1,2})[.)]\s+")
+_NUMBERED: Final = re.compile(r"(?:(?<=\s)|^)(?:\*\*|__)?\(?(\d{1,2})\\?[.)](?:\*\*|__)?\s+")
 _QUOTES: Final = {'"': '"', "“": "”", "'": "'", "«": "»", "„": "“", "`": "`", "*": "*", "「": "」", "‘": "’"}
 
 
@@ -73,23 +77,73 @@ def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict
 def split_items(text: str) -> list[str]:
     """Returns *text* as the list it is: its marked lines, its numbered parts, or its lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    marked = [line for line in lines if _MARK.match(line)]
+    marked = [line for line in lines if _is_marked(line)]
     if len(lines) == 1:
         return _split_numbers(lines[0])
     return marked or lines
 
 
+def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
+    """Return *texts* without the numbers by which they are counted, if they are: two of them are "1." and "2."."""
+    if not {1, 2} <= {_read_number(text) for text in texts}:
+        return list(texts)
+    return [_strip_mark(_unwrap(text), query, is_counted=True) for text in texts]
+
+
 def strip_marks(text: str, query: str) -> str:
-    """Returns *text* without list mark, bold, label, lead-in and outer quotes that are not the query's own."""
-    text = text.strip().lstrip("#> ") if text.lstrip().startswith(("#", ">")) else text.strip()
-    mark = _MARK.match(text)
-    if mark and text[: mark.end() + 2].casefold() not in query.casefold():
-        text = text[mark.end() :]
+    """Returns *text* without list mark, bold, label, lead-in and outer quotes that are not the query's own.
+
+    A text alone is no second item of a list, so "2. Weltkrieg" keeps its number.
+    """
+    # A number may stand in bold, alone or with its text.
+    text = _strip_mark(_BOLD.sub(r"\1", _strip_mark(_unwrap(text), query).strip()), query)
     text = _BOLD.sub(r"\1", text.strip())
     label, rest = split_label(text, query)
     if label:
         text = rest.lstrip("* ")
     return strip_quotes(strip_lead_in(_BOLD.sub(r"\1", text), query).strip(), query)
+
+
+def _unwrap(text: str) -> str:
+    """*text* without the mark of a heading or quotation, and without bold around the whole of it."""
+    text = text.strip()
+    text = text.lstrip("#> ") if text.startswith(("#", ">")) else text
+    bold = _BOLD.match(text)
+    return bold.group(1) if bold and bold.end() == len(text) else text
+
+
+def _is_marked(line: str) -> bool:
+    return bool(_BULLET.match(line) or _NUMBER.match(line))
+
+
+def _read_number(text: str) -> int | None:
+    """The number by which *text* is counted, before it or in its label; ``None`` if there is none."""
+    text = _unwrap(text)
+    bullet = _BULLET.match(text)
+    mark = _NUMBER.match(text, bullet.end() if bullet else 0)
+    if mark is None:
+        label = _LABEL.match(text) if ":" in text else None
+        return int(label.group(2)) if label and label.group(2) and is_label(label.group(1)) else None
+    digits = re.search(r"\d+", mark.group())
+    return int(digits.group()) if digits else None
+
+
+def _strip_mark(text: str, query: str, *, is_counted: bool = False) -> str:
+    """*text* without its bullet and number, unless *query* has them too.
+
+    A number above 1 without emphasis goes only if it *is_counted*: it may be an ordinal.
+    """
+    text, asked = text.strip(), query.casefold()
+    for pattern in (_BULLET, _NUMBER):
+        mark = pattern.match(text)
+        if mark is None:
+            continue
+        opening = text[: mark.end() + 2].casefold()
+        if opening in asked or (pattern is _NUMBER and opening.translate(_EMPHASIS) in asked):
+            continue
+        if pattern is _BULLET or is_counted or mark["emphasis"] or (_read_number(text) or 0) <= 1:
+            text = text[mark.end() :]
+    return text
 
 
 def strip_quotes(text: str, query: str) -> str:
@@ -126,8 +180,9 @@ def _read_label(line: str, query: str) -> tuple[str, str]:
     heading = line.startswith(("#", "**"))
     plain = line.replace("**", "") if heading or "**" in line[:60] else line
     plain = plain.lstrip("#> *")
-    mark = _MARK.match(plain)
-    plain = plain[mark.end() :] if mark else plain
+    for pattern in (_BULLET, _NUMBER):
+        mark = pattern.match(plain)
+        plain = plain[mark.end() :] if mark else plain
     label, rest = split_label(plain, query)
     if label:
         return label, rest.strip()
@@ -167,7 +222,7 @@ def _share_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, li
     """Lines without any label where several fields were asked for: a list is the list, one question is the line."""
     listed = next((field for field in fields if field.shape == "list"), None)
     first = next((field for field in fields if field.shape == "line"), None)
-    marked = [line for line in lines if _MARK.match(line)]
+    marked = [line for line in lines if _is_marked(line)]
     if listed and len(marked) > 1:
         return {listed.name: marked}
     if first and len(lines) == 1 and not is_noise(lines[0], ""):

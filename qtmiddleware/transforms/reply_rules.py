@@ -141,7 +141,8 @@ def _refuses(it: Candidate) -> bool:
     return is_refusal(it.given, it.query) or is_refusal(it.value, it.query)
 
 
-def _copies_instructions(it: Candidate) -> bool:
+def _copies_prompt(it: Candidate) -> bool:
+    # The instructions, or the example in them.
     return it.key.count(" ") >= 3 and it.key in normalise(it.prompt.system)
 
 
@@ -173,7 +174,7 @@ def _is_json(it: Candidate) -> bool:
 
 RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
     "refusal": _refuses,
-    "copy of the instructions": _copies_instructions,
+    "copies the prompt": _copies_prompt,
     "no query": _says_nothing,
     SAME_AS_QUERY: _repeats_query,
     "too long for a keyword": _is_long_term,

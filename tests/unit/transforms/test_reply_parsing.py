@@ -7,17 +7,19 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS, TextField
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
-from qtmiddleware.transforms import build_prompts, build_standalone_prompt, merge, parse
-from qtmiddleware.transforms.plain_text import find_field, is_label
+from qtmiddleware.retrieval.question import Question
+from qtmiddleware.runtime.steps import Outcome
+from qtmiddleware.transforms import PROMPTS, build_prompts, build_standalone_prompt, merge, parse
+from qtmiddleware.transforms.plain_text import find_field, is_label, strip_marks, strip_numbers
 from qtmiddleware.transforms.reply_rules import RULES, Verdict, judge
-from qtmiddleware.types import Message, Transformation
+from qtmiddleware.types import Message, Trace, Transformation
 
 MODES = [name for name, row in TRANSFORMS.items() if row.fields]
 HISTORY = (Message("user", "Who founded Acme?"),)
@@ -258,7 +260,7 @@ def test_a_sub_query_that_explains_itself_stays(sub_query: str) -> None:
 
 REJECTED = {
     "refusal": ("rewrite", "I'm sorry, but I can't help with that."),
-    "copy of the instructions": ("rewrite", "the query made understandable without the history"),
+    "copies the prompt": ("rewrite", "the query made understandable without the history"),
     "no query": ("rewrite", "Here is the rewritten query:"),
     "same as the query": ("rewrite", "what is Acme"),
     "too long for a keyword": ("keywords", "so " * 40),
@@ -306,3 +308,128 @@ def test_a_field_is_found_by_its_name_and_label_and_not_by_any_other_word(row: T
         assert find_field(key, [field]) == row.name
     assert find_field("banana", [field]) == ""
     assert is_label(row.label)
+
+
+EXAMPLES = {name: row.example for name, row in PROMPTS.items() if row.example}
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode in EXAMPLES and mode != "keywords"])
+def test_a_reply_that_copies_the_example_of_the_prompt_is_said_to_do_so(mode: str) -> None:
+    example = EXAMPLES[mode]
+    assert example is not None
+    outcome = Outcome(Reply(json.dumps(example[1])))
+    question = Question("what is Acme", (), Settings(transformation_type=mode))  # type: ignore[arg-type]
+    question.read_replies([outcome], Trace())
+    (degradation,) = question.degradations
+    assert (degradation.stage, degradation.reason) == (f"transform.{mode}", "unparsable")
+    assert degradation.detail == "no text of the model's reply can be searched; dropped: copies the prompt"
+
+
+def test_a_reply_without_any_text_that_may_be_searched_is_said_why_by_the_names_of_the_rules() -> None:
+    with pytest.raises(ModelError, match="dropped: no letters, unresolved reference"):
+        parse(prompt("decompose"), Reply(json.dumps({"sub_queries": ["Where was that person born?", "42"]})))
+    with pytest.raises(ModelError, match="has none of the fields that were asked for"):
+        parse(prompt("decompose"), Reply('{"error": {"message": "rate limited", "code": 429}}'))
+
+
+NUMBERINGS = [
+    "{}. ",
+    "{}) ",
+    "({}) ",
+    "{}: ",
+    "{}\\. ",
+    "**{}.** ",
+    "**{}.**",
+    "**{})** ",
+    "**{}:** ",
+    "**{}**. ",
+    "__{}.__ ",
+    "*{}.* ",
+    "_{}._ ",
+    "- {}. ",
+    "- **{}.** ",
+    "* **{})** ",
+    "> {}. ",
+    "## {}. ",
+]
+LETTERED = [
+    "[1] ",
+    "a) ",
+    "(b) ",
+    "**a)** ",
+    "**b.** ",
+    "a\\) ",
+    "- **c)** ",
+    "① ",
+    "1\ufe0f\u20e3 ",
+    "Q1: ",
+    "**Q1:** ",
+]
+# Nothing that may be read as a mark, a label or a quotation itself.
+PLAIN = st.from_regex(r"\A[A-Z][a-z]{2,9}( [a-z]{3,9}){1,6}\?\Z")
+
+
+@settings(max_examples=300)
+@given(mark=st.sampled_from([it.format(1) for it in NUMBERINGS] + LETTERED), text=PLAIN)
+def test_the_mark_before_a_text_is_not_searched_whatever_way_it_is_emphasised(mark: str, text: str) -> None:
+    for given_text in (mark + text, f"**{mark}{text}**" if mark[0] not in "*>#-_" else mark + text):
+        assert parse(prompt("rewrite"), Reply(json.dumps({"rewrite": given_text}))).rewrite == text
+
+
+@settings(max_examples=300)
+@given(
+    numbering=st.sampled_from(NUMBERINGS),
+    texts=st.lists(PLAIN, min_size=2, max_size=4, unique_by=str.casefold),
+    is_json=st.booleans(),
+)
+def test_the_numbers_of_a_list_are_not_searched_whatever_way_they_are_emphasised(
+    numbering: str, texts: list[str], is_json: bool
+) -> None:
+    items = [numbering.format(place) + text for place, text in enumerate(texts, 1)]
+    reply = json.dumps({"paraphrases": items}) if is_json else "\n".join(items)
+    found = parse(prompt("multi_query"), Reply(reply))
+    assert found.paraphrases == tuple(texts[: len(found.paraphrases)])
+    assert len(found.paraphrases) >= min(2, len(texts))
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("Wie begann der Zweite Weltkrieg?", "2. Weltkrieg Ursachen"),
+        ("Wann ist Heiligabend frei?", "24. Dezember Feiertag"),
+        ("Causes of the 1. Weltkrieg", "1. Weltkrieg causes"),
+        ("how large may files be", "1.5 GB limit?"),
+        ("how are toys printed", "3D printing of toys"),
+        ("what are the wonders of the world", "7 wonders of the world"),
+        ("what do constructors do", "__init__ method in Python"),
+        ("what is variadic", "*args and **kwargs in Python"),
+        ("what is a key in Mongo", "_id field of a document"),
+        ("2) or 3) in the form?", "2) or 3) in the tax form"),
+    ],
+)
+def test_a_number_or_mark_that_belongs_to_the_text_stays(query: str, text: str) -> None:
+    assert parse(prompt("rewrite", query), Reply(json.dumps({"rewrite": text}))).rewrite == text
+    assert parse(
+        prompt("multi_query", query), Reply(json.dumps({"paraphrases": [text, "other words"]}))
+    ).paraphrases == (
+        text,
+        "other words",
+    )
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([*MARKS, "1", "2", "*", "_", ")", ".", "\ufe0f\u20e3", "a", " ", "\n"])), max_size=4
+    ),
+    st.text(),
+)
+def test_taking_marks_off_adds_nothing_and_leaves_nothing_to_take_off_of_the_kind(
+    parts: list[list[str]], query: str
+) -> None:
+    texts = ["".join(part) for part in parts]
+    stripped = strip_numbers(texts, query)
+    assert len(stripped) == len(texts)
+    assert all(after in before for before, after in zip(texts, stripped, strict=True))
+    for text in texts:
+        rest = iter(text)
+        assert all(letter in rest for letter in strip_marks(text, query))
