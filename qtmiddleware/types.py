@@ -115,7 +115,7 @@ class Trace:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages in the order they ended."""
+        """The stages in the order they were noted; each tells when it began."""
         return tuple(self._stages)
 
     @property
@@ -148,8 +148,11 @@ class Trace:
     def stage(
         self, name: str, seconds: float, status: str = "ok", detail: str = "", *, began: float | None = None
     ) -> None:
-        """Write down that stage *name* took *seconds*; it ended just now, unless *began* (on the clock) is given."""
-        started = self.clock() - seconds if began is None else began
+        """Write down that stage *name* took *seconds*; it ended just now, unless *began* is given.
+
+        *began* is on the clock of `time.perf_counter`.
+        """
+        started = self.clock() - seconds if began is None else began - self._began
         self._stages.append(Stage(name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, what: str) -> None:
@@ -163,8 +166,9 @@ class Trace:
         self.output_tokens += output_tokens
         self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
 
-    def note_reads(self, units: Sequence[float]) -> None:
-        """Let the search that was counted last have read *units*, where its response says so."""
+    def count_search(self, calls: int, units: Sequence[float] = ()) -> None:
+        """Count a search that took *calls* of the function, the last of which read *units* if its response says so."""
+        self.searches += calls
         if units:
             self._more_read_units += sum(units) - 1
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.catalogue import FUSION_METHODS, NOTHING, STANDALONE
@@ -49,7 +50,7 @@ from qtmiddleware.retrieval.searching import (
 )
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.runtime.steps import Flow, Leaf, Outcome, Search, Tell, Together, observe_flow
+from qtmiddleware.runtime.steps import Beside, Flow, Outcome, Search, T, Tell, observe_flow
 from qtmiddleware.types import (
     Deadline,
     Decision,
@@ -65,15 +66,21 @@ from qtmiddleware.types import (
 logger: Final = get_logger("qtmiddleware")
 
 
-def retrieve(request: Request, *, parts: dict[str, Any] | None = None, found: Outcome | None = None) -> Flow[Retrieval]:
+def retrieve(
+    request: Request,
+    *,
+    parts: dict[str, Any] | None = None,
+    found: Outcome | None = None,
+    trace: Trace | None = None,
+) -> Flow[Retrieval]:
     """Answer *request*; raises what the original's own search raises, and nothing else.
 
     With *parts* the question is to be answered part by part: of several sub-queries and other variants only the former
     are searched, and the response to each is put into *parts* under its text. *found* is what came of the original's
-    own search where that was made before.
+    own search where that was made before. The account is written into *trace*, which tells of a search that raised too.
     """
     observation = request.observation.child("retrieval", top_k=request.top_k, content=request.original)
-    flow = observe_flow(_Pipeline(request, parts, found).retrieve(), observation, request.models)
+    flow = observe_flow(_Pipeline(request, parts, found, trace).retrieve(), observation, request.models)
     return _tell_hooks(flow, request) if request.hooks else flow
 
 
@@ -103,6 +110,15 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Found:
+    """What there is beside the original's own list: a *transformation*, its *variants* and their *results*."""
+
+    transformation: Transformation
+    variants: _Variants
+    results: list[SearchResult]
+
+
+@dataclass(frozen=True, slots=True)
 class _Variants:
     """The question's *own* keywords, the variants whose words are *weighed*, and those that are *searched*."""
 
@@ -114,18 +130,24 @@ class _Variants:
 class _Pipeline:
     """One retrieval under way; its methods stand in the order they run."""
 
-    def __init__(self, request: Request, parts: dict[str, Any] | None = None, found: Outcome | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        parts: dict[str, Any] | None = None,
+        found: Outcome | None = None,
+        trace: Trace | None = None,
+    ) -> None:
         self.request = request
         self.settings = request.settings
         self.memory = request.memory
-        self.trace = Trace(read_price=self.settings.store.read_price)
+        self.trace = trace or Trace(read_price=self.settings.store.read_price)
         self.degradations = [] if request.history_problem is None else [request.history_problem]
         self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
         self._search_error: BaseException | None = None
-        self._searches_beside_model = False
-        self._original_outcome = found
+        self._found = found
+        self._is_new = request.memory.is_new
         self._parts = parts
         self._is_follow_up = bool(request.history)
         self._keywords = ""
@@ -146,7 +168,7 @@ class _Pipeline:
                 raise
             self._note_internal_error(error)
         self.original = replace(self.original, text=self.request.original)
-        response = yield Search(self.original.text, None)
+        response = yield from self._search(Search(self.original.text, None))
         return self._build_plain_retrieval(response, self.original)
 
     def transform(self) -> Flow[Transformation]:
@@ -155,7 +177,7 @@ class _Pipeline:
         try:
             stage, transformation = self._prepare()
             if stage is not None:
-                transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
+                transformation = yield from stage.run(self._llm_deadline())
         except Exception as error:
             self._note_internal_error(error)
         notes = tuple((it.stage, it.reason) for it in self.degradations)
@@ -163,11 +185,17 @@ class _Pipeline:
 
     def _improve(self) -> Flow[Retrieval]:
         stage, transformation = self._prepare()
-        waits_for_first = self.settings.escalation.mode == "auto" and not self._is_follow_up
-        if stage is not None and not waits_for_first:
-            self._searches_beside_model = True
-            transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
-        response = yield from self._search_original()
+        found: _Found | None = None
+        waits_for_first = stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
+        # The first response tells how `embed=` is called and whether responses can be read: once, variants wait for it.
+        learns = self.memory.is_new and (self.request.embeds or bool(self.memory.problem))
+        if self._found is not None or waits_for_first or (stage is None and (learns or transformation.is_empty)):
+            response = yield from self._search_original()
+        else:
+            width = self.request.width
+            flow = self._look_beside(stage, transformation, width, searches=not learns)
+            response, (transformation, found) = yield from self._search_original_beside(flow, width)
+            stage = None
         try:
             options = self.settings.keyword_evidence
             initial = self._first.initial
@@ -175,11 +203,10 @@ class _Pipeline:
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
         self.memory.record_passages(first.ranking.items)
-        if stage is not None and waits_for_first and self._escalate(first):
-            transformation = yield from stage.run(self._llm_deadline(), self._wait_for_model)
-        if not self._is_follow_up and transformation.standalone:
-            transformation = replace(transformation, standalone=None)
-        variants, others = yield from self._search_variants(transformation)
+        if stage is not None and (not waits_for_first or self._escalate(first)):
+            transformation = yield from stage.run(self._llm_deadline())
+        found = found or (yield from self._find_variants(transformation, self.request.width))
+        transformation, variants, others = found.transformation, found.variants, found.results
         fusion = self._fuse(first, others)
         candidates, rerank_scores = fusion.fused, list[float | None]()
         if self.request.uses_keyword_evidence:
@@ -249,28 +276,41 @@ class _Pipeline:
     # --- the original's own search, and the model ---------------------------------------------------------------------
 
     def _search_original(self) -> Flow[Any]:
-        """The response of the original's own search, which may have been made before, as while the model was asked."""
-        if self._original_outcome is not None:
-            return self._original_outcome.value
-        began, width = self.trace.clock(), self.request.width
+        """Return the response of the original's own search, which may have been made before."""
+        if self._found is not None:
+            return self._found.value
+        began, width = perf_counter(), self.request.width
         response = yield from self._search(self._build_first_search(width))
-        self._note_original(began, self.trace.clock() - began, width)
+        self._note_original(began, perf_counter() - began, width)
         return response
 
-    def _wait_for_model(self, steps: Sequence[Leaf], deadline: Deadline) -> Flow[list[Outcome]]:
-        """Perform *steps* until *deadline*, the first time with the original's own search beside them."""
+    def _search_original_beside(self, flow: Flow[T], width: int | None) -> Flow[tuple[Any, T]]:
+        """Return the response of the original's own search, and what *flow* returns, which is performed beside it."""
         limit = self.settings.limits.max_concurrency
-        if not self._searches_beside_model or self._original_outcome is not None:
-            outcomes: list[Outcome] = yield Together(steps, deadline, limit)
-            return outcomes
-        began, width = self.trace.clock(), self.request.width
-        outcome, *outcomes = yield Together([self._build_first_search(width), *steps], deadline, limit, essential=1)
+        outcome, beside = yield Beside(self._build_first_search(width), flow, limit)
+        self.trace.count_search(self._first.calls, self._first.reads)
+        self._note_original(outcome.began, outcome.seconds, width)
         if outcome.error is not None:
             self._search_error = outcome.error
             raise outcome.error
-        self._original_outcome = outcome
-        self._note_original(began, outcome.seconds, width)
-        return outcomes
+        if beside.error is not None:
+            raise beside.error
+        return outcome.value, beside.value
+
+    def _look_beside(
+        self, stage: TransformStage | None, transformation: Transformation, width: int | None, *, searches: bool
+    ) -> Flow[tuple[Transformation, _Found | None]]:
+        """Ask the model, unless *transformation* is remembered, and search the variants as soon as it has replied."""
+        if stage is not None:
+            transformation = yield from stage.run(self._llm_deadline())
+        return transformation, ((yield from self._find_variants(transformation, width)) if searches else None)
+
+    def _find_variants(self, transformation: Transformation, width: int | None) -> Flow[_Found]:
+        """Return what the variants of *transformation* find, each asked for *width* passages."""
+        if not self._is_follow_up and transformation.standalone:
+            transformation = replace(transformation, standalone=None)
+        variants, results = yield from self._search_variants(transformation, width)
+        return _Found(transformation, variants, results)
 
     def _build_first_search(self, width: int | None) -> Search:
         if (full := self.request.full_width) is not None and width != full:
@@ -282,22 +322,22 @@ class _Pipeline:
         return self._first
 
     def _search(self, step: Search) -> Flow[Any]:
-        """The response to *step*; what the function raises is known as its own from here on."""
+        """The response to *step*, which is counted; what the function raises is known as its own from here on."""
         try:
             return (yield step)
         except Exception as error:
             self._search_error = error
             raise
+        finally:
+            self.trace.count_search(step.calls, step.reads)
 
     def _note_original(self, began: float, seconds: float, width: int | None) -> None:
-        self.trace.searches += 1
-        self.trace.note_reads(self._first.reads)
+        first = self._first
         self.trace.original_ms = seconds * 1e3
-        if self._first.embed_seconds:
-            self.trace.stage("embed", self._first.embed_seconds, detail="original", began=began)
+        if first.embed_seconds:
+            self.trace.stage("embed", first.embed_seconds, detail="original", began=began)
         self.trace.stage("search.original", seconds, began=began)
-        if width is not None and self.memory.refuses_widening:
-            self.trace.searches += 1
+        if width is not None and first.calls > 1:
             self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
 
     def _llm_deadline(self) -> Deadline:
@@ -316,7 +356,9 @@ class _Pipeline:
 
     # --- after the model ----------------------------------------------------------------------------------------------
 
-    def _search_variants(self, transformation: Transformation) -> Flow[tuple[_Variants, list[SearchResult]]]:
+    def _search_variants(
+        self, transformation: Transformation, width: int | None
+    ) -> Flow[tuple[_Variants, list[SearchResult]]]:
         """The variants, and what they found; nothing where too few of their searches succeed."""
         used = transformation if self._parts is None else select_parts(transformation)
         own = find_own_keywords(self.query, transformation, self.settings)
@@ -327,7 +369,9 @@ class _Pipeline:
         results = yield from search_variants(
             searched,
             self.request,
-            width=self.request.width,
+            width=width,
+            # It may not be known yet whether a new function returns so many.
+            may_narrow=self._is_new,
             deadline=self.deadline,
             trace=self.trace,
             degradations=self.degradations,
@@ -417,12 +461,12 @@ class _Pipeline:
     def _pass_on(self) -> Flow[Retrieval]:
         """The call as it was made: in shadow mode, and for a query that cannot be worked with."""
         problem = self.request.problem
-        query, began = self.request.original, self.trace.clock()
+        query, began = self.request.original, perf_counter()
         # A text is still embedded for a function that takes vectors; whatever else was passed is its own affair.
         is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
         self._first = Search(query if is_text else None, None)
-        response = yield self._first
-        self._note_original(began, self.trace.clock() - began, None)
+        response = yield from self._search(self._first)
+        self._note_original(began, perf_counter() - began, None)
         return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
 
     def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:

@@ -88,12 +88,12 @@ class Question:
             except ModelError as unusable:
                 error = unusable
             else:
-                trace.stage(stage, outcome.seconds)
+                trace.stage(stage, outcome.seconds, began=outcome.began)
                 return part
         elif error.was_asked:
             # A model that was at work has cost something, and nobody says how much.
             trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None)
-        trace.stage(stage, outcome.seconds, "degraded", error.reason)
+        trace.stage(stage, outcome.seconds, "degraded", error.reason, began=outcome.began)
         self.degradations.append(Degradation(stage, error.reason, "" if outcome.late else str(error)))
         return None
 

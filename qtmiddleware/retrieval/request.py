@@ -34,7 +34,7 @@ class Memory:
     """What one wrapped function remembers between calls; *cache* and *sampler* are shared by all of a middleware."""
 
     __slots__ = (
-        *("agreement", "cache", "gate", "holds_text", "lower_is_better", "passage_chars", "problem"),
+        *("agreement", "cache", "gate", "holds_text", "is_new", "lower_is_better", "passage_chars", "problem"),
         *("refuses_widening", "sampler", "warned"),
     )
 
@@ -46,6 +46,8 @@ class Memory:
         # same moment one may go uncounted.
         self.agreement = Agreement()
         self.refuses_widening = False
+        # Whether no list of this function was read yet.
+        self.is_new = True
         # Whether lower scores are better, as the lists seen so far have shown.
         self.lower_is_better = False
         # About how long a passage is, as the lists seen so far have shown; 0 before there were any.
@@ -58,6 +60,7 @@ class Memory:
 
     def record_passages(self, items: Sequence[Any]) -> None:
         """Learn from the *items* of one list how long passages are."""
+        self.is_new = False
         some = items[:: max(1, len(items) // MOST_MEASURED)]
         with suppress(Exception):  # an item may raise at whatever is read of it, and nothing here is worth that
             mean = sum(map(estimate_chars, some)) / len(some)

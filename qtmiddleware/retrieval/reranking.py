@@ -54,14 +54,14 @@ def _read_scores(outcome: Outcome, count: int, trace: Trace, degradations: list[
         except ModelError as error:
             outcome.error = error
         else:
-            trace.stage(STAGE, outcome.seconds)
+            trace.stage(STAGE, outcome.seconds, began=outcome.began)
             return scores
     detail = outcome.detail
     if isinstance(outcome.error, QtMiddlewareError) and is_raised_here(outcome.error):
         # Mostly why a model cannot be had.
         detail = str(outcome.error)
         trace.note(STAGE, detail)
-    trace.stage(STAGE, outcome.seconds, "degraded", outcome.reason)
+    trace.stage(STAGE, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     degradations.append(Degradation(STAGE, outcome.reason, detail))
     return None
 

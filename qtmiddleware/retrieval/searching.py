@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, NOTHING, STANDALONE, TEXT_FIELDS
@@ -161,13 +162,15 @@ def search_variants(
     request: Request,
     *,
     width: int | None,
+    may_narrow: bool = False,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[list[SearchResult]]:
     """Returns what the variants found, without those that could not be searched in time, which are noted.
 
-    Where the wrapped function takes vectors all variants are embedded in one batch first.
+    Where the wrapped function takes vectors all variants are embedded in one batch first. A function that refuses
+    *width* passages is asked as the caller asked if it *may_narrow*.
     """
     if not variants:
         return []
@@ -178,25 +181,25 @@ def search_variants(
         if not embedded.ok:
             degradations.append(_note_failure("embed", embedded, trace))
             return []
-        trace.stage("embed", embedded.seconds, detail="variants")
+        trace.stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.value
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
             degradations.append(Degradation("embed", "failed", "wrong number of vectors"))
             return []
-    began = trace.clock()
+    began = perf_counter()
     widths = {"sub_query": request.settings.fusion.sub_query_top_k or width}
     steps = [
-        Search(it.text, widths.get(it.kind, width), vector, kind=it.kind, weight=it.weight)
+        Search(it.text, widths.get(it.kind, width), vector, may_narrow=may_narrow, kind=it.kind, weight=it.weight)
         for it, vector in zip(variants, vectors, strict=True)
     ]
     outcomes = yield Together(steps, deadline, limit)
-    trace.searches += len(steps)
+    for step in steps:
+        trace.count_search(step.calls, step.reads)
     if seconds := max((it.embed_seconds for it in steps), default=0.0):
         trace.stage("embed", seconds, detail="variants", began=began)
-    trace.stage("search.variants", trace.clock() - began)
+    trace.stage("search.variants", perf_counter() - began)
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
-        trace.note_reads(step.reads)
         if outcome.ok:
             try:
                 options = request.settings.keyword_evidence
@@ -210,7 +213,7 @@ def search_variants(
 
 
 def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
-    trace.stage(stage, outcome.seconds, "degraded", outcome.reason)
+    trace.stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     return Degradation(stage, outcome.reason, outcome.detail)
 
 
@@ -219,7 +222,11 @@ _under_way: Final[ContextVar[Search | None]] = ContextVar("under_way", default=N
 
 @contextmanager
 def searching(step: Search) -> Iterator[None]:
-    """Let the function that is called within write down in *step* how it searched; an earlier try does not count."""
+    """Count a call of the function for *step*, and let the function write down there how it searched.
+
+    An earlier try counts as a call, and is forgotten otherwise.
+    """
+    step.calls += 1
     step.initial.clear()
     step.reads.clear()
     token = _under_way.set(step)

@@ -12,7 +12,7 @@ from qtmiddleware.preprocessing import Span
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.cache import digest
 from qtmiddleware.runtime.single_flight import Role
-from qtmiddleware.runtime.steps import Flow, Join, Leaf, Outcome, Recall, Together
+from qtmiddleware.runtime.steps import Flow, Join, Recall, Together
 from qtmiddleware.runtime.warming import is_loading
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Transformation
 
@@ -26,7 +26,6 @@ _GRACE: Final = 1.0
 _LEADERS_OWN: Final = frozenset({"timeout", "cancelled"})
 
 Result = tuple[Transformation, tuple[Degradation, ...]]
-Wait = Callable[[Sequence[Leaf], Deadline], Flow[list[Outcome]]]
 
 
 class TransformStage:
@@ -65,37 +64,34 @@ class TransformStage:
             self._trace.cache_hits += 1
         return remembered
 
-    def run(self, llm_deadline: Deadline, wait: Wait) -> Flow[Transformation]:
-        """The transformation, empty where there is none; nobody waits for it longer than *llm_deadline*.
-
-        *wait* performs steps until a deadline; the caller may perform something of its own beside them.
-        """
+    def run(self, llm_deadline: Deadline) -> Flow[Transformation]:
+        """Return the transformation, empty if there is none; nobody waits for it longer than *llm_deadline*."""
         if is_loading():
             # The model's time begins when what it needs is loaded.
             llm_deadline = Deadline(self._budget.at, seconds=llm_deadline.remaining())
-        transformation, degradations = yield from self._lead_or_follow(llm_deadline, wait)
+        transformation, degradations = yield from self._lead_or_follow(llm_deadline)
         self._trace.notes.extend(transformation.notes)
         self._degradations.extend(degradations)
         return transformation
 
-    def _lead_or_follow(self, llm_deadline: Deadline, wait: Wait) -> Flow[Result]:
+    def _lead_or_follow(self, llm_deadline: Deadline) -> Flow[Result]:
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.shares:
-            return (yield from self._recall_or_ask(llm_deadline, wait))
+            return (yield from self._recall_or_ask(llm_deadline))
         while True:
             role, flight = flights.join(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
-                return (yield from self._recall_or_ask(llm_deadline, wait))
+                return (yield from self._recall_or_ask(llm_deadline))
             if role is Role.LEADER:
                 shared: Result | None = None
                 try:
-                    result = yield from self._recall_or_ask(llm_deadline, wait)
+                    result = yield from self._recall_or_ask(llm_deadline)
                     if not any(it.reason in _LEADERS_OWN for it in result[1]):
                         shared = result
                     return result
                 finally:
                     flights.land(key, flight, shared)
-            (outcome,) = yield from wait([Join(flight)], llm_deadline)
+            (outcome,) = yield Together([Join(flight)], llm_deadline, 1)
             if outcome.value is not None:
                 self._trace.cache_hits += 1
                 self._note_not_asked("shared")
@@ -104,7 +100,7 @@ class TransformStage:
                 self._note_not_asked("shared")
                 return NOTHING, (Degradation("transform", "timeout", "an equal question got no answer in time"),)
 
-    def _recall_or_ask(self, llm_deadline: Deadline, wait: Wait) -> Flow[Result]:
+    def _recall_or_ask(self, llm_deadline: Deadline) -> Flow[Result]:
         """What is remembered by now, here or in Redis; else what the model says, which is remembered where whole."""
         remembered = self.recall(counts=False)
         if remembered is None:
@@ -115,9 +111,10 @@ class TransformStage:
         if (error := self._request.reason_to_wait()) is not None:
             self._note_not_asked(error.reason)
             return NOTHING, (Degradation("transform", error.reason, str(error)),)
+        limit = self._request.settings.limits.max_concurrency
         needs_more = True
         while needs_more:
-            outcomes = yield from wait(self._question.build_asks(llm_deadline), llm_deadline)
+            outcomes = yield Together(self._question.build_asks(llm_deadline), llm_deadline, limit)
             needs_more = self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
         transformation = self._question.guard_replies(self._request.original, self._spans(), self._language)
         degradations = tuple(self._question.degradations)

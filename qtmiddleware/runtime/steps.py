@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,8 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation, describe_m
 from qtmiddleware.runtime.single_flight import Flight
 from qtmiddleware.runtime.threads import Bulkhead, Overloaded
 from qtmiddleware.types import NEVER, Deadline, Ranking, Retrieval, VariantKind
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False, repr=False, slots=True, kw_only=True)
@@ -36,8 +38,8 @@ class Search(_Leaf):
     that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
     *kind* is what the text is to the question, and *weight* that in the fusion; both are for observers.
 
-    Who performs it writes down how long the text took to embed, the *initial* lists the response was merged from, and
-    the read units of each request that tells them.
+    Who performs the step writes down how long the text took to embed, how many *calls* of the function were begun, the
+    *initial* lists the response was merged from, and the read units of each request that tells them.
     """
 
     text: str | None
@@ -47,6 +49,7 @@ class Search(_Leaf):
     kind: VariantKind = field(default="original", kw_only=True)
     weight: float = field(default=1.0, kw_only=True)
     embed_seconds: float = field(default=0.0, kw_only=True)
+    calls: int = field(default=0, kw_only=True)
     initial: dict[str, Ranking] = field(default_factory=dict, kw_only=True)
     reads: list[float] = field(default_factory=list, kw_only=True)
 
@@ -107,26 +110,39 @@ Leaf = Search | Embed | Ask | Rerank | Join | Recall | Tell
 class Together:
     """Perform *steps* at the same time, at most *limit* of them at once; answers an `Outcome` each, in their order.
 
-    The first *essential* steps are waited for however long they take; the others only until *deadline*, after which
-    they are given up and come back as late.
+    Steps that have not come back by *deadline* are given up and are late.
     """
 
     steps: Sequence[Leaf]
     deadline: Deadline
     limit: int
-    essential: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Perform *search* in the caller's own thread or task, and *flow* beside it; at most *limit* steps run at once.
+
+    Answers two outcomes: of the search, however long it takes, and of the flow. If the search fails, the flow is given
+    up and its outcome is late.
+    """
+
+    search: Search
+    flow: Flow[Any]
+    limit: int
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Outcome:
     """What came of one step: a *value*, or the *error* that was raised, or neither where it was *late*.
 
-    *seconds* is how long it took.
+    *began* is when it began, on the clock of `time.perf_counter`, and *seconds* is how long it took, or how long a late
+    one was waited for.
     """
 
     value: Any = None
     error: BaseException | None = None
     seconds: float = 0.0
+    began: float = 0.0
     late: bool = field(default=False, kw_only=True)
 
     @property
@@ -149,10 +165,9 @@ class Outcome:
         return str(self.error) if self.reason == "overloaded" else type(self.error).__name__
 
 
-Step = Leaf | Together
+Step = Leaf | Together | Beside
 
-T = TypeVar("T")
-Flow = Generator[Step, Any, T]
+Flow = Generator["Step", Any, T]
 """A flow: it yields steps, is sent what came of each, and returns its result."""
 
 
@@ -219,7 +234,8 @@ def gather_flows(flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | N
     """The results of *flows* in their order; the steps that they yield at the same time are performed together.
 
     Nothing is waited for beyond *deadline*: a step that is late comes back so in a `Together` and raises `TimeoutError`
-    where it stands alone. What one flow raises is raised here, and the others are closed.
+    where it stands alone. What one flow raises is raised here, and the others are closed. None of *flows* may yield a
+    `Beside`: what they yield is performed in step.
     """
     latest = NEVER if deadline is None else deadline.at
     results: dict[int, T] = {}
@@ -229,16 +245,16 @@ def gather_flows(flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | N
         while outcomes_of:
             for position, outcomes in outcomes_of.items():
                 try:
-                    yielded[position] = _resume(flows[position], yielded.pop(position, None), outcomes)
+                    yielded[position] = resume(flows[position], yielded.pop(position, None), outcomes)
                 except StopIteration as stop:
                     results[position] = stop.value
             outcomes_of = {}
             if yielded:
                 until = min(latest, max(map(_find_deadline, yielded.values())))
-                leaves = [leaf for step in yielded.values() for leaf in _leaves(step)]
+                leaves = [leaf for step in yielded.values() for leaf in leaves_of(step)]
                 outcomes = yield Together(leaves, Deadline(until), limit)
                 for position, step in yielded.items():
-                    count = len(_leaves(step))
+                    count = len(leaves_of(step))
                     outcomes_of[position], outcomes = outcomes[:count], outcomes[count:]
     finally:
         for flow in flows:
@@ -274,7 +290,9 @@ def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T
                 step = flow.send(answer) if error is None else flow.throw(error)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
-            for leaf in _leaves(step):
+            if isinstance(step, Beside):
+                step = replace(step, flow=_observe_steps(step.flow, within, models))
+            for leaf in leaves_of(step):
                 if leaf.observation is NOT_OBSERVED:
                     leaf.observation = _observe_step(leaf, within, models)
             answer = error = None
@@ -303,17 +321,20 @@ def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) 
     return within.child("embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder))
 
 
-def _leaves(step: Step) -> Sequence[Any]:
-    return step.steps if isinstance(step, Together) else (step,)
+def leaves_of(step: Step) -> Sequence[Leaf]:
+    """Return the single steps of *step*; of a `Beside` its search, since its flow yields its own."""
+    if isinstance(step, Together):
+        return step.steps
+    return (step.search,) if isinstance(step, Beside) else (step,)
 
 
 def _find_deadline(step: Step) -> float:
-    """When a step is given up; one that stands alone or is essential never is."""
-    return step.deadline.at if isinstance(step, Together) and not step.essential else NEVER
+    """When a step is given up; one that stands alone never is."""
+    return step.deadline.at if isinstance(step, Together) else NEVER
 
 
-def _resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
-    """The next step of *flow* after the *outcomes* of its last *step*."""
+def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
+    """Return the next step of *flow* after the *outcomes* of its last *step*; raises `StopIteration` at its end."""
     if step is None or isinstance(step, Together):
         return flow.send(outcomes)
     (outcome,) = outcomes or (Outcome(late=True),)

@@ -124,18 +124,15 @@ def test_stages_that_were_read_do_not_change_later() -> None:
 
 def test_a_search_that_does_not_say_what_it_read_counts_one_unit() -> None:
     trace = Trace()
-    trace.searches += 1
-    trace.note_reads([])
-    trace.searches += 1
-    trace.note_reads([2, 3.5])  # two requests of one search
+    trace.count_search(1)
+    trace.count_search(1, [2, 3.5])  # two requests of one search
     assert (trace.searches, trace.read_units) == (2, 6.5)
 
 
 def test_searches_cost_their_read_units_by_the_price() -> None:
     trace, more = Trace(read_price=16.0), Trace()
-    trace.searches += 1
-    more.searches += 1
-    more.note_reads([9])
+    trace.count_search(1)
+    more.count_search(1, [9])
     trace.add_searches(more)
     assert (trace.searches, trace.read_units) == (2, 10)
     assert trace.read_cost_usd == trace.to_dict()["read_cost_usd"] == pytest.approx(16e-5)

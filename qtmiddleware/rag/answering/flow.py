@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
@@ -200,7 +201,7 @@ class AnswerFlow:
     def _answer_parts(self, questions: Sequence[str]) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
         """Answers each of *questions*, in their order, by a call of its own from its own passages, which come too."""
         settings, trace = self._settings, self._retrieved.trace
-        began = trace.clock()
+        began = perf_counter()
         limit = settings.limits.max_concurrency
         searches = [self._search_part(question) for question in questions]
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
@@ -222,7 +223,7 @@ class AnswerFlow:
             (self._build_sub_answer(question, it, outcome_of.get(place)), it or _NO_PASSAGES)
             for place, (question, it) in enumerate(zip(questions, passages, strict=True))
         ]
-        trace.stage("sub_answers", trace.clock() - began, began=began)
+        trace.stage("sub_answers", perf_counter() - began, began=began)
         return answers
 
     def _search_part(self, question: str) -> Flow[tuple[Match, ...] | None]:
@@ -231,7 +232,6 @@ class AnswerFlow:
         What was found for it beside the question is weighed and cut as for any query. A sub-query that says the same as
         the question was not searched yet.
         """
-        trace = self._retrieved.trace
         responses = self._responses or {}
         found = Outcome(responses[question]) if question in responses else None
         if found is None and any(variant.text == question for variant in self._retrieved.variants[1:]):
@@ -245,13 +245,14 @@ class AnswerFlow:
             hooks=(),
             settings=replace(self._settings, transformation_type="none"),
         )
+        trace = Trace(read_price=self._settings.store.read_price)
         try:
-            retrieval = yield from retrieve(request, found=found)
+            retrieval = yield from retrieve(request, found=found, trace=trace)
         except Exception as error:
-            trace.searches += 1
             self._degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
             return None
-        trace.add_searches(retrieval.trace)
+        finally:
+            self._retrieved.trace.add_searches(trace)
         self._degradations.extend(it for it in retrieval.degradations if it not in self._degradations)
         return retrieval.matches
 
@@ -331,13 +332,13 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
         reply = outcome.value
         record_cost(trace, reply)
         status = ("degraded", "truncated") if reply.truncated else ("ok", "")
-        trace.stage(stage, outcome.seconds, *status)
+        trace.stage(stage, outcome.seconds, *status, began=outcome.began or None)
         return None
     error = as_model_error(outcome.error)
     # A model that was at work has cost something, and nobody says how much.
     cost = 0.0 if error.is_free else None
     trace.spent(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
-    trace.stage(stage, outcome.seconds, "failed", error.reason)
+    trace.stage(stage, outcome.seconds, "failed", error.reason, began=outcome.began or None)
     return error
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable
-from contextvars import Context
+from collections.abc import Awaitable, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 from qtmiddleware.runtime.observing import Ending, atell
 from qtmiddleware.runtime.steps import (
     Ask,
+    Beside,
     Flow,
     Join,
     Leaf,
@@ -68,19 +69,23 @@ async def _attempt(step: Leaf, world: World) -> Outcome:
     try:
         value = await _perform(step, world)
     except Exception as error:
-        return Outcome(error=error, seconds=perf_counter() - began)
-    return Outcome(value, seconds=perf_counter() - began)
+        return Outcome(error=error, seconds=perf_counter() - began, began=began)
+    return Outcome(value, seconds=perf_counter() - began, began=began)
 
 
-async def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
-    """Perform the essential steps in the caller's own task, however long they take, and the others in tasks."""
-    loop, deadline, slots = asyncio.get_running_loop(), together.deadline, asyncio.Semaphore(together.limit)
-    essential, others = together.steps[: together.essential], together.steps[together.essential :]
+async def _perform_together(
+    together: Together, world: World, context: Context, slots: asyncio.Semaphore | None = None
+) -> list[Outcome]:
+    """Perform each step in a task; they share *slots* with what else is performed for the same caller."""
+    loop, deadline, steps = asyncio.get_running_loop(), together.deadline, together.steps
+    places = slots or asyncio.Semaphore(together.limit)
+    beginnings: dict[int, float] = {}
 
-    async def perform(step: Leaf) -> Outcome:
+    async def perform(position: int, step: Leaf) -> Outcome:
         try:
-            async with slots:
-                return Outcome(late=True) if deadline.passed else await _attempt(step, world)
+            async with places:
+                beginnings[position] = now = perf_counter()
+                return Outcome(late=True, began=now) if deadline.passed else await _attempt(step, world)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -89,47 +94,76 @@ async def _perform_together(together: Together, world: World, context: Context) 
             return Outcome(error=error)
 
     # Each task copies the context it is made in. Not handed over as an argument, which older factories do not take.
-    tasks = [context.run(loop.create_task, perform(step)) for step in others]
-    outcomes = []
+    tasks = [context.run(loop.create_task, perform(position, step)) for position, step in enumerate(steps)]
     ending: Ending = "cancelled"
     try:
-        for step in essential:
-            async with slots:
-                outcomes.append(await _attempt(step, world))
         left = deadline.remaining()
-        if tasks and left > 0 and all(it.error is None for it in outcomes):
+        if tasks and left > 0:
             await asyncio.wait(tasks, timeout=None if left == NEVER else left)
-            ending = "late"
+        ending = "late"
     finally:
         under_way = [] if loop.is_closed() else [task for task in tasks if not task.done()]
-        for step, task in zip(others, tasks, strict=True):
+        for step, task in zip(steps, tasks, strict=True):
             if task in under_way:
                 step.observation.end(ending)
                 if isinstance(step, Ask):
                     step.deadline.cancel()
-                task.cancel()
-        # A coroutine that is thrown away, as where its loop was closed in the middle, can wait for nothing.
-        if under_way and not isinstance(sys.exception(), GeneratorExit):
-            await asyncio.wait(under_way, timeout=DRAIN_SECONDS)
-    return outcomes + [_read_outcome(task) for task in tasks]
+        await _drain(under_way)
+    now = perf_counter()
+    return [_read_outcome(task, beginnings.get(position, now), now) for position, task in enumerate(tasks)]
 
 
-def _read_outcome(task: asyncio.Task[Outcome]) -> Outcome:
+def _read_outcome(task: asyncio.Task[Outcome], began: float, now: float) -> Outcome:
     if not task.done() or task.cancelled():
-        return Outcome(late=True)
+        return Outcome(late=True, seconds=now - began, began=began)
     error = task.exception()
-    return task.result() if error is None else Outcome(error=error)
+    return task.result() if error is None else Outcome(error=error, began=began)
+
+
+async def _drain(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel *tasks* and let them clean up for a moment."""
+    for task in tasks:
+        task.cancel()
+    # A coroutine that is thrown away, as if its loop was closed in the middle, can wait for nothing.
+    if tasks and not isinstance(sys.exception(), GeneratorExit):
+        await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
+
+
+async def _perform_beside(beside: Beside, world: World, context: Context) -> list[Outcome]:
+    """Perform the search in the caller's own task and the flow in a task of its own."""
+    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(beside.limit)
+    task = context.run(loop.create_task, _drive(beside.flow, world, None, slots))
+    outcome, ending = Outcome(late=True), Outcome(late=True)
+    try:
+        async with slots:
+            outcome = await _attempt(beside.search, world)
+        if outcome.error is None:
+            await asyncio.wait([task])
+    finally:
+        if not (loop.is_closed() or task.done()):
+            await _drain([task])
+    if task.done() and not task.cancelled():
+        error = task.exception()
+        ending = Outcome(task.result()) if error is None else Outcome(error=error)
+    return [outcome, ending]
 
 
 async def arun(flow: Flow[T], world: World) -> T:
     """Perform *flow* to its end, awaiting."""
     # As it is before the original's own search, which runs in the caller's, can set anything in it.
-    context = context_within(world.bulkhead)
+    return await _drive(flow, world, context_within(world.bulkhead))
+
+
+async def _drive(flow: Flow[T], world: World, context: Context | None, slots: asyncio.Semaphore | None = None) -> T:
+    """Perform *flow*, its steps within *context* or, without one, within this task's own."""
     try:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(await _perform_together(step, world, context))
+                step = flow.send(await _perform_together(step, world, context or copy_context(), slots))
+                continue
+            if isinstance(step, Beside):
+                step = flow.send(await _perform_beside(step, world, context or copy_context()))
                 continue
             try:
                 answer = await _perform(step, world)

@@ -7,8 +7,11 @@ middleware's bulkhead.
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from time import perf_counter
@@ -18,6 +21,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.observing import Ending, tell
 from qtmiddleware.runtime.steps import (
     Ask,
+    Beside,
     Embed,
     Flow,
     Join,
@@ -26,14 +30,17 @@ from qtmiddleware.runtime.steps import (
     Recall,
     Rerank,
     Search,
+    Step,
     T,
     Tell,
     Together,
     World,
+    leaves_of,
     model_of,
+    resume,
 )
 from qtmiddleware.runtime.threads import context_within
-from qtmiddleware.types import NEVER
+from qtmiddleware.types import NEVER, Deadline
 
 
 def _perform(step: Leaf, world: World) -> Any:
@@ -63,35 +70,49 @@ def _attempt(step: Leaf, world: World, caught: type[BaseException] = Exception) 
     try:
         value = _perform(step, world)
     except caught as error:
-        return Outcome(error=error, seconds=perf_counter() - began)
-    return Outcome(value, seconds=perf_counter() - began)
+        return Outcome(error=error, seconds=perf_counter() - began, began=began)
+    return Outcome(value, seconds=perf_counter() - began, began=began)
 
 
 class _Batch:
-    """Steps performed by threads for one waiting caller."""
+    """Steps performed by threads for one waiting caller.
 
-    def __init__(self, together: Together, world: World, context: Context) -> None:
+    The thread that brings the last outcome calls *go_on*, if there is one, and works at the batch that it returns.
+    """
+
+    def __init__(
+        self, together: Together, world: World, context: Context, go_on: Callable[[_Batch], _Batch | None] | None = None
+    ) -> None:
         self.steps = together.steps
         self.deadline = together.deadline
-        self.outcomes: list[Outcome | None] = [None] * len(together.steps)
+        self._outcomes: list[Outcome | None] = [None] * len(together.steps)
         self._world = world
         self._context = context
+        self._go_on = go_on
         self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        self._open = len(together.steps) - together.essential
+        self._open = len(together.steps)
         self._is_over = False
         self._has_begun = False
-        self._running: set[int] = set()
+        self._running: dict[int, float] = {}
         self._waiting: deque[int] = deque()
-        for position in range(together.essential, len(together.steps)):
-            step = together.steps[position]
+        for position, step in enumerate(together.steps):
             if isinstance(step, Join):
                 # No thread is needed to wait for what another one does.
-                step.flight.result.add_done_callback(partial(self._land, position))
+                step.flight.result.add_done_callback(partial(self._land, position, perf_counter()))
             else:
                 self._waiting.append(position)
 
-    def _land(self, position: int, result: Future[Any]) -> None:
-        self._done.put((position, Outcome(result.result())))
+    @property
+    def is_complete(self) -> bool:
+        """Whether every outcome is here and none was collected yet."""
+        return self._done.qsize() == len(self.steps)
+
+    def _land(self, position: int, began: float, result: Future[Any]) -> None:
+        self._done.put((position, Outcome(result.result(), seconds=perf_counter() - began, began=began)))
+        if self._go_on is not None and self.is_complete:
+            # This is the thread of another question's leader, which must not do this question's work.
+            with suppress(ModelError):
+                self._world.bulkhead.start(self._work)
 
     def launch(self, count: int) -> None:
         """Let *count* further threads work at the steps, as far as there are any; without one all steps fail."""
@@ -105,6 +126,13 @@ class _Batch:
             self._has_begun = True
 
     def _work(self) -> None:
+        """Perform steps, of this batch and of the ones that this thread goes on with."""
+        batch: _Batch | None = self
+        while batch is not None:
+            batch.perform_steps()
+            batch = batch._go_on(batch) if batch._go_on is not None and batch.is_complete else None
+
+    def perform_steps(self) -> None:
         """Perform one step after the other, each as soon as this thread is free."""
         while not (self._is_over or self.deadline.passed):
             try:
@@ -113,51 +141,133 @@ class _Batch:
                 return
             # Each step sees what the caller has set, and nothing of what another step sets. In a thread of ours nobody
             # else would hear of an interrupt or exit.
-            self._running.add(position)
+            self._running[position] = perf_counter()
             outcome = self._context.copy().run(_attempt, self.steps[position], self._world, BaseException)
-            self._running.discard(position)
+            self._running.pop(position, None)
             self._done.put((position, outcome))
 
-    def perform_here(self, position: int) -> None:
-        """Perform one step in the caller's own thread."""
-        self.outcomes[position] = _attempt(self.steps[position], self._world)
-
-    def wait(self) -> None:
-        """Collect what the threads bring until all is there or the deadline has passed."""
+    def wait(self) -> list[Outcome]:
+        """Collect what the threads bring until all is there or the deadline has passed; what is missing is late."""
         while self._open:
             left = self.deadline.remaining()
             try:
                 position, outcome = self._done.get(timeout=None if left == NEVER else left)
             except queue.Empty:
-                return
-            self.outcomes[position] = outcome
+                break
+            self._outcomes[position] = outcome
             self._open -= 1
+        return self.give_up("late")
 
-    def give_up(self, ending: Ending) -> None:
-        """Let go of everything that has not come back, as what is *ending* so."""
+    def give_up(self, ending: Ending) -> list[Outcome]:
+        """Let go of everything that has not come back, as what is *ending* so; returns what came of each step."""
+        if self._is_over:
+            return []
         self._is_over = True
-        self._world.bulkhead.give_up(len(self._running))
-        for step, outcome in zip(self.steps, self.outcomes, strict=True):
-            if outcome is None:
+        running, now = self._running.copy(), perf_counter()
+        self._world.bulkhead.give_up(len(running))
+        for position, step in enumerate(self.steps):
+            if self._outcomes[position] is None:
+                began = running.get(position, now)
+                self._outcomes[position] = Outcome(late=True, seconds=now - began, began=began)
                 step.observation.end(ending)
                 if isinstance(step, Ask):
                     step.deadline.cancel()
+        return [outcome for outcome in self._outcomes if outcome is not None]
 
 
 def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
     batch = _Batch(together, world, context)
-    ending: Ending = "cancelled"
     try:
-        batch.launch(together.limit - 1 if together.essential else together.limit)
-        for position in range(together.essential):
-            batch.perform_here(position)
-        if all(outcome is None or outcome.error is None for outcome in batch.outcomes[: together.essential]):
-            batch.launch(1 if together.essential else 0)
-            batch.wait()
-            ending = "late"
+        batch.launch(together.limit)
+        return batch.wait()
     finally:
-        batch.give_up(ending)
-    return [outcome or Outcome(late=True) for outcome in batch.outcomes]
+        batch.give_up("cancelled")
+
+
+class _Branch:
+    """A flow that goes on beside the caller's own search.
+
+    While the caller is inside that search, the thread that brings the last outcome of a batch takes the flow on to its
+    next batch. Once the caller is back, the caller does. So no thread only waits for others.
+    """
+
+    def __init__(self, beside: Beside, world: World, context: Context) -> None:
+        self._flow = beside.flow
+        self._world = world
+        self._context = context
+        # The caller's search has one of the places.
+        self._places = beside.limit - 1
+        # Re-entrant: in a process that is ending, a step is performed where its thread should have begun.
+        self._lock = threading.RLock()
+        self._step: Step | None = None
+        self._batch: _Batch | None = None
+        self._outcome: Outcome | None = None
+        self._has_caller = False
+
+    def start(self) -> None:
+        """Begin the flow, as far as its first batch."""
+        with self._lock:
+            self._advance(None, self._places)
+
+    def finish(self) -> Outcome:
+        """Take the flow to its end, as the caller has come back from its search."""
+        with self._lock:
+            self._has_caller = True
+        if self._batch is not None:
+            self._batch.launch(1)
+        while self._outcome is None and self._batch is not None:
+            self._advance(self._batch.wait(), self._places + 1)
+        return self._outcome or Outcome(late=True)
+
+    def close(self) -> None:
+        """Give up what is under way, and the flow."""
+        with self._lock:
+            self._has_caller = True
+            batch, self._batch = self._batch, None
+            if batch is not None:
+                batch.give_up("cancelled")
+            self._flow.close()
+
+    def _go_on(self, batch: _Batch) -> _Batch | None:
+        """Go on after *batch*, whose outcomes are all here, unless the caller does; returns what to work at next."""
+        with self._lock:
+            if batch is not self._batch or self._has_caller:
+                return None
+            # The calling thread takes one of the places.
+            self._advance(batch.wait(), self._places - 1)
+            return self._batch
+
+    def _advance(self, outcomes: list[Outcome] | None, count: int) -> None:
+        """Send *outcomes* to the flow and let *count* threads begin the batch that it asks for next."""
+        while True:
+            self._batch = None
+            try:
+                # In a context of its own: what the flow sets there must not stay in the caller's.
+                self._step = step = self._context.run(resume, self._flow, self._step, outcomes)
+            except StopIteration as stop:
+                self._outcome = Outcome(stop.value)
+                return
+            except Exception as error:
+                self._outcome = Outcome(error=error)
+                return
+            together = step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
+            batch = _Batch(together, self._world, self._context, self._go_on)
+            batch.launch(min(count, together.limit))
+            self._batch = batch
+            if not batch.is_complete:
+                return
+            outcomes = batch.wait()
+
+
+def _perform_beside(beside: Beside, world: World, context: Context) -> list[Outcome]:
+    # A copy, as the flow's own code runs in it, at times in several threads one after the other.
+    branch = _Branch(beside, world, context.copy())
+    try:
+        branch.start()
+        outcome = _attempt(beside.search, world)
+        return [outcome, Outcome(late=True) if outcome.error is not None else branch.finish()]
+    finally:
+        branch.close()
 
 
 def run(flow: Flow[T], world: World) -> T:
@@ -169,6 +279,9 @@ def run(flow: Flow[T], world: World) -> T:
         while True:
             if isinstance(step, Together):
                 step = flow.send(_perform_together(step, world, context))
+                continue
+            if isinstance(step, Beside):
+                step = flow.send(_perform_beside(step, world, context))
                 continue
             try:
                 answer = _perform(step, world)

@@ -10,7 +10,7 @@ import pytest
 from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
 from qtmiddleware.retrieval.request import Memory, Request
 from qtmiddleware.retrieval.responses import SearchResult
-from qtmiddleware.retrieval.searching import search_variants
+from qtmiddleware.retrieval.searching import search_variants, searching
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.steps import Embed, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Trace, Variant
@@ -48,6 +48,10 @@ class Played:
         step = next(flow)
         for answer in answers:
             self.steps.append(step)
+            for leaf in step.steps:
+                if isinstance(leaf, Search):
+                    with searching(leaf):
+                        pass
             try:
                 step = flow.send(answer)
             except StopIteration as stop:
@@ -78,7 +82,7 @@ def test_all_are_searched_in_one_step_within_the_limits() -> None:
     assert [(step.text, step.top_k, step.vector) for step in searches] == [
         ("one", 50, None), ("two", 50, None), ("three", 50, None),
     ]  # fmt: skip
-    assert (together.limit, together.essential, together.deadline) == (3, 0, played.deadline)
+    assert (together.limit, together.deadline) == (3, played.deadline)
     assert played.kinds == ["one", "two", "three"]
     assert [list(found.ranking.keys) for found in played.lists] == [[("__default__", name)] for name in "abc"]
     assert (played.degradations, played.trace.searches) == ([], 3)

@@ -32,10 +32,6 @@ def test_steps_do_not_print_the_texts_they_hold() -> None:
     assert not any(SECRET in it for it in printed)
 
 
-def test_nothing_is_essential_unless_told() -> None:
-    assert Together((), Deadline(), 1).essential == 0
-
-
 def test_steps_done_together_are_fixed() -> None:
     with pytest.raises(FrozenInstanceError):
         Together((), Deadline(), 1).limit = 5  # type: ignore[misc]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.runtime.drivers import Bulkhead, arun, run
-from qtmiddleware.runtime.steps import Ask, Flow, Search
+from qtmiddleware.runtime.steps import Ask, Beside, Flow, Leaf, Outcome, Search, Together
 from qtmiddleware.types import Deadline
 from tests.support.waiting import PATIENCE, await_until
 
@@ -137,3 +137,14 @@ def ask(query: str = "q", deadline: Deadline | None = None) -> Ask:
 def one(step: Any) -> Flow[Any]:
     """The flow of a single step; its result is the step's answer."""
     return (yield step)
+
+
+def own_and(steps: Sequence[Any], deadline: Deadline, limit: int) -> Flow[list[Outcome]]:
+    """The flow of the caller's own search, the first of *steps*, with the others beside it; answers an outcome each."""
+
+    def others(rest: Sequence[Leaf]) -> Flow[list[Outcome]]:
+        return (yield Together(rest, deadline, limit))
+
+    first, *rest = steps
+    outcome, beside = yield Beside(first, others(rest), limit)
+    return [outcome, *(beside.value if beside.ok else [Outcome(late=True) for _ in rest])]

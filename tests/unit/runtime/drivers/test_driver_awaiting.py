@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
-from driver_worlds import Signal, World, ask, one, searches
+from driver_worlds import Signal, World, ask, one, own_and, searches
 
 from qtmiddleware.runtime import threads
 from qtmiddleware.runtime.drivers import arun, in_thread
@@ -62,7 +62,7 @@ class Stepwise(World):
 
 def long_flow(closed: list[bool]) -> Flow[str]:
     try:
-        yield Together([Search("own"), ask("a"), ask("bad")], Deadline(), 8, essential=1)
+        yield from own_and([Search("own"), ask("a"), ask("bad")], Deadline(), 8)
         yield Embed(["x"])
         yield Together(searches(*"abcdef", "bad"), Deadline.after(1_000), 2)
         yield Search("last")
@@ -138,9 +138,9 @@ async def test_a_cancellation_that_comes_from_the_function_itself_passes_through
             raise asyncio.CancelledError
 
     world = Cancelling(native_async=True)
-    for step in (Search("x"), Together(searches("own", "b"), Deadline(), 2, essential=1)):
+    for flow in (one(Search("x")), own_and(searches("own", "b"), Deadline(), 2)):
         with pytest.raises(asyncio.CancelledError):
-            await arun(one(step), world)
+            await arun(flow, world)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -252,7 +252,7 @@ def test_a_loop_that_closes_just_as_the_answer_comes_disturbs_nobody(
 
 async def test_many_flows_at_once_do_not_mix() -> None:
     def flow(name: str) -> Flow[list[Any]]:
-        outcomes = yield Together(searches(*(f"{name}{i}" for i in range(5))), Deadline(), 3, essential=1)
+        outcomes = yield from own_and(searches(*(f"{name}{i}" for i in range(5))), Deadline(), 3)
         return [it.value for it in outcomes]
 
     for native in (True, False):

@@ -8,23 +8,23 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from driver_worlds import Signal, World, ask, one, searches
+from driver_worlds import Signal, World, ask, one, own_and, searches
 
 from qtmiddleware.runtime.drivers import run
-from qtmiddleware.runtime.steps import Flow, Search, Together
+from qtmiddleware.runtime.steps import Beside, Flow, Search, Together
 from qtmiddleware.types import Deadline
 from tests.support.waiting import PATIENCE, wait_until
 
 Waits = Generator[Signal, None, Any]
 
 
-def test_the_essential_step_runs_in_the_callers_thread_and_the_others_in_daemons() -> None:
+def test_the_callers_own_search_runs_in_the_callers_thread_and_the_others_in_daemons() -> None:
     def search(text: str) -> Waits:
         return threading.current_thread()
         yield
 
     steps = searches("own", "a", "b")
-    own, *others = run(one(Together(steps, Deadline(), 3, essential=1)), World(search, native_async=False))
+    own, *others = run(own_and(steps, Deadline(), 3), World(search, native_async=False))
     assert own.value is threading.current_thread()
     assert all(it.value is not threading.current_thread() for it in others)
     assert all(it.value.daemon for it in others)
@@ -52,7 +52,7 @@ class Watched:
             self.closed = True
 
 
-def test_an_interrupt_in_the_essential_step_reaches_the_caller_and_gives_up_the_rest() -> None:
+def test_an_interrupt_in_the_callers_own_search_reaches_the_caller_and_gives_up_the_rest() -> None:
     release, asked = Signal(), Signal()
     question = ask()
 
@@ -64,11 +64,13 @@ def test_an_interrupt_in_the_essential_step_reaches_the_caller_and_gives_up_the_
         asked.set()
         yield release
 
-    watched = Watched(Together([Search("own"), question], Deadline(), 2, essential=1))
+    beside = Watched(Together([question], Deadline(), 2))
+    watched = Watched(Beside(Search("own"), beside.flow(), 2))
     with pytest.raises(KeyboardInterrupt):
         run(watched.flow(), World(search, model=model, native_async=False))
     release.set()
     assert watched.closed
+    assert beside.closed
     assert question.deadline.passed
 
 
@@ -119,7 +121,7 @@ def test_after_an_interrupt_nothing_further_is_begun() -> None:
 
     steps = searches("own", "a", "b", "c")
     with pytest.raises(KeyboardInterrupt):
-        run(one(Together(steps, Deadline(), 2, essential=1)), World(search, native_async=False))
+        run(own_and(steps, Deadline(), 2), World(search, native_async=False))
     release.set()
     ended.wait()
     assert sorted(begun) == ["a", "own"]
@@ -139,7 +141,7 @@ def test_a_stop_iteration_of_the_function_is_never_taken_for_the_flows_end() -> 
 
 def test_flows_of_many_threads_do_not_mix() -> None:
     def flow(name: str) -> Flow[list[Any]]:
-        outcomes = yield Together(searches(*(f"{name}{i}" for i in range(5))), Deadline(), 3, essential=1)
+        outcomes = yield from own_and(searches(*(f"{name}{i}" for i in range(5))), Deadline(), 3)
         return [it.value for it in outcomes]
 
     results: dict[str, list[Any]] = {}

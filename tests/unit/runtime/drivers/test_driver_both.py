@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
-from threading import Lock
+from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
 import pytest
-from driver_worlds import MODES, Signal, ask, one, performed, searches
+from driver_worlds import MODES, Signal, ask, one, own_and, performed, searches
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.steps import Ask, Embed, Flow, Outcome, Search, Together
-from qtmiddleware.types import Deadline
+from qtmiddleware.runtime.single_flight import Flight
+from qtmiddleware.runtime.steps import Ask, Beside, Embed, Flow, Join, Outcome, Search, Together
+from qtmiddleware.types import NEVER, Deadline
 from tests.support.waiting import wait_until, with_enough_time
 
 Perform = Callable[..., Any]
@@ -131,7 +132,9 @@ def test_an_error_passes_through_as_the_very_object(perform: Perform) -> None:
 
 
 @pytest.mark.parametrize("error", [Refused("no"), OddEnd()], ids=["exception", "base_exception"])
-def test_an_essential_error_or_a_direct_one_keeps_its_identity(perform: Perform, error: BaseException) -> None:
+def test_an_error_of_the_callers_own_search_or_a_direct_one_keeps_its_identity(
+    perform: Perform, error: BaseException
+) -> None:
     with pytest.raises(type(error)) as caught:
         perform(one(Search("bad")), search=refusing(error))
     assert caught.value is error
@@ -201,7 +204,7 @@ def test_what_the_flow_itself_raises_passes_through_and_closes_it(perform: Perfo
 # --- deadlines ----------------------------------------------------------------------------------------------------
 
 
-def test_an_essential_step_is_waited_for_although_the_deadline_has_passed(perform: Perform) -> None:
+def test_the_callers_own_search_is_waited_for_although_the_deadline_has_passed(perform: Perform) -> None:
     def within(seconds: float) -> list[Outcome]:
         deadline, ready = Deadline.after(seconds), Signal(is_set=True)
 
@@ -210,9 +213,7 @@ def test_an_essential_step_is_waited_for_although_the_deadline_has_passed(perfor
                 yield ready
             return text
 
-        outcomes: list[Outcome] = perform(
-            one(Together(searches("own", "beside"), deadline, 2, essential=1)), search=search
-        )
+        outcomes: list[Outcome] = perform(own_and(searches("own", "beside"), deadline, 2), search=search)
         assert outcomes[0].value == "own"
         return outcomes
 
@@ -222,7 +223,7 @@ def test_an_essential_step_is_waited_for_although_the_deadline_has_passed(perfor
 
 
 def test_a_single_step_knows_no_deadline(perform: Perform) -> None:
-    assert perform(one(Together(searches("own"), Deadline(0.0), 1, essential=1)))[0].value == "found own"
+    assert perform(own_and(searches("own"), Deadline(0.0), 1))[0].value == "found own"
 
 
 def test_the_others_are_given_up_at_the_deadline_and_come_back_late(perform: Perform, never: Signal) -> None:
@@ -233,7 +234,7 @@ def test_the_others_are_given_up_at_the_deadline_and_come_back_late(perform: Per
 
     def within(seconds: float) -> list[Outcome]:
         steps = searches("own", "slow", "quick")
-        outcomes: list[Outcome] = perform(one(Together(steps, Deadline.after(seconds), 3, essential=1)), search=search)
+        outcomes: list[Outcome] = perform(own_and(steps, Deadline.after(seconds), 3), search=search)
         assert outcomes[1].late
         return outcomes
 
@@ -246,7 +247,7 @@ def test_the_others_are_given_up_at_the_deadline_and_come_back_late(perform: Per
     assert not outcomes[1].ok
 
 
-def test_without_essential_steps_everything_may_be_late(perform: Perform, never: Signal) -> None:
+def test_without_a_search_of_the_callers_own_everything_may_be_late(perform: Perform, never: Signal) -> None:
     def search(text: str) -> Waits:
         yield never
 
@@ -254,7 +255,9 @@ def test_without_essential_steps_everything_may_be_late(perform: Perform, never:
     assert [it.late for it in outcomes] == [True, True]
 
 
-def test_an_essential_failure_returns_without_waiting_for_the_others(perform: Perform, never: Signal) -> None:
+def test_a_failure_of_the_callers_own_search_returns_without_waiting_for_the_others(
+    perform: Perform, never: Signal
+) -> None:
     error = Refused("no")
 
     def search(text: str) -> Waits:
@@ -262,7 +265,7 @@ def test_an_essential_failure_returns_without_waiting_for_the_others(perform: Pe
             raise error
         yield never
 
-    outcomes = perform(one(Together(searches("bad", "slow"), Deadline(), 2, essential=1)), search=search)
+    outcomes = perform(own_and(searches("bad", "slow"), Deadline(), 2), search=search)
     assert outcomes[0].error is error
     assert outcomes[1].late
 
@@ -294,7 +297,7 @@ def test_no_step_is_begun_after_the_deadline(perform: Perform) -> None:
             yield ready
         return text
 
-    outcomes = perform(one(Together(searches("own", "b", "c", "d"), deadline, 1, essential=1)), search=search)
+    outcomes = perform(own_and(searches("own", "b", "c", "d"), deadline, 1), search=search)
     assert [it.late for it in outcomes] == [False, True, True, True]
     assert begun == ["own"]
 
@@ -303,8 +306,8 @@ def test_no_step_is_begun_after_the_deadline(perform: Perform) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 8])
-@pytest.mark.parametrize("essential", [0, 1])
-def test_as_many_steps_as_allowed_are_in_flight_and_never_more(perform: Perform, limit: int, essential: int) -> None:
+@pytest.mark.parametrize("has_own", [False, True])
+def test_as_many_steps_as_allowed_are_in_flight_and_never_more(perform: Perform, limit: int, has_own: bool) -> None:
     lock, full = Lock(), Signal()
     now = peak = 0
 
@@ -322,12 +325,15 @@ def test_as_many_steps_as_allowed_are_in_flight_and_never_more(perform: Perform,
         return text
 
     texts = [str(number) for number in range(20)]
-    outcomes = perform(one(Together(searches(*texts), Deadline(), limit, essential=essential)), search=search)
+    flow = (
+        own_and(searches(*texts), Deadline(), limit) if has_own else one(Together(searches(*texts), Deadline(), limit))
+    )
+    outcomes = perform(flow, search=search)
     assert [it.value for it in outcomes] == texts
     assert (peak, now) == (limit, 0)
 
 
-def test_free_places_are_used_while_the_essential_step_runs(perform: Perform) -> None:
+def test_free_places_are_used_while_the_callers_own_search_runs(perform: Perform) -> None:
     others, lock, left = Signal(), Lock(), 4
 
     def search(text: str) -> Waits:
@@ -342,8 +348,156 @@ def test_free_places_are_used_while_the_essential_step_runs(perform: Perform) ->
         return text
 
     steps = searches("own", "a", "b", "c", "d")
-    outcomes = perform(one(Together(steps, Deadline(), 3, essential=1)), search=search)
+    outcomes = perform(own_and(steps, Deadline(), 3), search=search)
     assert [it.value for it in outcomes] == ["own", "a", "b", "c", "d"]
+
+
+# --- a flow beside the caller's own search ------------------------------------------------------------------------
+
+
+def rounds(*texts: str, deadline: Deadline | None = None) -> Flow[list[Outcome]]:
+    """The flow of one search after the other."""
+    outcomes: list[Outcome] = []
+    for text in texts:
+        outcomes += yield Together(searches(text), deadline or Deadline(), 8)
+    return outcomes
+
+
+def test_the_flow_beside_goes_on_while_the_callers_own_search_runs(perform: Perform) -> None:
+    last = Signal()
+
+    def search(text: str) -> Waits:
+        if text == "own":
+            yield last
+        if text == "c":
+            last.set()
+        return text
+
+    own, beside = perform(one(Beside(Search("own"), rounds("a", "b", "c"), 2)), search=search)
+    assert (own.value, [it.value for it in beside.value]) == ("own", ["a", "b", "c"])
+    # Each began after the one before it had ended, and the caller's own search ended last.
+    began = [it.began for it in beside.value]
+    assert began == sorted(began)
+    assert own.began + own.seconds > began[-1]
+
+
+def test_the_flow_beside_goes_on_after_the_callers_own_search(perform: Perform) -> None:
+    own_is_back = Signal()
+
+    def search(text: str) -> Waits:
+        if text == "own":
+            own_is_back.set()
+        else:
+            yield own_is_back
+        return text
+
+    own, beside = perform(one(Beside(Search("own"), rounds("a", "b"), 3)), search=search)
+    assert (own.value, [it.value for it in beside.value]) == ("own", ["a", "b"])
+
+
+def test_with_one_place_the_flow_beside_waits_for_the_callers_own_search(perform: Perform) -> None:
+    order: list[str] = []
+
+    def search(text: str) -> Waits:
+        order.append(text)
+        return text
+        yield
+
+    perform(one(Beside(Search("own"), rounds("a", "b"), 1)), search=search)
+    assert order == ["own", "a", "b"]
+
+
+def test_a_flow_beside_that_asks_for_nothing_has_its_result(perform: Perform) -> None:
+    own, beside = perform(one(Beside(Search("own"), rounds(), 2)))
+    assert (own.value, beside.value) == ("found own", [])
+
+
+def test_an_error_of_the_flow_beside_is_its_outcome(perform: Perform) -> None:
+    error = Refused("no")
+
+    def failing(after: Sequence[str]) -> Flow[None]:
+        yield from rounds(*after)
+        raise error
+
+    for after in ((), ("a",), ("a", "b")):
+        own, beside = perform(one(Beside(Search("own"), failing(after), 2)))
+        assert (own.value, beside.error) == ("found own", error)
+
+
+def test_a_flow_beside_is_closed_where_the_callers_own_search_fails(perform: Perform, never: Signal) -> None:
+    error, closed, has_begun = Refused("no"), [], Signal()
+
+    def waiting() -> Flow[None]:
+        try:
+            yield Together(searches("slow"), Deadline(), 1)
+        finally:
+            closed.append(True)
+
+    def search(text: str) -> Waits:
+        if text == "own":
+            yield has_begun
+            raise error
+        has_begun.set()
+        yield never
+
+    own, beside = perform(one(Beside(Search("own"), waiting(), 2)), search=search)
+    assert (own.error, beside.late, closed) == (error, True, [True])
+
+
+def test_what_is_late_beside_the_callers_own_search_is_given_up(perform: Perform, never: Signal) -> None:
+    deadline, ready = Deadline.after(0.1), Signal(is_set=True)
+
+    def search(text: str) -> Waits:
+        if text == "slow":
+            yield never
+        while text == "own" and not deadline.passed:
+            yield ready
+        return text
+
+    _, beside = perform(one(Beside(Search("own"), rounds("a", "slow", deadline=deadline), 2)), search=search)
+    assert [(it.value, it.late) for it in beside.value] == [("a", False), (None, True)]
+    assert beside.value[1].seconds > 0
+
+
+def test_a_flow_beside_joins_the_flight_of_another_and_goes_on_in_no_thread_of_its_leader(perform: Perform) -> None:
+    flight, last = Flight(NEVER), Signal()
+    leader = Thread(target=lambda: (joined.wait(), flight.result.set_result("shared")))
+    joined = Event()
+    threads: list[Any] = []
+
+    def following() -> Flow[list[Outcome]]:
+        (shared,) = yield Together([Join(flight)], Deadline(), 1)
+        (found,) = yield Together(searches("variant"), Deadline(), 1)
+        return [shared, found]
+
+    def search(text: str) -> Waits:
+        if text == "own":
+            joined.set()
+            yield last
+        else:
+            threads.append(current_thread())
+            last.set()
+        return text
+
+    leader.start()
+    own, beside = perform(one(Beside(Search("own"), following(), 2)), search=search)
+    leader.join()
+    assert (own.value, [it.value for it in beside.value]) == ("own", ["shared", "variant"])
+    assert leader not in threads
+
+
+def test_what_the_flow_beside_sets_stays_out_of_its_callers_context(perform: Perform) -> None:
+    def setting() -> Flow[list[Any]]:
+        visible.set("beside")
+        outcomes = yield Together(searches("a"), Deadline(), 1)
+        return [visible.get(), *(it.value for it in outcomes)]
+
+    def seen(text: str) -> Waits:
+        return visible.get()
+        yield
+
+    own, beside = perform(one(Beside(Search("own"), setting(), 2)), search=seen)
+    assert (own.value, beside.value, visible.get()) == ("unset", ["beside", "beside"], "unset")
 
 
 # --- context ------------------------------------------------------------------------------------------------------
@@ -356,7 +510,7 @@ def test_context_variables_are_seen_by_every_step(perform: Perform) -> None:
 
     def flow() -> Flow[list[Any]]:
         steps = [*searches(*"abcdef"), Embed(["x"]), ask()]
-        outcomes = yield Together(steps, Deadline(), 2, essential=1)
+        outcomes = yield from own_and(steps, Deadline(), 2)
         return [*(it.value for it in outcomes), (yield Search("g")), (yield Embed(["y"])), (yield ask())]
 
     token = visible.set("callers")
@@ -366,14 +520,14 @@ def test_context_variables_are_seen_by_every_step(perform: Perform) -> None:
         visible.reset(token)
 
 
-def test_a_step_beside_the_essential_one_changes_no_variable_of_its_caller(perform: Perform) -> None:
+def test_a_step_beside_the_callers_own_search_changes_no_variable_of_the_caller(perform: Perform) -> None:
     def search(text: str) -> Waits:
         if text != "own":
             visible.set(text)
         return text
         yield
 
-    perform(one(Together(searches("own", "a", "b"), Deadline(), 3, essential=1)), search=search)
+    perform(own_and(searches("own", "a", "b"), Deadline(), 3), search=search)
     assert visible.get() == "unset"
 
 
@@ -394,7 +548,7 @@ def test_what_was_found_is_not_kept_alive(perform: Perform) -> None:
         yield
 
     def flow() -> Flow[int]:
-        outcomes: list[Outcome] = yield Together(searches(*"abcd"), Deadline(), 2, essential=1)
+        outcomes: list[Outcome] = yield from own_and(searches(*"abcd"), Deadline(), 2)
         return len(outcomes)
 
     assert perform(flow(), search=search) == 4

@@ -185,7 +185,7 @@ PROLOGUE = """
 import asyncio, atexit, os, sys, threading, time, warnings
 from qtmiddleware.types import Deadline
 from qtmiddleware.runtime.drivers import Bulkhead, arun, run
-from qtmiddleware.runtime.steps import Search, Together
+from qtmiddleware.runtime.steps import Beside, Search, Together
 
 class World:
     native_async = False
@@ -194,9 +194,13 @@ class World:
     def search(self, step):
         return step.text.upper()
 
-def flow(*texts, deadline=None, essential=1):
-    outcomes = yield Together([Search(it) for it in texts], deadline or Deadline(), 8, essential=essential)
+def together(*texts, deadline=None):
+    outcomes = yield Together([Search(it) for it in texts], deadline or Deadline(), 8)
     return [it.value for it in outcomes]
+
+def flow(first, *texts):
+    own, beside = yield Beside(Search(first), together(*texts), 8)
+    return [own.value, *beside.value]
 """
 
 
@@ -252,7 +256,7 @@ def test_a_retrieval_while_the_interpreter_ends_works(warm: bool) -> None:
 
 @pytest.mark.parametrize("call", ["run({}, Hanging())", "asyncio.run(arun({}, Hanging()))"], ids=["run", "arun"])
 def test_a_step_that_hangs_does_not_keep_the_process_from_ending(call: str) -> None:
-    performed = call.format('flow("hang", "ok", deadline=Deadline.after(seconds), essential=0)')
+    performed = call.format('together("hang", "ok", deadline=Deadline.after(seconds))')
     printed = python(
         f"""
         class Hanging(World):
