@@ -99,7 +99,7 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
     for answer in outcome.answer.sub_answers if outcome.answer is not None else ():
         yield f"Sub-answer {shorten(answer.question, 80)}: {answer.reason or shorten(answer.text, 160)}"
     yield "Stages"
-    for stage in found.trace.stages:
+    for stage in sorted(found.trace.stages, key=lambda stage: stage.started_ms):
         how = " ".join(filter(None, ("" if stage.status == "ok" else stage.status, stage.detail)))
         yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (f"  {how}" if how else "")
     trace = found.trace

@@ -64,10 +64,16 @@ RULES: Final = ("rules", "few candidates", "many candidates", "fused scores")
 
 
 class Index:
-    """A corpus in which each text finds a list of its own, best first: a longer one begins with a shorter one."""
+    """A corpus in which each text finds a list of its own, best first: a longer one begins with a shorter one.
 
-    def __init__(self, size: int, seed: int, repeats: float, found: float, *, rising: bool) -> None:
-        self._size, self._seed, self._repeats, self._found, self._rising = size, seed, repeats, found, rising
+    The question finds the share *found_by_question* of the corpus, any other text the share *found*.
+    """
+
+    def __init__(
+        self, size: int, seed: int, repeats: float, found: float, *, rising: bool, found_by_question: float = 1.0
+    ) -> None:
+        self._size, self._seed, self._repeats, self._rising = size, seed, repeats, rising
+        self._found, self._found_by_question = found, found_by_question
         self._lists: dict[str, list[Row]] = {}
 
     def rows(self, text: str) -> list[Row]:
@@ -80,7 +86,7 @@ class Index:
         chance = random.Random(f"{self._seed} {'' if is_question else text}")
         order = list(range(self._size))
         chance.shuffle(order)
-        order = order[: round(self._size * (1.0 if is_question else self._found))]
+        order = order[: round(self._size * (self._found_by_question if is_question else self._found))]
         rows = []
         for place, number in enumerate(order):
             if rows and chance.random() < self._repeats:
@@ -121,6 +127,8 @@ def make_function(index: Index, shape: ResultShape, *, takes_top_k: bool, is_asy
     seed=st.integers(0, 5),
     repeats=st.sampled_from([0.0, 0.0, 0.3]),
     found=st.sampled_from([0.0, 0.2, 1.0]),
+    # With less than all of them, other texts find passages that the question does not.
+    found_by_question=st.sampled_from([1.0, 1.0, 0.4, 0.1]),
     rising=st.booleans(),
     in_conversation=st.sampled_from([False, False, True]),
 )
@@ -134,11 +142,12 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     seed: int,
     repeats: float,
     found: float,
+    found_by_question: float,
     rising: bool,
     in_conversation: bool,
 ) -> None:
     shape = SHAPES[name]
-    index = Index(size, seed, repeats, found, rising=rising)
+    index = Index(size, seed, repeats, found, rising=rising, found_by_question=found_by_question)
     search = make_function(index, shape, takes_top_k=takes_top_k, is_async=is_async)
     given_k = {"top_k": k} if takes_top_k else {}
     history = HISTORY if in_conversation else None
@@ -171,9 +180,22 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     assert [match.fused_score is not None for match in retrieval.matches] == [True] * len(got)
     assert len(retrieval.matches) == len(got)
 
-    answer = shape.row_key(index.rows(QUERY)[PLANTED]) if size > PLANTED and not repeats else None
+    rows = index.rows(QUERY)
+    answer = shape.row_key(rows[PLANTED]) if len(rows) > PLANTED and not repeats else None
     if config in RULES and shape.has_text and answer in plain and not in_conversation:
         assert got.index(answer) < PLANTED
+
+
+@pytest.mark.parametrize("config", sorted(name for name, it in CONFIGS.items() if "transformationType" in it))
+@pytest.mark.parametrize("k", [6, 9, 12])
+def test_what_variants_find_never_takes_the_place_of_a_passage_that_the_question_finds(config: str, k: int) -> None:
+    # The question finds 5 of 50 passages, fewer than are asked for; the variants find others.
+    index = Index(50, 1, 0.0, 0.2, rising=False, found_by_question=0.1)
+    dicts = SHAPES["dicts"]
+    search = make_function(index, dicts, takes_top_k=True, is_async=False)
+    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
+    got = dicts.keys(qm.wrap(search).retrieve(QUERY, top_k=k).response)
+    assert set(dicts.keys(dicts.build(index.rows(QUERY)))) <= set(got)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
