@@ -481,6 +481,8 @@ class _Pipeline:
             if isinstance(response, Coroutine):
                 response.close()
             response = yield from self._search(Search(self.query.text, None))
+        # The variants are dropped, and with them what went wrong with their searches.
+        self.degradations = [it for it in self.degradations if not it.stage.startswith(("search", "embed"))]
         self.degradations.append(Degradation("response", "unreadable", error.shape))
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 

@@ -190,7 +190,9 @@ def test_every_way_of_asking_gives_the_same_retrieval(scenario: Scenario) -> Non
         assert ids(retrieval)[0] == scenario.first
         assert retrieval.response == [match.raw for match in retrieval.matches]
         assert len(searched.model.prompts) == retrieval.trace.llm_calls == scenario.llm_calls
-        assert len(searched.calls) == retrieval.trace.searches == len(scenario.kinds)
+        # A new function may refuse as many passages as it is asked for: a variant that fails is tried once more.
+        tried_again = sum(stage == f"search.{kind}" for stage, _ in scenario.reasons for kind in set(scenario.kinds))
+        assert len(searched.calls) == retrieval.trace.searches == len(scenario.kinds) + tried_again
         told.append((account(retrieval), sorted(searched.calls)))
     assert told[0] == told[1] == told[2]
 

@@ -120,13 +120,13 @@ def _read_outcome(task: asyncio.Task[Outcome], began: float, now: float) -> Outc
     return task.result() if error is None else Outcome(error=error, began=began)
 
 
-async def _drain(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel *tasks* and let them clean up for a moment."""
+async def _drain(tasks: Sequence[asyncio.Task[Any]], seconds: float | None = DRAIN_SECONDS) -> None:
+    """Cancel *tasks* and let them clean up, for *seconds* at most."""
     for task in tasks:
         task.cancel()
     # A coroutine that is thrown away, as if its loop was closed in the middle, can wait for nothing.
     if tasks and not isinstance(sys.exception(), GeneratorExit):
-        await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
+        await asyncio.wait(tasks, timeout=seconds)
 
 
 async def _perform_beside(beside: Beside, world: World, context: Context) -> list[Outcome]:
@@ -141,7 +141,8 @@ async def _perform_beside(beside: Beside, world: World, context: Context) -> lis
             await asyncio.wait([task])
     finally:
         if not (loop.is_closed() or task.done()):
-            await _drain([task])
+            # It ends by itself: what it waits for is drained there.
+            await _drain([task], None)
     if task.done() and not task.cancelled():
         error = task.exception()
         ending = Outcome(task.result()) if error is None else Outcome(error=error)

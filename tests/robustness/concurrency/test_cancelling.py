@@ -160,7 +160,7 @@ async def test_a_call_that_is_cancelled_twice_ends_everything_it_began() -> None
         with pytest.raises(asyncio.CancelledError):
             await task
         # The second one cut the clearing up short, which ends by itself.
-        await until(lambda: len(asyncio.all_tasks()) == 1)
+        await await_until(lambda: len(asyncio.all_tasks()) == 1)
         assert counted.begun == counted.ended
 
 

@@ -47,7 +47,8 @@ def test_where_one_search_fails_the_others_are_merged(caller: Caller, service: M
     assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, *SUBS[1:]]
     found = {key[1] for ranking in day.retrieval.rankings for key in ranking.keys}
     assert {match.id for match in day.retrieval.matches} <= found
-    assert sorted(text for text, _ in day.calls) == sorted([QUERY, *SUBS])
+    # The function is new: it might have refused as many passages.
+    assert sorted(text for text, _ in day.calls) == sorted([QUERY, *SUBS, SUBS[0]])
 
 
 @pytest.mark.parametrize("broken", [SUBS, SUBS[:2]], ids=["all", "all but one"])
@@ -101,8 +102,7 @@ def test_a_function_that_refuses_many_candidates_is_asked_as_the_caller_asked(
         return search(query, top_k)
 
     day = caller.ask(transforming("decompose"), respond=respond)
-    assert day.calls[:2] == [(QUERY, WIDE), (QUERY, 3)]
-    assert sorted(day.calls[2:]) == sorted((text, 3) for text in SUBS)
+    assert sorted(day.calls) == sorted((text, top_k) for text in (QUERY, *SUBS) for top_k in (WIDE, 3))
     assert day.retrieval.status == "full"
     assert ("keyword_evidence", f"the function refuses {WIDE} candidates") in day.retrieval.trace.notes
 
@@ -184,7 +184,7 @@ def test_a_response_that_cannot_be_read_comes_back_as_it_is(
     day = caller.ask(transforming("decompose"), respond=lambda query, top_k: page)
     assert day.response is page
     assert day.reasons == [("response", "unreadable")]
-    assert day.calls == [(QUERY, WIDE), (QUERY, 3)]
+    assert sorted(day.calls) == sorted([*((text, WIDE) for text in (QUERY, *SUBS)), (QUERY, 3)])
     assert "pass read=" in caplog.text
     assert "Jaco" not in caplog.text
 

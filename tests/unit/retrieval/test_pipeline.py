@@ -186,6 +186,17 @@ def test_variants_of_a_new_function_that_refuses_as_many_are_searched_as_the_cal
     assert sorted(searched.calls) == sorted((text, 4) for text in (QUERY, *SUBS))
 
 
+@every_way
+def test_once_a_function_was_unreadable_no_variant_is_searched(way: Way) -> None:
+    searched = way.wrap(lambda query, top_k: object(), config=transforming("decompose"))
+    with pytest.warns(qtm.SetupWarning):
+        searched.retrieve(QUERY)
+    searched.calls.clear()
+    retrieval = searched.retrieve(QUERY)
+    assert searched.calls == [(QUERY, 4)]
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("response", "unreadable")]
+
+
 COUNTED: dict[str, Any] = {
     "a plain answer": {},
     "a function that refuses as many passages": {"refuses": True},
