@@ -91,8 +91,8 @@ def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
     say()
     say(f"  searches      {figures['searches']:.2f} a question")
     say(f"  model calls   {figures['llmCalls']:.2f} a question, {figures['tokens']:,.0f} tokens; {price}")
-    say(f"  time          {ours['median']:,.0f} ms in the median for {plain['median']:,.0f} ms "
-        f"(95th percentile {ours['p95']:,.0f} for {plain['p95']:,.0f})")  # fmt: skip
+    say(f"  time          {ours['median']:,.0f} ms instead of {plain['median']:,.0f} ms for half of the questions "
+        f"(for 95 %: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})")  # fmt: skip
     say(f"  degraded      {figures['degraded']:.1%}")
     if found.judge:
         _show_verdict(found)

@@ -242,8 +242,8 @@ def _check_grades(question: str, grades: Any) -> dict[str, int]:
         isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE for id_, grade in grades.items()
     ):
         raise ConfigError(
-            f"the judgements of {question!r} are not whole numbers of at most {HIGHEST_GRADE:,} by the ids of "
-            "passages, which are text",
+            f"the judgements of {question!r} must be a mapping of passage ids to whole numbers of at most "
+            f"{HIGHEST_GRADE:,}, not {type(grades).__name__}; for example {{'passage-1': 1}}",
             path="qrels",
         )
     return dict(grades)

@@ -484,8 +484,16 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
         advice = f"wrap its method that searches: .{methods[0]}" if methods else "the middleware wraps functions"
         raise WrapError(f"{type(fn).__name__} is not callable; {advice}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        is_awaited = inspect.isasyncgenfunction(fn)
+        name = getattr(fn, "__name__", "search")
+        example = (
+            f"an async def that returns [hit async for hit in {name}(query)]"
+            if is_awaited
+            else f"lambda query: list({name}(query))"
+        )
         raise WrapError(
-            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns them"
+            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns them, "
+            f"for example {example}"
         )
     return kind == "async" if kind else is_async(fn)
 

@@ -52,7 +52,8 @@ def read_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
         except UnicodeDecodeError as error:
             # Not chained: the error holds the bytes themselves.
             place = max(0, file.tell() - len(block)) + error.start
-            raise UnreadableDocument(path, "not text in UTF-8", f"near byte {place}") from None
+            hint = f"near byte {place}; convert it, for example: iconv -f LATIN1 -t UTF-8"
+            raise UnreadableDocument(path, "not text in UTF-8", hint) from None
         if "\0" in text or len(_CONTROLS.findall(text)) * _STRAY > len(text):
             raise UnreadableDocument(path, "binary")
         blank = blank and not text.strip()

@@ -282,7 +282,10 @@ def test_results_that_cannot_be_read_are_refused_and_do_not_count_as_nothing_fou
 
 @pytest.mark.parametrize("grades", [{"food": 1.0}, {"food": "1"}, {"food": 10**30}, {7: 1}, ["food"], None])
 def test_judgements_that_are_none_are_refused_by_their_question(grades: Any) -> None:
-    with pytest.raises(ConfigError, match="the judgements of 'food' are not whole numbers of at most 10,000"):
+    with pytest.raises(
+        ConfigError,
+        match="the judgements of 'food' must be a mapping of passage ids to whole numbers of at most 10,000",
+    ):
         compare(retrieve, QUERIES, {**QRELS, "food": grades})
 
 
