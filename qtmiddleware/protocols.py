@@ -46,7 +46,8 @@ class Reply:
 
     *calls* counts the requests that were sent (more than one where a provider first refused a parameter); *cost_usd*
     is ``None`` where the model's price is not known. *truncated* says the model stopped at its token limit. *seconds*
-    is how long a replayed reply took when it was first had; 0 for one that was had just now.
+    is how long a replayed reply took when it was first had; 0 for one that was had just now. *model* and *id* are the
+    service's own names of the model that answered and of this completion, empty where it gives none.
     """
 
     text: str = field(repr=False)
@@ -56,6 +57,8 @@ class Reply:
     cost_usd: float | None = None
     truncated: bool = False
     seconds: float = 0.0
+    model: str = ""
+    id: str = ""
 
 
 @runtime_checkable

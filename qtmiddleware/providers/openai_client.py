@@ -26,6 +26,8 @@ from qtmiddleware.types import Deadline
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
 """Read by the SDK itself, where there is no other address."""
+DEFAULT_ADDRESS: Final = "https://api.openai.com/v1"
+"""The SDK's own, where nothing names another one."""
 NO_KEY: Final = "none"
 """Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
 MOST_ERROR_BYTES: Final = 1 << 16
@@ -84,6 +86,19 @@ def host_of(address: str) -> str:
         return urlsplit(address).hostname or ("an address without a host" if address else "the default address")
     except ValueError:
         return "an address that cannot be read"
+
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def server_of(address: str) -> tuple[str, int] | None:
+    """Return the host and port of *address*; ``None`` if it names none."""
+    try:
+        parsed = urlsplit(address)
+        host, port = parsed.hostname, parsed.port or _PORTS.get(parsed.scheme)
+    except ValueError:
+        return None
+    return (host, port) if host and port else None
 
 
 _PROVIDERS: Final = tuple(

@@ -230,7 +230,9 @@ class GoogleService(VendorService):
         if end is not None:
             candidate["finishReason"] = end
         usage = {"promptTokenCount": 100, "cachedContentTokenCount": 40, "candidatesTokenCount": 15}
-        return {"candidates": [candidate], "usageMetadata": {**usage, "thoughtsTokenCount": 5, "totalTokenCount": 120}}
+        counts = {**usage, "thoughtsTokenCount": 5, "totalTokenCount": 120}
+        named = {"modelVersion": self.model, "responseId": "g"}
+        return {"candidates": [candidate], "usageMetadata": counts, **named}
 
     def whole(self, said: Said) -> Any:
         if said.end == "blocked":

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
 from qtmiddleware.providers import name_of
-from qtmiddleware.providers.embedders.vectors import check_vectors, read_vectors
+from qtmiddleware.providers.embedders.vectors import Vectors, check_vectors, count_tokens, read_vectors
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.runtime.steps import aconverse, converse
@@ -92,6 +92,11 @@ class CallableEmbedder:
     def name(self) -> str:
         """The name it was given, else that of the function or model."""
         return self._name
+
+    @property
+    def server(self) -> Any:
+        """The host and port it is asked at, where an embedder of ours knows them."""
+        return getattr(self._given, "server", None)
 
     @property
     def dimension(self) -> int:
@@ -173,9 +178,9 @@ class CallableEmbedder:
         return vectors
 
     def _one_by_one(self, texts: list[str]) -> _Embedding:
-        vectors: _Vectors = []
+        vectors = Vectors()
         for returned in (yield texts):
-            vectors += self._read(returned, 1, len(vectors[0]) if vectors else self._dimension)
+            vectors.add(self._read(returned, 1, len(vectors[0]) if vectors else self._dimension))
         return vectors
 
     def _learn(self, texts: list[str]) -> _Embedding:
@@ -240,13 +245,13 @@ class CallableEmbedder:
             return _Attempt(came=f"returned {type(made).__name__} ({why})")
         return _Attempt(vectors, came="returned the same vector for each" if count > 1 else "returned one")
 
-    def _read(self, made: Any, count: int, dimension: int | None) -> _Vectors:
+    def _read(self, made: Any, count: int, dimension: int | None) -> Vectors:
         """The *count* vectors in what the function returned; raises `EmbeddingError`."""
         data = made.get("data") if isinstance(made, Mapping) else getattr(made, "data", None)
         # A whole response, of Pinecone's client or of OpenAI's; the data of arrays is no list.
         if isinstance(data, list):
             values = [it.values for it in data if isinstance(getattr(it, "values", None), list)]
-            made = values or read_vectors(made, count, self._name)
+            made = Vectors(values, count_tokens(made)) if values else read_vectors(made, count, self._name)
         elif isinstance(made, Mapping | Set):
             made = None
         elif _is_flat(made):

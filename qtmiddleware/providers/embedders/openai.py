@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, explained
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.embedders.vectors import check_vectors, read_vectors
+from qtmiddleware.providers.embedders.vectors import Vectors, check_vectors, read_vectors
 from qtmiddleware.providers.openai_client import (
+    DEFAULT_ADDRESS,
     KEY_VARIABLE,
     SDK_ADDRESS_VARIABLE,
     TIMEOUTS,
@@ -35,6 +36,7 @@ from qtmiddleware.providers.openai_client import (
     read_client_error,
     read_key,
     retry_after,
+    server_of,
     status_of,
 )
 from qtmiddleware.types import NEVER, Deadline
@@ -121,6 +123,11 @@ class OpenAIEmbedder:
         return provider_of(self._host)
 
     @property
+    def server(self) -> tuple[str, int] | None:
+        """The host and port that are spoken to; ``None`` where a given client does not tell them."""
+        return server_of(self._find_address() or (DEFAULT_ADDRESS if self._given is None else ""))
+
+    @property
     def dimension(self) -> int:
         """The length of every vector; where it is not known, one word is embedded to learn it."""
         if self._dimension is None:
@@ -135,9 +142,9 @@ class OpenAIEmbedder:
         # Others than the vendor's retry as they like by themselves.
         if is_vendor_client(client, _RESOURCE):
             client, retries = copy_without_retries(client), int(client.max_retries)
-        vectors: list[list[float]] = []
+        vectors = Vectors()
         for batch in group_texts(texts, self._batch_size):
-            vectors += self._embed_batch(client, batch, retries)
+            vectors.add(self._embed_batch(client, batch, retries))
         return vectors
 
     def close(self) -> None:
@@ -147,7 +154,10 @@ class OpenAIEmbedder:
     @property
     def _host(self) -> str:
         """The host that is spoken to, without path, user or password."""
-        return host_of(str(getattr(self._given, "base_url", "")) if self._given is not None else self._address() or "")
+        return host_of(self._find_address())
+
+    def _find_address(self) -> str:
+        return str(getattr(self._given, "base_url", "")) if self._given is not None else self._address() or ""
 
     def _address(self) -> str | None:
         return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or None
@@ -170,7 +180,7 @@ class OpenAIEmbedder:
         with explained(EmbeddingError):
             return make_client(address=address)
 
-    def _embed_batch(self, client: Any, texts: list[str], retries: int) -> list[list[float]]:
+    def _embed_batch(self, client: Any, texts: list[str], retries: int) -> Vectors:
         """The vectors of *texts*, in one request or in as many as it takes where that is too long."""
         try:
             answer = self._ask(client, texts, retries)
@@ -187,7 +197,10 @@ class OpenAIEmbedder:
             vectors = check_vectors(found, len(texts), dimension=self._dimension, name=self._model)
             self._dimension = len(vectors[0])
             return vectors
-        return [vector for part in parts for vector in self._embed_batch(client, part, retries)]
+        halves = Vectors()
+        for part in parts:
+            halves.add(self._embed_batch(client, part, retries))
+        return halves
 
     def _ask(self, client: Any, texts: list[str], retries: int) -> Any:
         """The answer to one request, with so many *retries* where they may help; raises what the client raises."""

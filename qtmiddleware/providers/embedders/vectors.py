@@ -6,14 +6,31 @@ import json
 import sys
 from array import array
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from qtmiddleware.errors import EmbeddingError
 
+_MOST_TOKENS: Final = 10**12
 
-def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) -> list[list[float]]:
+
+class Vectors(list[list[float]]):
+    """Vectors, with the *input_tokens* that a service says it read for them; 0 if it says nothing."""
+
+    __slots__ = ("input_tokens",)
+
+    def __init__(self, vectors: Iterable[list[float]] = (), input_tokens: int = 0) -> None:
+        super().__init__(vectors)
+        self.input_tokens = input_tokens
+
+    def add(self, more: Vectors) -> None:
+        """Add the vectors and tokens of *more*."""
+        self.extend(more)
+        self.input_tokens += more.input_tokens
+
+
+def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) -> Vectors:
     """*made* as *count* lists of finite floats, all of one length and that *dimension* where it is known.
 
     Takes lists, tuples and arrays. Raises `EmbeddingError`, which speaks of the model as *name*.
@@ -33,7 +50,7 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
         raise EmbeddingError(f"{name} returned vectors of {lengths.pop()} numbers, not {dimension}")
     if not all(all(map(isfinite, vector)) for vector in vectors):
         raise EmbeddingError(f"{name} returned numbers that are not finite (NaN or infinite)")
-    return vectors
+    return Vectors(vectors, made.input_tokens if isinstance(made, Vectors) else 0)
 
 
 def _numbers(vector: Sequence[Any]) -> list[float]:
@@ -43,8 +60,10 @@ def _numbers(vector: Sequence[Any]) -> list[float]:
     return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
 
 
-def read_vectors(answer: Any, count: int, name: str) -> list[Any]:
+def read_vectors(answer: Any, count: int, name: str) -> Vectors:
     """The *count* vectors of *answer*, by their index: the bytes of a body, a mapping or a client's own object.
+
+    They are not looked at yet. With them come the tokens that *answer* says were read.
 
     Raises `EmbeddingError` where it is none, or has another number of vectors.
     """
@@ -57,7 +76,17 @@ def read_vectors(answer: Any, count: int, name: str) -> list[Any]:
         raise EmbeddingError(f"{name} sent an answer that cannot be read; is this the address of an API?") from None
     if len(items) != count or by_index.keys() != set(range(count)):
         raise EmbeddingError(f"{name} sent {len(items)} vectors for {count} texts, or not one for each")
-    return [by_index[at] for at in range(count)]
+    return Vectors((by_index[at] for at in range(count)), count_tokens(held))
+
+
+def count_tokens(answer: Any) -> int:
+    """Return how many tokens *answer*, a service's whole one, says it read; 0 for none and for a number that cannot be.
+
+    OpenAI calls them ``prompt_tokens``, Pinecone ``total_tokens``.
+    """
+    usage = _get(answer, "usage")
+    counts = (_get(usage, name) for name in ("prompt_tokens", "total_tokens"))
+    return next((it for it in counts if type(it) is int and 0 < it <= _MOST_TOKENS), 0)
 
 
 def _get(holder: Any, name: str) -> Any:

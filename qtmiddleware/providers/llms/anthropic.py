@@ -85,19 +85,24 @@ class _Anthropic(Vendor):
             return {"choices": [{"message": None}]}
         usage = _Usage()
         usage.add(read_field(answer, "usage"))
-        return make_chunk(content, _read_end(answer), usage.total(), part="message")
+        named = {"model": read_field(answer, "model"), "id_": read_field(answer, "id")}
+        return make_chunk(content, _read_end(answer), usage.total(), part="message", **named)
 
     def make_reader(self) -> Callable[[Any], Chunk | None]:
         usage = _Usage()
+        named: dict[str, Any] = {}
 
         def read(event: Any) -> Chunk | None:
-            usage.add(read_field(event, "usage") or read_field(read_field(event, "message"), "usage"))
+            message = read_field(event, "message")
+            usage.add(read_field(event, "usage") or read_field(message, "usage"))
+            if message is not None:
+                named.update(model=read_field(message, "model"), id_=read_field(message, "id"))
             delta = read_field(event, "delta")
             text = read_field(delta, "text")
             finish = _read_end(delta)
             if finish is None and not isinstance(text, str):
                 return None
-            return make_chunk(text, finish, usage.total() if finish else None)
+            return make_chunk(text, finish, usage.total() if finish else None, **named)
 
         return read
 

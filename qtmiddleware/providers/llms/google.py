@@ -112,7 +112,8 @@ def _read(answer: Any, part: str) -> Chunk:
         return {"choices": [], "usage": counted}
     parts = read_field(read_field(candidates[0], "content"), "parts") or []
     text = "".join(read_field(it, "text") or "" for it in parts if not read_field(it, "thought"))
-    return make_chunk(text, _read_end(candidates[0]), counted, part=part)
+    named = {"model": read_field(answer, "model_version"), "id_": read_field(answer, "response_id")}
+    return make_chunk(text, _read_end(candidates[0]), counted, part=part, **named)
 
 
 def _read_end(candidate: Any) -> str | None:

@@ -75,6 +75,11 @@ class GovernedModel:
         """Who serves the model, where that is known."""
         return getattr(self.inner, "provider", "")
 
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """The host and port it is asked at, where they are known."""
+        return getattr(self.inner, "server", None)
+
     def reason_to_wait(self) -> ModelError | None:
         """Why a call made now would be refused without asking; ``None`` where it would be made."""
         rest = self.breaker.rest

@@ -55,7 +55,8 @@ def _read(answer: Any) -> Any:
     choices = read_field(answer, "choices")
     if isinstance(choices, list) and choices and read_field(choices[0], "finish_reason") == "model_length":
         kept = {name: read_field(choices[0], name) for name in ("delta", "message")}
-        return {"choices": [{**kept, "finish_reason": "length"}], "usage": read_field(answer, "usage")}
+        named = {name: read_field(answer, name) for name in ("usage", "model", "id")}
+        return {"choices": [{**kept, "finish_reason": "length"}], **named}
     return answer
 
 

@@ -125,9 +125,12 @@ def find_schema(request: Chunk) -> dict[str, Any] | None:
     return asked.get("schema")
 
 
-def make_chunk(text: Any, finish: str | None, usage: Chunk | None, *, part: str = "delta") -> Chunk:
-    """A chunk, or with *part* ``message`` a completion, that says *text*."""
-    return {"choices": [{part: {"content": text}, "finish_reason": finish}], "usage": usage}
+def make_chunk(
+    text: Any, finish: str | None, usage: Chunk | None, *, part: str = "delta", model: Any = None, id_: Any = None
+) -> Chunk:
+    """A chunk, or with *part* ``message`` a completion, that says *text*, by *model* under the service's *id_*."""
+    choices = [{part: {"content": text}, "finish_reason": finish}]
+    return {"choices": choices, "usage": usage, "model": model, "id": id_}
 
 
 def count_tokens(read: int | None, written: int | None) -> Chunk:
@@ -168,11 +171,15 @@ class VendorClients(Clients):
     @property
     def host(self) -> str:
         """The host that is spoken to, without path, user or password."""
+        address = self._find_address()
+        return host_of(address) if address else self._vendor.name
+
+    def _find_address(self) -> str:
         given = self._given_sync if self._given_sync is not None else self._given_async
         try:
-            return host_of(self._vendor.find_address(given))
+            return self._vendor.find_address(given)
         except Exception:
-            return self._vendor.name
+            return ""
 
     def sync(self) -> Any:
         """The resource for a synchronous call."""

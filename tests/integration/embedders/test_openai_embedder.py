@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -21,7 +22,7 @@ from werkzeug import Response
 from qtmiddleware.errors import ConfigError, EmbeddingError
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.embedders import OpenAIEmbedder
+from qtmiddleware.providers.embedders import OpenAIEmbedder, query_embedder
 from qtmiddleware.providers.embedders import openai as openai_module
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.model_server import as_json, failure
@@ -111,6 +112,17 @@ def test_numbers_in_plain_json_are_read_too(server: EmbeddingsServer) -> None:
     server.packs = False
     with made(server) as embedder:
         assert embedder.embed([TEXT]) == server.expected([TEXT])
+
+
+def test_the_tokens_of_all_requests_are_added_up(server: EmbeddingsServer) -> None:
+    with made(server, batch_size=2) as embedder:
+        # The service says one for each request.
+        assert embedder.embed(["a", "b", "c", "d", "e"]).input_tokens == 3
+        queries = query_embedder(embedder)
+        queries.embed(["learn what it takes"])
+        assert queries.embed(["a"]).input_tokens == 1
+        address = urlsplit(server.url)
+        assert embedder.server == queries.server == (address.hostname, address.port)
 
 
 def test_no_texts_ask_nothing(server: EmbeddingsServer) -> None:

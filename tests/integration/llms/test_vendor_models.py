@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -87,6 +88,16 @@ def test_a_reply_comes_with_its_text_tokens_and_cost(service, way, prompt) -> No
     assert isinstance(model, StreamingModel)
     assert any(KEY in value for value in service.headers[0].values())
     assert "host='" in repr(model)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_reply_names_its_model_and_itself_as_the_service_does(service, way, prompt, streams: bool) -> None:
+    model = model_of(service, way)
+    reply = listen(model, way, prompt)[-1] if streams else ask(model, way, prompt)
+    assert reply.model == service.model
+    assert reply.id in ("m", "c", "g")
+    address = urlsplit(service.url)
+    assert model.server == (address.hostname, address.port)
 
 
 def test_prices_of_the_settings_go_first(service, way, prompt) -> None:

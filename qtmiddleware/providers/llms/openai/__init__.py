@@ -102,6 +102,11 @@ class OpenAIModel:
         return provider_of(self._clients.host)
 
     @property
+    def server(self) -> tuple[str, int] | None:
+        """The host and port it is asked at, where they are known."""
+        return self._clients.server
+
+    @property
     def can_async(self) -> bool:
         """Whether `acomplete` can be called."""
         return self._clients.can_async

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, ref
 
 from qtmiddleware.errors import ModelError, explained
 from qtmiddleware.providers.openai_client import (
+    DEFAULT_ADDRESS,
     KEY_VARIABLE,
     SDK_ADDRESS_VARIABLE,
     ClientPerProcess,
@@ -24,6 +25,7 @@ from qtmiddleware.providers.openai_client import (
     make_client,
     make_http_client,
     read_key,
+    server_of,
 )
 from qtmiddleware.runtime.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
 from qtmiddleware.runtime.forking import Draining
@@ -83,8 +85,16 @@ class Clients:
     @property
     def host(self) -> str:
         """The host that is spoken to, without path, user or password."""
+        return host_of(self._find_address())
+
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """The host and port that are spoken to; ``None`` where a given client does not tell them."""
+        return server_of(self._find_address() or (DEFAULT_ADDRESS if self._own else ""))
+
+    def _find_address(self) -> str:
         given = self._given_sync if self._given_sync is not None else self._given_async
-        return host_of(_address(self._base_url) if given is None else str(getattr(given, "base_url", "")))
+        return _address(self._base_url) if given is None else str(getattr(given, "base_url", ""))
 
     def sync(self) -> Any:
         """The client for a synchronous call, without retries, where one was given or none at all."""

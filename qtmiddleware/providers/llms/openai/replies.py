@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,9 @@ _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 _DECLINED: Final = frozenset({"content_filter", "refusal"})
 _READ: Final = ("prompt_tokens", "input_tokens", "inputTokens")
 _WRITTEN: Final = ("completion_tokens", "output_tokens", "outputTokens")
+
+_NAME: Final = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
+"""What a name of a model or of a completion looks like; no text of anybody's does."""
 
 _STILL_SENDING: Final = "the model was still sending"
 
@@ -75,15 +79,17 @@ def read_reply(raw: Any) -> Reply:
     return make_reply(read_text(message), completion, finish=finish, reasoned=has_reasoning(message))
 
 
-def make_reply(text: str, completion: Any, *, finish: str = "", reasoned: bool = False) -> Reply:
+def make_reply(text: str, completion: Any, *, finish: str = "", reasoned: bool = False, named: Any = None) -> Reply:
     """The reply of this *text*, which ended for the reason *finish*, with the tokens that *completion* counts.
 
-    Raises `ModelError` where the text is blank; *reasoned* says that the model said something to itself.
+    The names of its model and of the completion are those that *named* gives, or *completion*. Raises `ModelError`
+    where the text is blank; *reasoned* says that the model said something to itself.
     """
     cut = finish in _CUT_OFF
     if text.strip():
         read, written = count_tokens(completion)
-        return Reply(replace_surrogates(text), read, written, truncated=cut)
+        model, id_ = read_names(completion if named is None else named)
+        return Reply(replace_surrogates(text), read, written, truncated=cut, model=model, id=id_)
     if cut:
         advice = "raise llm.maxTokens, for answers answer.maxTokens"
         raise ModelError("truncated", f"the token limit was reached before the answer began; {advice}")
@@ -94,6 +100,18 @@ def count_tokens(completion: Any) -> tuple[int, int]:
     """Return how many tokens *completion* says were read and written; 0 for a number that cannot be."""
     usage = _find_usage(completion)
     return _count(usage, _READ), _count(usage, _WRITTEN)
+
+
+def read_names(completion: Any) -> tuple[str, str]:
+    """Return what *completion* calls its model and itself; ``""`` for what it does not name by a plain word.
+
+    LangChain gives a message an id of its own and keeps the service's in the metadata, LlamaIndex in ``raw``.
+    """
+    metadata = read_field(completion, "response_metadata")
+    holder = metadata or read_field(completion, "raw") or completion
+    names = (read_field(holder, "model_name" if metadata else "model"), read_field(holder, "id"))
+    model, id_ = (it if isinstance(it, str) and _NAME.fullmatch(it) else "" for it in names)
+    return model, id_
 
 
 def _find_usage(completion: Any) -> Any:
@@ -255,6 +273,7 @@ class StreamReader:
         self._has_given_reply = False
         self._has_begun = False
         self._usage: Any = None
+        self._named: Any = None
 
     @property
     def is_whole(self) -> bool:
@@ -333,7 +352,8 @@ class StreamReader:
         yield reply
 
     def _make_reply(self) -> Reply:
-        return make_reply("".join(self._texts), self._usage, finish=self._finish, reasoned=self._reasoned)
+        text = "".join(self._texts)
+        return make_reply(text, self._usage, finish=self._finish, reasoned=self._reasoned, named=self._named)
 
     def _read_event(self, data: bytes) -> str:
         if self.is_done or not data.strip():
@@ -353,6 +373,9 @@ class StreamReader:
         self._has_begun = True
         if read_field(completion, "usage"):
             self._usage = completion
+        # Each chunk names them, of some services the first alone.
+        if self._named is None and read_field(completion, "model"):
+            self._named = completion
         choices = read_field(completion, "choices")
         if not isinstance(choices, list | tuple) or not choices or read_field(choices[0], "index"):
             return ""

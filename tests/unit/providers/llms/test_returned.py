@@ -88,6 +88,20 @@ def test_every_form_of_an_answer_is_read_with_its_tokens(name: str) -> None:
     assert (reply.text, reply.truncated, (reply.input_tokens, reply.output_tokens)) == ("said", False, tokens)
 
 
+def test_the_names_of_an_answer_are_those_of_the_service() -> None:
+    message = SimpleNamespace(**vars(AN_AI_MESSAGE) | {"id": "lc_run--1"})
+    message.response_metadata = {**message.response_metadata, "id": "chatcmpl-7"}
+    raw = {"model": "gpt-4o-mini", "id": "chatcmpl-8"}
+    for answer, names in [
+        ("said", ("", "")),
+        (RETURNED["response"][0], ("gpt-4o-mini", "r")),
+        (message, ("gpt-4o-mini-2024-07-18", "chatcmpl-7")),
+        (SimpleNamespace(message=SimpleNamespace(content="said"), raw=raw), ("gpt-4o-mini", "chatcmpl-8")),
+    ]:
+        reply = read(answer)
+        assert (reply.model, reply.id) == names
+
+
 def test_what_it_cost_is_told_where_the_answer_names_its_model() -> None:
     for name in ("chat completion", "message of LangChain"):
         assert read(RETURNED[name][0]).cost_usd == pytest.approx((3 * 0.15 + 4 * 0.6) / 1e6)
