@@ -417,7 +417,8 @@ class Operation:
     ``model`` or ``rerank``. *parent* is the operation it is part of. *name* is a search's kind of variant, whose
     *weight* is that in the fusion, or the mode of a model's prompt. *model* is the name of the model that is asked,
     embeds or reranks, and *provider* who serves it, as OpenTelemetry's conventions call them (``openai``,
-    ``azure.ai.openai``, ...); both are empty where they are not known. *top_k* is how many passages a retrieval or
+    ``azure.ai.openai``, ...); both are empty where they are not known. *server* is the host and port that are asked,
+    ``None`` where they are not known. *top_k* is how many passages a retrieval or
     search asks for, ``None`` where that is not known. *began* is in seconds since the epoch, *seconds* how long it
     took.
 
@@ -437,6 +438,7 @@ class Operation:
     parent: Operation | None = field(default=None, repr=False)
     model: str = ""
     provider: str = ""
+    server: tuple[str, int] | None = None
     weight: float = 1.0
     top_k: int | None = None
     began: float = 0.0

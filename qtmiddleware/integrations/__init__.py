@@ -18,16 +18,22 @@ from qtmiddleware.errors import MissingExtra
 @contextmanager
 def needs(package: str, lowest: str, *, extra: str) -> Iterator[None]:
     """Around the imports of a framework: raises `MissingExtra` where *package* is absent or older than *lowest*."""
-    try:
-        found = version(package)
-    except PackageNotFoundError:
-        found = lowest  # What came without metadata is taken as it is; what is not there fails below.
+    # What came without metadata is taken as it is; what is not there fails below.
+    found = find_version(package) or lowest
     if _read_version(found) < _read_version(lowest):
         raise MissingExtra(f"{package} {lowest} or newer (here is {found})", extra)
     try:
         yield
     except ImportError as error:
         raise MissingExtra(f"{package} {lowest} or newer", extra) from error
+
+
+def find_version(package: str) -> str:
+    """Return the installed version of *package*; ``""`` without metadata."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def _read_version(text: str) -> list[int]:

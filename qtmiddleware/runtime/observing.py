@@ -118,14 +118,19 @@ class Observation:
 NOT_OBSERVED: Final = Observation()
 
 
-def describe_model(model: Any) -> dict[str, str]:
-    """The fields ``model`` and ``provider`` of an `Operation` by a language model, an embedder or a reranker.
+def describe_model(model: Any) -> dict[str, Any]:
+    """Return the fields of an `Operation` that say which language model, embedder or reranker is asked, and where.
 
     A function of the user's has the name of a function, not that of a model, and says so by an empty ``model_name``.
     """
     name = getattr(model, "model_name", None)
-    told = {"model": getattr(model, "name", "") if name is None else name, "provider": getattr(model, "provider", "")}
-    return {field: text for field, text in told.items() if isinstance(text, str)}
+    named = {"model": getattr(model, "name", "") if name is None else name, "provider": getattr(model, "provider", "")}
+    known: dict[str, Any] = {field: text for field, text in named.items() if isinstance(text, str)}
+    # An object of the user's may call anything its server.
+    match getattr(model, "server", None):
+        case (str() as host, int() as port):
+            known["server"] = host, port
+    return known
 
 
 def observe(observers: Sequence[Observer]) -> Observation:
@@ -163,7 +168,9 @@ def _count(result: Any) -> dict[str, int]:
             "input_tokens": trace.input_tokens,
             "output_tokens": trace.output_tokens,
         }
-    return {}
+    # Vectors come with them if their service counts.
+    read = getattr(result, "input_tokens", 0) if isinstance(result, list) else 0
+    return {"input_tokens": read} if read else {}
 
 
 # --- hooks --------------------------------------------------------------------------------------------------------

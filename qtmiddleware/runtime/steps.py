@@ -318,6 +318,8 @@ def _observe_step(step: Leaf, within: Observation, models: Models) -> Observatio
 
 def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
     """The operation of embedding *texts*, which has not started."""
+    if not within.is_observed:
+        return within
     return within.child("embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder))
 
 

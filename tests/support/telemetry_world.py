@@ -70,6 +70,11 @@ class Telemetry:
             for it in metrics
         }
 
+    def scopes(self) -> set[Any]:
+        """The scopes of all metrics."""
+        data = self._reader.get_metrics_data()
+        return {scope.scope for one in data.resource_metrics for scope in one.scope_metrics} if data else set()
+
     def units(self) -> dict[str, str]:
         data = self._reader.get_metrics_data()
         return {

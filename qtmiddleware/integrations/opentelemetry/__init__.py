@@ -20,10 +20,10 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from qtmiddleware.integrations import needs
+from qtmiddleware.integrations import find_version, needs
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.types import Answer, Degradation, Operation, Retrieval
+from qtmiddleware.types import Answer, Degradation, Operation, Retrieval, Stage, Trace
 
 with needs("opentelemetry-api", "1.30", extra="otel"):
     from opentelemetry.context import Context, attach, detach, get_current
@@ -38,6 +38,8 @@ with needs("opentelemetry-api", "1.30", extra="otel"):
     )
 
     from qtmiddleware.integrations.opentelemetry.names import (
+        CALL_INPUT_TOKENS,
+        CALL_OUTPUT_TOKENS,
         COST,
         DEGRADATIONS,
         INPUT_TOKENS,
@@ -45,8 +47,10 @@ with needs("opentelemetry-api", "1.30", extra="otel"):
         OUTPUT_TOKENS,
         READ_UNITS,
         REQUESTS,
+        SCHEMA_URL,
         SPANS,
         STAGES,
+        UNKNOWN_PROVIDER,
         Metric,
         Names,
     )
@@ -71,6 +75,28 @@ class _Open(NamedTuple):
     span: Span
     token: Token[Context] | None
     mark: Token[int] | None
+
+
+class _Account(NamedTuple):
+    """What a retrieval, or an answer after it, had come to when it ended: its trace is added to by what follows."""
+
+    model_calls: int = 0
+    cost: float | None = 0.0
+    stages: tuple[Stage, ...] = ()
+    cache_hits: int = 0
+    read_units: float = 0
+    read_cost: float | None = None
+
+    @classmethod
+    def read(cls, trace: Trace) -> _Account:
+        return cls(
+            trace.llm_calls, trace.cost_usd, trace.stages, trace.cache_hits, trace.read_units, trace.read_cost_usd
+        )
+
+    def subtract(self, before: _Account) -> _Account:
+        """Return what was added since *before*: calls of models and stages."""
+        cost = None if self.cost is None or before.cost is None else self.cost - before.cost
+        return _Account(self.model_calls - before.model_calls, cost, self.stages[len(before.stages) :])
 
 
 # Set beside the current span: unlike OpenTelemetry's own, it tells silently that we are in another context by now.
@@ -106,11 +132,14 @@ class OpenTelemetryObserver:
         self._captures_content = capture_content
         self._provider_name = provider_name
         self._source_id = data_source_id
-        self._tracer = get_tracer("qtmiddleware", tracer_provider=tracer_provider)
-        meter = get_meter("qtmiddleware", meter_provider=meter_provider)
+        scope = find_version("qtmiddleware"), SCHEMA_URL
+        self._tracer = get_tracer("qtmiddleware", scope[0], tracer_provider, scope[1])
+        meter = get_meter("qtmiddleware", scope[0], meter_provider, scope[1])
         self._instruments: dict[Metric, Any] = {row: _make_instrument(meter, row) for row in METRICS}
         self._has_meter = meter_provider is not None
         self._open: dict[int, _Open] = {}
+        # By the answer that each retrieval is part of.
+        self._retrieved: dict[int, _Account] = {}
         self.dropped = 0
         self._ended = Outbox(self._drop)
         self._spans = Outbox(self._drop)
@@ -149,9 +178,7 @@ class OpenTelemetryObserver:
             mark = _inside.set(operation.id)
             token = attach(set_span_in_context(span, around))
         self._open[operation.id] = _Open(span, token, mark)
-        if len(self._open) > MAX_OPEN:
-            with suppress(StopIteration, RuntimeError):
-                self._open.pop(next(iter(self._open)), None)
+        _bound(self._open)
 
     def on_end(self, operation: Operation) -> None:
         """End the span of *operation*, wherever this is called, and record what it was."""
@@ -161,20 +188,35 @@ class OpenTelemetryObserver:
         span = opened.span if opened is not None and opened.span.is_recording() else None
         # Where no meter is set the API gives one of its own, which keeps nothing.
         if span or self._has_meter or not type(get_meter_provider()).__module__.startswith("opentelemetry.metrics."):
-            self._ended.put(partial(self._take, operation, span))
+            self._ended.put(partial(self._take, operation, span, self._settle(operation)))
         if operation.parent is None:
             self._ended.hand_over()
             if not self._is_known:
                 self._is_known = True
                 _flush_at_exit(self)
 
-    def _take(self, operation: Operation, span: Span | None) -> None:
+    def _settle(self, operation: Operation) -> _Account:
+        """Return what *operation* has come to by now, of an answer without its retrieval."""
+        result = operation.result
+        if isinstance(result, Retrieval):
+            account = _Account.read(result.trace)
+            if operation.parent is not None:
+                # The first one of an answer; those after it are of its sub-queries.
+                self._retrieved.setdefault(operation.parent.id, account)
+                _bound(self._retrieved)
+            return account
+        before = self._retrieved.pop(operation.id, None)
+        if isinstance(result, Answer) and before is not None:
+            return _Account.read(result.retrieval.trace).subtract(before)
+        return _Account()
+
+    def _take(self, operation: Operation, span: Span | None, account: _Account) -> None:
         """Record what *operation* was, and let its *span* wait for the processors."""
         if span is not None:
             ended = round((operation.began + operation.seconds) * 1e9)
-            told = dict(self._describe(operation))
+            told = dict(self._describe(operation, account))
             self._spans.put(partial(_finish, span, told, operation.outcome, ended))
-        self._record(operation, span)
+        self._record(operation, span, account)
         if operation.parent is None:
             self._spans.hand_over()
 
@@ -211,11 +253,19 @@ class OpenTelemetryObserver:
         return told | self._name_model(operation)
 
     def _name_model(self, operation: Operation) -> dict[str, Any]:
-        given = self._provider_name if operation.kind in ("model", "embedding") else ""
-        named = {Names.PROVIDER: given or operation.provider, Names.MODEL: operation.model}
+        provider = operation.provider
+        if operation.kind in ("model", "embedding"):
+            provider = self._provider_name or provider or UNKNOWN_PROVIDER
+        address, port = operation.server or ("", 0)
+        named = {
+            Names.PROVIDER: provider,
+            Names.MODEL: operation.model,
+            Names.SERVER_ADDRESS: address,
+            Names.SERVER_PORT: port,
+        }
         return {name: value for name, value in named.items() if value}
 
-    def _describe(self, operation: Operation) -> Iterator[tuple[str, Any]]:
+    def _describe(self, operation: Operation, account: _Account) -> Iterator[tuple[str, Any]]:
         """What is known of *operation* at its end."""
         yield Names.OUTCOME, operation.outcome
         if error := _find_error(operation):
@@ -235,42 +285,45 @@ class OpenTelemetryObserver:
             yield Names.OUTPUT_TYPE, "json" if prompt.fields else "text"
         result = operation.result
         if isinstance(result, Reply):
-            yield Names.INPUT_TOKENS, result.input_tokens
-            yield Names.OUTPUT_TOKENS, result.output_tokens
-            yield Names.MODEL_CALLS, result.calls
-            yield Names.FINISH_REASONS, ("length" if result.truncated else "stop",)
-            if result.cost_usd is not None:
-                yield Names.COST, result.cost_usd
+            yield from _describe_reply(result)
+        elif operation.kind == "embedding":
+            yield from _describe_vectors(operation)
         elif isinstance(result, Retrieval | Answer):
-            yield from _describe_result(result)
+            yield from _describe_result(result, account)
         if self._captures_content:
             yield from _quote(operation)
 
     # --- metrics ------------------------------------------------------------------------------------------------------
 
-    def _record(self, operation: Operation, span: Span | None) -> None:
+    def _record(self, operation: Operation, span: Span | None, account: _Account) -> None:
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
         # An exemplar of the measurement leads to the span.
         context = None if span is None else set_span_in_context(span)
         model = self._name_model(operation) | ({Names.OPERATION: row.operation} if row.operation else {})
+        if isinstance(result, Reply) and result.model:
+            model[Names.RESPONSE_MODEL] = result.model
         labels = _label_operation(operation) if row.metric is REQUESTS else _label_operation(operation) | model
         instruments[row.metric].record(operation.seconds, labels, context)
         costs: tuple[str, float | None] = "", None
         if isinstance(result, Reply):
-            for metric, tokens in ((INPUT_TOKENS, result.input_tokens), (OUTPUT_TOKENS, result.output_tokens)):
+            for total, by_call, tokens in (
+                (INPUT_TOKENS, CALL_INPUT_TOKENS, result.input_tokens),
+                (OUTPUT_TOKENS, CALL_OUTPUT_TOKENS, result.output_tokens),
+            ):
                 if tokens > 0:
-                    instruments[metric].add(tokens, {Names.MODALITY: "text", **model}, context)
+                    instruments[total].add(tokens, {Names.MODALITY: "text", **model}, context)
+                    instruments[by_call].record(tokens, model, context)
             costs = "models", result.cost_usd
         elif isinstance(result, Retrieval | Answer):
             for it in _select_own(result):
                 labels = {Names.STAGE: _label(it.stage), Names.REASON: _label(it.reason)}
                 instruments[DEGRADATIONS].add(1, labels, context)
+        for stage in account.stages:
+            instruments[STAGES].record(stage.ms / 1e3, {Names.STAGE: _label(stage.name)}, context)
         if isinstance(result, Retrieval):
-            for stage in result.trace.stages:
-                instruments[STAGES].record(stage.ms / 1e3, {Names.STAGE: _label(stage.name)}, context)
-            if result.trace.read_units > 0:
-                instruments[READ_UNITS].add(result.trace.read_units, None, context)
-            costs = "searches", result.trace.read_cost_usd
+            if account.read_units > 0:
+                instruments[READ_UNITS].add(account.read_units, None, context)
+            costs = "searches", account.read_cost
         if costs[1]:
             instruments[COST].add(costs[1], {Names.COST_OF: costs[0]}, context)
 
@@ -281,6 +334,13 @@ def _make_instrument(meter: Meter, row: Metric) -> Any:
     return meter.create_histogram(
         row.name, row.unit, row.description, explicit_bucket_boundaries_advisory=row.boundaries
     )
+
+
+def _bound(kept: dict[int, Any]) -> None:
+    """Forget the oldest of more than `MAX_OPEN` operations; what is left of those that never end is small."""
+    if len(kept) > MAX_OPEN:
+        with suppress(StopIteration, RuntimeError):
+            kept.pop(next(iter(kept)), None)
 
 
 def _leave(opened: _Open) -> None:
@@ -336,23 +396,46 @@ def _select_own(result: Retrieval | Answer) -> tuple[Degradation, ...]:
     return found[len(result.retrieval.degradations) :] if isinstance(result, Answer) else found
 
 
-def _describe_result(result: Retrieval | Answer) -> Iterator[tuple[str, Any]]:
+def _describe_reply(reply: Reply) -> Iterator[tuple[str, Any]]:
+    yield Names.FINISH_REASONS, ("length" if reply.truncated else "stop",)
+    yield Names.MODEL_CALLS, reply.calls
+    told = {
+        Names.RESPONSE_MODEL: reply.model,
+        Names.RESPONSE_ID: reply.id,
+        # A service that counts never says 0.
+        Names.INPUT_TOKENS: reply.input_tokens,
+        Names.OUTPUT_TOKENS: reply.output_tokens,
+    }
+    yield from ((name, value) for name, value in told.items() if value)
+    if reply.cost_usd is not None:
+        yield Names.COST, reply.cost_usd
+
+
+def _describe_vectors(operation: Operation) -> Iterator[tuple[str, int]]:
+    if tokens := operation.counts.get("input_tokens"):
+        yield Names.INPUT_TOKENS, tokens
+    if vectors := operation.result:
+        yield Names.DIMENSIONS, len(vectors[0])
+
+
+def _describe_result(result: Retrieval | Answer, account: _Account) -> Iterator[tuple[str, Any]]:
     trace = result.retrieval.trace if isinstance(result, Answer) else result.trace
     yield Names.STATUS, result.status
     yield Names.QUERY_ID, trace.query_id
     if degradations := _select_own(result):
         yield Names.DEGRADATIONS, tuple(f"{_label(it.stage)} {_label(it.reason)}" for it in degradations)
+    yield Names.MODEL_CALLS, account.model_calls
+    if account.cost is not None:
+        yield Names.COST, account.cost
     if isinstance(result, Answer):
         yield Names.FOUND, result.found
         return
-    yield Names.MODEL_CALLS, trace.llm_calls
-    yield Names.CACHE_HITS, trace.cache_hits
-    yield Names.READ_UNITS, trace.read_units
+    yield Names.CACHE_HITS, account.cache_hits
+    yield Names.READ_UNITS, account.read_units
+    if account.read_cost is not None:
+        yield Names.READ_COST, account.read_cost
     if trace.decision is not None:
         yield Names.DECISION, _label(trace.decision.reason)
-    for name, cost in ((Names.COST, trace.cost_usd), (Names.READ_COST, trace.read_cost_usd)):
-        if cost is not None:
-            yield name, cost
 
 
 def _quote(operation: Operation) -> Iterator[tuple[str, str]]:

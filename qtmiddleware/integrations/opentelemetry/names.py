@@ -16,6 +16,12 @@ with needs("opentelemetry-api", "1.30", extra="otel"):
     from opentelemetry.trace import SpanKind
 
 
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/0.1.0"
+"""Which conventions the names follow; the scope of every span and metric bears it."""
+UNKNOWN_PROVIDER: Final = "_OTHER"
+"""The ``gen_ai.provider.name`` of a function: the conventions require one, and nobody knows whom a function asks."""
+
+
 class Names:
     """Every attribute that is emitted."""
 
@@ -28,10 +34,15 @@ class Names:
     OUTPUT_TYPE: Final = "gen_ai.output.type"
     PROMPT: Final = "gen_ai.prompt.name"
     PROMPT_VERSION: Final = "gen_ai.prompt.version"
+    RESPONSE_MODEL: Final = "gen_ai.response.model"
+    RESPONSE_ID: Final = "gen_ai.response.id"
     FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
     INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
     OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+    DIMENSIONS: Final = "gen_ai.embeddings.dimension.count"
     MODALITY: Final = "gen_ai.token.modality"
+    SERVER_ADDRESS: Final = "server.address"
+    SERVER_PORT: Final = "server.port"
     ERROR: Final = "error.type"
 
     KIND: Final = "qtmiddleware.operation"
@@ -78,6 +89,7 @@ class Metric:
 
 
 _MODEL_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_TOKENS: Final = tuple(float(4**power) for power in range(14))
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 REQUESTS: Final = Metric("qtmiddleware.request.duration", "s", "Retrievals, answers and transformations.", _SECONDS)
@@ -88,13 +100,19 @@ INFERENCES: Final = Metric("gen_ai.client.inference.duration", "s", "Calls of a 
 EMBEDDINGS: Final = Metric("gen_ai.client.embeddings.duration", "s", "Calls of the embedder.", _MODEL_SECONDS)
 INPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.input_tokens", "{token}", "Tokens that models read.")
 OUTPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.output_tokens", "{token}", "Tokens that models wrote.")
+CALL_INPUT_TOKENS: Final = Metric(
+    "gen_ai.client.inference.operation.input_tokens", "{token}", "Tokens that a model read in one call.", _TOKENS
+)
+CALL_OUTPUT_TOKENS: Final = Metric(
+    "gen_ai.client.inference.operation.output_tokens", "{token}", "Tokens that a model wrote in one call.", _TOKENS
+)
 DEGRADATIONS: Final = Metric("qtmiddleware.degradations", "{degradation}", "What did not go as asked.")
 READ_UNITS: Final = Metric("qtmiddleware.read_units", "{unit}", "What searches read, as their responses say.")
 COST: Final = Metric("qtmiddleware.cost", "{USD}", "What models and searches cost, where prices are known.")
 
 METRICS: Final = (
     *(REQUESTS, STAGES, SEARCHES, RERANKS, INFERENCES, EMBEDDINGS),
-    *(INPUT_TOKENS, OUTPUT_TOKENS, DEGRADATIONS, READ_UNITS, COST),
+    *(INPUT_TOKENS, OUTPUT_TOKENS, CALL_INPUT_TOKENS, CALL_OUTPUT_TOKENS, DEGRADATIONS, READ_UNITS, COST),
 )
 
 

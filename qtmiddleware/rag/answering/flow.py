@@ -161,7 +161,7 @@ class AnswerFlow:
 
     def observe_call(self, draft: Draft) -> Observation:
         """The operation of a call for *draft* that is streamed."""
-        known = describe_model(self.chat)
+        known = describe_model(self.chat) if self.observation.is_observed else {}
         return self.observation.child("model", draft.prompt.mode, content=draft.prompt, **known)
 
     def abandon(self) -> None:

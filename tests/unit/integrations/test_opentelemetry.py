@@ -10,7 +10,9 @@ import json
 import re
 import sys
 import threading
-from typing import Any
+import types
+from importlib.metadata import version
+from typing import Any, ClassVar
 
 import anthropic
 import openai
@@ -33,9 +35,12 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.embedders import MiniLMEmbedder, OpenAIEmbedder, query_embedder
 from qtmiddleware.providers.llms import as_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.openai_client import server_of
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.runtime.observing import describe_model
-from qtmiddleware.types import Operation
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline, Operation
+from tests.support.completions import completion, embeddings
 from tests.support.retrieval_world import QUERY, REPLIES, search
 from tests.support.telemetry_world import REWRITE, Billing, Hanging, Telemetry, aplain, is_nothing_current, plain
 from tests.support.waiting import PATIENCE, wait_until, with_enough_time
@@ -168,6 +173,13 @@ def test_spans_name_the_model_that_embeds_and_the_one_that_reranks() -> None:
     assert labels[Names.MODEL] == "small-embed"
 
 
+def find_server(address: str) -> tuple[str, int]:
+    """Host and port, told apart by hand."""
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.partition("/")[0].partition(":")
+    return host, int(port or {"http": 80, "https": 443}[scheme])
+
+
 @pytest.mark.parametrize(
     ("address", "provider"),
     [
@@ -185,25 +197,152 @@ def test_spans_name_the_model_that_embeds_and_the_one_that_reranks() -> None:
 def test_the_provider_is_told_by_the_address_unless_it_is_given(address: str, provider: str) -> None:
     with openai.OpenAI(base_url=address, api_key="sk-key") as client:
         known = describe_model(OpenAIModel("m", client=client)), describe_model(OpenAIEmbedder("m", client=client))
-    assert known == ({"model": "m", "provider": provider},) * 2
+    assert known == ({"model": "m", "provider": provider, "server": find_server(address)},) * 2
     for own, told in (("", provider), ("vendor", "vendor")):
         telemetry = Telemetry(provider_name=own)
         with openai.OpenAI(base_url=address, api_key="sk-key") as client:
             model = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=client).model
         telemetry.observer.on_start(Operation(1, "model", **describe_model(model)))
         telemetry.observer.on_end(Operation(1, "model", outcome="ok", **describe_model(model)))
-        assert (telemetry.spans()[0].attributes or {})[Names.PROVIDER] == told
+        attributes = telemetry.spans()[0].attributes or {}
+        assert attributes[Names.PROVIDER] == told
+        assert (attributes[Names.SERVER_ADDRESS], attributes[Names.SERVER_PORT]) == find_server(address)
 
 
 def test_the_clients_of_other_vendors_are_their_provider() -> None:
     with anthropic.Anthropic(api_key="k") as client:
         model = as_language_model(client, Settings(transformation_model="claude-haiku-4-5"))
-    assert describe_model(model) == {"model": "claude-haiku-4-5", "provider": "anthropic"}
+    vendor = {"provider": "anthropic", "server": ("api.anthropic.com", 443)}
+    assert describe_model(model) == {"model": "claude-haiku-4-5", **vendor}
     hosted = describe_model(as_reranker(None, Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0"))))
     assert hosted == {"model": "pinecone-rerank-v0", "provider": "pinecone"}
     assert describe_model(MiniLMEmbedder()) == {"model": "all-MiniLM-L6-v2", "provider": ""}
-    assert describe_model(query_embedder(OpenAIEmbedder("text-embedding-3-small")))["provider"] == "openai"
+    hosted = describe_model(query_embedder(OpenAIEmbedder("text-embedding-3-small", base_url="http://[::1]:81/v1")))
+    assert (hosted["provider"], hosted["server"]) == ("openai", ("::1", 81))
     assert describe_model(lambda texts: texts) == {"model": "", "provider": ""}
+
+
+def test_without_an_address_a_model_of_our_own_is_at_openai(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for model in (OpenAIModel("m"), OpenAIEmbedder("m")):
+        assert describe_model(model)["server"] == ("api.openai.com", 443)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://user:secret@models.example:8080/v1?key=secret")
+    for model in (OpenAIModel("m"), OpenAIEmbedder("m")):
+        assert describe_model(model)["server"] == ("models.example", 8080)
+
+
+@given(st.text() | st.text(alphabet="htps:/[]@.%0:1a#?").map("https://".__add__))
+def test_any_address_is_a_host_and_a_port_or_nothing(address: str) -> None:
+    match server_of(address):
+        case (host, port):
+            assert host
+            assert 0 < port < 65_536
+        case known:
+            assert known is None
+
+
+@pytest.mark.parametrize("server", ["a.example", ("a.example",), ("a.example", "80"), None, 80])
+def test_what_an_object_of_the_user_calls_its_server_is_told_only_if_it_is_one(server: Any) -> None:
+    assert "server" not in describe_model(types.SimpleNamespace(name="m", server=server))
+
+
+def test_a_function_has_the_provider_that_nobody_knows(telemetry: Telemetry) -> None:
+    def ask(messages: Any) -> str:
+        return json.dumps(REPLIES["rewrite"])
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [[0.0, 1.0]] * len(texts)
+
+    telemetry.wrap(lambda vector, top_k=4: search(QUERY, top_k), client=ask, embed=embed).retrieve(QUERY)
+    told = {it.name.split()[0]: dict(it.attributes or {}) for it in telemetry.spans()}
+    assert told["chat"][Names.PROVIDER] == told["embeddings"][Names.PROVIDER] == "_OTHER"
+    assert Names.SERVER_ADDRESS not in told["chat"]
+    points = telemetry.points()
+    for metric in ("gen_ai.client.inference.duration", "gen_ai.client.embeddings.duration"):
+        assert {labels[Names.PROVIDER] for labels, _ in points[metric]} == {"_OTHER"}
+
+
+def test_a_chat_names_the_model_and_the_completion_as_the_service_does(telemetry: Telemetry) -> None:
+    def ask(messages: Any) -> dict[str, Any]:
+        return completion(json.dumps(REPLIES["rewrite"]), model="gpt-6-luna-2026-08-01") | {"id": "chatcmpl-7"}
+
+    telemetry.wrap(plain, client=ask).retrieve(QUERY)
+    (chat,) = (dict(it.attributes or {}) for it in telemetry.spans() if it.name.startswith("chat"))
+    assert (chat["gen_ai.response.model"], chat["gen_ai.response.id"]) == ("gpt-6-luna-2026-08-01", "chatcmpl-7")
+    assert (chat["gen_ai.usage.input_tokens"], chat["gen_ai.usage.output_tokens"]) == (100, 20)
+    points = telemetry.points()
+    for name in ("duration", "usage.input_tokens", "operation.output_tokens"):
+        ((labels, _),) = points[f"gen_ai.client.inference.{name}"]
+        assert labels["gen_ai.response.model"] == "gpt-6-luna-2026-08-01"
+        assert "gen_ai.response.id" not in labels
+
+
+def test_tokens_that_nobody_counted_are_left_out(telemetry: Telemetry) -> None:
+    telemetry.wrap(plain).retrieve(QUERY)
+    told = telemetry.span("chat small").attributes or {}
+    assert not [it for it in told if it.startswith("gen_ai.usage.")]
+    assert not [it for it in told if it.startswith("gen_ai.response.") and it != Names.FINISH_REASONS]
+    assert not [it for it in telemetry.points() if it.endswith("tokens")]
+
+
+def test_embeddings_have_the_tokens_that_their_service_counted_and_the_length_of_the_vectors(
+    telemetry: Telemetry,
+) -> None:
+    def embed(texts: list[str]) -> dict[str, Any]:
+        made = embeddings([[0.0, 1.0, 2.0]] * len(texts))
+        return {**made, "usage": {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts)}}
+
+    wrapped = telemetry.wrap(lambda vector, top_k=4: search(QUERY, top_k), embed=embed, client=lambda _: "")
+    wrapped.retrieve(QUERY)
+    told = [dict(it.attributes or {}) for it in telemetry.spans() if it.name == "embeddings"]
+    # The first call learns what the function takes, by a text more.
+    assert told[0][Names.DIMENSIONS] == 3
+    wrapped.retrieve(QUERY)
+    last = [dict(it.attributes or {}) for it in telemetry.spans() if it.name == "embeddings"][-1]
+    assert (last[Names.INPUT_TOKENS], last[Names.TEXTS], last[Names.DIMENSIONS]) == (7 * last[Names.TEXTS], 1, 3)
+
+
+def test_spans_and_metrics_say_which_version_of_what_they_follow(telemetry: Telemetry) -> None:
+    telemetry.wrap(plain).retrieve(QUERY)
+    scopes = {it.instrumentation_scope for it in telemetry.spans()} | telemetry.scopes()
+    assert {(it.name, it.version, it.schema_url) for it in scopes if it} == {
+        ("qtmiddleware", version("qtmiddleware"), "https://opentelemetry.io/schemas/gen-ai/0.1.0")
+    }
+
+
+class Watched(ScriptedModel):
+    """A model, and an embedder, that notes when somebody wants to know who serves it."""
+
+    asked: ClassVar[list[str]] = []
+    dimension = 2
+
+    @property
+    def provider(self) -> str:
+        self.asked.append("provider")
+        return "watched"
+
+    @property
+    def server(self) -> tuple[str, int]:
+        self.asked.append("server")
+        return "watched.example", 443
+
+    def embed(self, texts: Any) -> list[list[float]]:
+        return [[0.0, 1.0]] * len(texts)
+
+
+def test_without_observers_nobody_asks_who_serves_a_model() -> None:
+    def nearest(vector: Any, top_k: int = 4) -> Any:
+        return search(QUERY, top_k)
+
+    model = Watched(lambda prompt: CITED if prompt.mode == "answer" else REPLIES["rewrite"])
+    config = {**REWRITE, "answer": {"timeoutMs": 50_000}}
+    wrapped = qtm.QueryMiddleware(config, client=model).wrap(nearest, embed=model)
+    Watched.asked.clear()
+    assert wrapped.retrieve(QUERY).status == "full"
+    assert "".join(wrapped.stream_answer(QUERY)) == CITED
+    assert wrapped.answer(QUERY).text == CITED
+    assert Watched.asked == []
 
 
 def test_a_transformation_alone_has_a_span(telemetry: Telemetry) -> None:
@@ -229,6 +368,78 @@ async def test_an_answer_is_a_span_around_its_retrieval_and_its_call_however_it_
         told = telemetry.span("answer").attributes or {}
         assert (told["qtmiddleware.found"], told["qtmiddleware.citations"]) == (True, 1)
         assert is_nothing_current()
+
+
+class Charging:
+    """A model that takes a quarter of a dollar for a rewrite, half of one for an answer, and one for parts of it."""
+
+    name = "small"
+    usd: ClassVar = {"rewrite": 0.25, "decompose": 0.25, "answer": 0.5, "synthesis": 0.5, "sub_answer": 1.0}
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        text = CITED if prompt.mode not in REPLIES else json.dumps(REPLIES[prompt.mode])
+        return Reply(text, input_tokens=30, output_tokens=9, cost_usd=self.usd[prompt.mode])
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        return self.complete(prompt, deadline)
+
+
+@pytest.mark.parametrize("way", ["answer", "aanswer", "stream_answer", "astream_answer"])
+async def test_a_retrieval_has_its_own_calls_and_cost_and_its_answer_the_others(way: str) -> None:
+    telemetry = Telemetry()
+    config = {**REWRITE, "answer": {"timeoutMs": 50_000}}
+    wrapped = telemetry.wrap(plain, config, client=Charging())
+    if way == "answer":
+        wrapped.answer(QUERY)
+    elif way == "aanswer":
+        await wrapped.aanswer(QUERY)
+    elif way == "stream_answer":
+        assert list(wrapped.stream_answer(QUERY))
+    else:
+        assert [piece async for piece in wrapped.astream_answer(QUERY)]
+    costs = {it: telemetry.span(it).attributes or {} for it in ("retrieval", "answer")}
+    assert {it: (told[Names.MODEL_CALLS], told[Names.COST]) for it, told in costs.items()} == {
+        "retrieval": (1, 0.25),
+        "answer": (1, 0.5),
+    }
+    assert not telemetry.observer._retrieved
+    points = telemetry.points()
+    assert points["qtmiddleware.cost"] == [({"qtmiddleware.cost.of": "models"}, 0.75)]
+    stages = {labels["qtmiddleware.stage"]: count for labels, count in points["qtmiddleware.stage.duration"]}
+    assert stages["answer"] == stages["transform.rewrite"] == stages["fuse"] == 1
+
+
+def test_the_parts_of_a_synthesis_are_the_answers_and_their_searches_those_of_their_own_retrievals() -> None:
+    telemetry = Telemetry()
+    calls: list[str] = []
+
+    def counted(query: str, top_k: int = 4) -> Any:
+        calls.append(query)
+        return search(query, top_k)
+
+    limits = {"limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}}
+    config = {"transformationType": "decompose", "answer": {"mode": "synthesis", "timeoutMs": 50_000}, **limits}
+    answer = telemetry.wrap(counted, config, client=Charging()).answer(QUERY)
+    assert len(answer.sub_answers) == 2
+    spans = telemetry.spans()
+    retrievals = [dict(it.attributes or {}) for it in spans if it.name == "retrieval"]
+    assert [it[Names.MODEL_CALLS] for it in retrievals] == [1, 0, 0]
+    assert [it[Names.COST] for it in retrievals] == [0.25, 0, 0]
+    told = telemetry.span("answer").attributes or {}
+    assert (told[Names.MODEL_CALLS], told[Names.COST]) == (3, 2.5)
+    reads = sum(value for _, value in telemetry.points()["qtmiddleware.read_units"])
+    assert reads == sum(it[Names.READ_UNITS] for it in retrievals) == len(calls)
+
+
+def test_an_answer_that_fails_leaves_its_retrieval_with_what_that_cost(telemetry: Telemetry) -> None:
+    def script(prompt: Prompt) -> Any:
+        return ModelError("refused") if prompt.mode == "answer" else REPLIES["rewrite"]
+
+    with pytest.raises(ModelError):
+        telemetry.wrap(plain, {**REWRITE, "answer": {"timeoutMs": 50_000}}, script).answer(QUERY)
+    assert (telemetry.span("retrieval").attributes or {})[Names.MODEL_CALLS] == 1
+    assert Names.COST not in (telemetry.span("answer").attributes or {})
+    assert not telemetry.observer._retrieved
 
 
 def test_a_degraded_retrieval_says_what_went_wrong_and_is_no_error(telemetry: Telemetry) -> None:
@@ -514,6 +725,8 @@ def test_metrics_count_requests_stages_calls_tokens_searches_reads_and_cost() ->
     assert points["gen_ai.client.inference.duration"] == [({**ok, **chat}, 2)]
     assert points["gen_ai.client.inference.usage.input_tokens"] == [({**chat, "gen_ai.token.modality": "text"}, 60)]
     assert points["gen_ai.client.inference.usage.output_tokens"] == [({**chat, "gen_ai.token.modality": "text"}, 18)]
+    assert points["gen_ai.client.inference.operation.input_tokens"] == [(chat, 2)]
+    assert points["gen_ai.client.inference.operation.output_tokens"] == [(chat, 2)]
     assert sorted(points["qtmiddleware.search.duration"], key=str) == [
         ({**ok, "qtmiddleware.variant.kind": "original"}, 2),
         ({**ok, "qtmiddleware.variant.kind": "rewrite"}, 2),
@@ -565,7 +778,9 @@ def test_metrics_have_base_units_and_boundaries_of_the_conventions(telemetry: Te
     telemetry.points()
     units = telemetry.units()
     assert units == {row.name: row.unit for row in METRICS if row.name in units}
-    assert {row.unit for row in METRICS if row.boundaries} == {"s"}
+    assert {row.unit for row in METRICS if row.boundaries} == {"s", "{token}"}
+    tokens = {row.boundaries for row in METRICS if row.boundaries and row.unit == "{token}"}
+    assert tokens == {(1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)}
     for row in METRICS:
         assert row.boundaries == tuple(sorted(row.boundaries))
 
