@@ -141,7 +141,9 @@ class _Pipeline:
         self.settings = request.settings
         self.memory = request.memory
         self.trace = trace or Trace(read_price=self.settings.store.read_price)
-        self.degradations = [] if request.history_problem is None else [request.history_problem]
+        self.degradations = request.known_problems
+        if request.page:
+            self.trace.note("query", f"paged by `{request.page}`: the passages of the plain call, in another order")
         self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
@@ -242,7 +244,7 @@ class _Pipeline:
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = replace(self.original, text=self.query.text)
         trace.stage("preprocess", trace.clock())
-        reason = find_skip_reason(
+        reason = request.skip_reason or find_skip_reason(
             self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans
         )
         if reason:
@@ -386,6 +388,8 @@ class _Pipeline:
 
     def _choose_searches(self, variants: Sequence[Variant]) -> tuple[Sequence[Variant], Sequence[Variant]]:
         """What of *variants* is weighed, and what is searched within the budget; the parts of an answer stay apart."""
+        if self.request.page:
+            return variants, ()
         if self._parts is not None:
             most = self.settings.limits.max_searches
             return variants, variants if most is None else variants[: most - 1]

@@ -26,6 +26,9 @@ MOST_MEASURED: Final = 10
 NEWEST: Final = 0.1
 """What the latest list weighs in what is learnt of all: one of odd passages does not narrow the next search much."""
 
+PAGED: Final = "paged"
+"""Why the passages of a call stay those of the plain call: it asks for one page of them."""
+
 # Whose words are those of passages that answer the question.
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
@@ -34,8 +37,8 @@ class Memory:
     """What one wrapped function remembers between calls; *cache* and *sampler* are shared by all of a middleware."""
 
     __slots__ = (
-        *("agreement", "cache", "gate", "holds_text", "is_new", "lower_is_better", "passage_chars", "problem"),
-        *("refuses_widening", "sampler", "warned"),
+        *("agreement", "cache", "gate", "holds_text", "is_new", "lower_is_better", "page", "passage_chars", "problem"),
+        *("refuses_widening", "sampler", "told_of_pages", "warned"),
     )
 
     def __init__(self, cache: TransformationCache, sampler: LogSampler | None = None) -> None:
@@ -57,6 +60,9 @@ class Memory:
         # For what reason the results cannot be improved, with how to mend that; and whether it was warned of.
         self.problem = ""
         self.warned = False
+        # The argument by which a call asked for a page, and whether it was logged that the function has pages.
+        self.page = ""
+        self.told_of_pages = False
 
     def record_passages(self, items: Sequence[Any]) -> None:
         """Learn from the *items* of one list how long passages are."""
@@ -68,6 +74,8 @@ class Memory:
 
     def log_degradations(self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]) -> None:
         """Log that the one *of* which *trace* tells, a retrieval or an answer, is degraded, where that is due."""
+        # That a function has pages is logged once.
+        degradations = [it for it in degradations if it.reason != PAGED]
         about: dict[str, Any] = {}
         if degradations:
             first = degradations[0]
@@ -91,9 +99,10 @@ class Request:
     """What the flow is given.
 
     *original* is the query as it was passed, and *problem* says why it cannot be worked with: the call is then made as
-    it was. *history_problem* says what of the history could not be read. *top_k* is what the caller's call asks for,
-    ``None`` where that cannot be known. *model* names the language model, ``""`` where there is none; *models* are what
-    observers are told the names of (`steps.Models`). *reason_to_wait* returns why it would not be asked just now.
+    it was. *history_problem* says what of the history could not be read. *page* names the argument that asks for a
+    page, ``""`` if none does, and *page_is_known* says that the user named it. *top_k* is what the caller's call asks
+    for, ``None`` where that cannot be known. *model* names the language model, ``""`` where there is none; *models* are
+    what observers are told the names of (`steps.Models`). *reason_to_wait* returns why it would not be asked just now.
     *embeds* says that the wrapped function takes vectors, *response_only* that the caller looks at the response alone,
     *reranker_is_unloaded* that the reranker has its model to read first, *shares* that it may wait for an equal
     question under way: what is performed in step with others must not. *bulkhead* has the threads for what is performed
@@ -108,6 +117,8 @@ class Request:
     top_k: int | None = None
     problem: Degradation | None = None
     history_problem: Degradation | None = None
+    page: str = ""
+    page_is_known: bool = False
     shape: Shape | None = None
     model: str = ""
     models: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -131,18 +142,41 @@ class Request:
         )
 
     @property
+    def skip_reason(self) -> str:
+        """Why the model need not be asked, in one word: what it says could not change a page; ``""`` if it may."""
+        settings = self.settings
+        row = TRANSFORMS[settings.transformation_type]
+        if not self.page or settings.transformation_type == "none":
+            return ""
+        texts = [name for it in (row.name, *row.parts) for name in TRANSFORMS[it].fields]
+        has_words = settings.keyword_evidence.variants > 0 and any(TEXT_FIELDS[it].is_evidence for it in texts)
+        # A follow-up's standalone form gives the question its words.
+        return "" if self.uses_keyword_evidence and (has_words or self.history) else PAGED
+
+    @property
     def max_searches(self) -> int | None:
         """How many searches the question may cost, its own counted; ``None``: one for every variant.
 
         Unless the settings say otherwise a variant goes without a search only where its words are weighed instead.
+        A page has the passages that its own search finds, so no variant of it is searched.
         """
         settings = self.settings
+        if self.page:
+            return 1
         if settings.limits.max_searches is not None:
             return settings.limits.max_searches
         weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
         if not weighs_words or settings.llm.sub_query_style != "simple":
             return None
         return TRANSFORMS[settings.transformation_type].max_searches
+
+    @property
+    def known_problems(self) -> list[Degradation]:
+        """What does not go as asked, as far as that is known before anything is searched."""
+        problems = [] if self.history_problem is None else [self.history_problem]
+        if self.page and not self.page_is_known:
+            problems.append(Degradation("query", PAGED, describe_page(self.page)))
+        return problems
 
     @property
     def uses_reranker(self) -> bool:
@@ -167,11 +201,19 @@ class Request:
         return self._find_width(self.settings.keyword_evidence.candidates)
 
     def _find_width(self, candidates: int) -> int | None:
-        if self.memory.holds_text is False and self.settings.transformation_type == "none":
+        if self.page or (self.memory.holds_text is False and self.settings.transformation_type == "none"):
             return None
         evidence = candidates if self.uses_keyword_evidence else 0
         wide = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
         return None if self.top_k is None or self.top_k >= wide or self.memory.refuses_widening else wide
+
+
+def describe_page(argument: str) -> str:
+    """Return what an *argument* that asks for a page means for the result, and how to say that it does not."""
+    return (
+        f"`{argument}` asks for a page: the passages stay those of the plain call, in another order;"
+        " wrap with page_arg=False if it does not"
+    )
 
 
 def find_query_problem(query: Any, settings: Settings) -> Degradation | None:

@@ -53,8 +53,9 @@ def build_result(
         matches = () if request.response_only else read_matches(first.ranking.variant, first.response, request)
         return first.response, matches
     longest = max(len(result.ranking.keys) for result in results)
-    count = longest if request.top_k is None else request.top_k
-    passages = _choose(candidates, fusion.own, count, request.top_k)
+    # A page has all that its search gives, also what is more than was asked for.
+    top_k = None if request.page else request.top_k
+    passages = _choose(candidates, fusion.own, longest if top_k is None else top_k, top_k)
     if fusion.question is not None:
         _show_question_scores(passages, fusion.question, settings.keyword_evidence.score_field)
     if shows_fused_scores:

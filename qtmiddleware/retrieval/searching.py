@@ -121,7 +121,7 @@ def count_most_searches(request: Request) -> int:
 
     asked = {it.name: it for prompt in build_prompts(settings, "?", request.history) for it in prompt.fields}
     count = 1 + sum(max(1, it.max_items) for name, it in asked.items() if TEXT_FIELDS[name].variant)
-    return count if most is None else min(count, max(most, 2 if request.history else 1))
+    return count if most is None else min(count, max(most, 2 if request.history and not request.page else 1))
 
 
 def let_passage_lead(

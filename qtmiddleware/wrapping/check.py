@@ -276,12 +276,22 @@ class _Checkup:
 
     def _note_top_k(self) -> None:
         name, value = self.call.signature.top_k_argument, self.request.top_k
+        if page := self.request.page:
+            self._note_page(page)
         if value is not None:
             self._note(_ok("top_k", f"`{name or 'top_k'}`, {value} in this call", argument=name, value=value))
             return
         text = f"`{name}` holds no number" if name else "no parameter says how many passages to return"
         mend = "" if name else "name it with top_k_arg= if there is one"
         self._note(_off("top_k", f"{text}: no more are asked for", mend, argument=name, value=None))
+
+    def _note_page(self, page: str) -> None:
+        is_named = self.request.page_is_known
+        mend = (
+            "" if is_named else f"wrap with page_arg=False if it asks for none, or with page_arg={page!r} to confirm it"
+        )
+        text = f"`{page}` asks for one: the passages stay those of your call, and only their order changes"
+        self._note(replace(_ok("pages", text, argument=page, named=is_named), mend=mend))
 
     def _perform(self, step: Leaf) -> Flow[Outcome]:
         """What came of *step*, which is waited for however long it takes."""

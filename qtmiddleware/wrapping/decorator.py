@@ -85,7 +85,7 @@ def middleware(
 
     *config* is a file's path, the name of a preset, a mapping, a `Config` or nothing; *client*, *reranker*, *redact*
     and *observers* are as in `QueryMiddleware`. The further options say how the function is to be read, as for
-    `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *embed*, *read*, *write*, *kind* and
+    `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind* and
     *on_retrieval*.
 
     Raises `WrapError` for an option that there is not.

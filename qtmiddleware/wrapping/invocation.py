@@ -19,7 +19,7 @@ from qtmiddleware.config import Layers
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.pipeline import retrieve
-from qtmiddleware.retrieval.request import Memory, Request
+from qtmiddleware.retrieval.request import Memory, Request, describe_page
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
 from qtmiddleware.retrieval.result import read_matches
 from qtmiddleware.retrieval.searching import note_reads, searching
@@ -304,6 +304,13 @@ class Invocation:
 
     def _warn_once(self, retrieval: Retrieval) -> None:
         memory = self.runtime.memory
+        if memory.page and not memory.told_of_pages:
+            memory.told_of_pages = True
+            if not self.signature.paging.is_named:
+                logger.warning(
+                    "%s(): %s, or with page_arg=%r to confirm it", self.signature.function_name,
+                    describe_page(memory.page), memory.page, event="paged", query_id=retrieval.trace.query_id,
+                )  # fmt: skip
         if memory.problem and not memory.warned:
             memory.warned = True
             message = f"{self.signature.function_name}(): {memory.problem} (more: .check(question))"

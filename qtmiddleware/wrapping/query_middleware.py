@@ -32,6 +32,7 @@ from qtmiddleware.wrapping.component_factory import ComponentFactory
 from qtmiddleware.wrapping.invocation import RuntimeSource
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch
+from qtmiddleware.wrapping.paging import PageArgument
 from qtmiddleware.wrapping.pickling import check_picklable, modules_by_value
 from qtmiddleware.wrapping.query_log import Redact
 from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
@@ -64,6 +65,7 @@ class ReadOptions(TypedDict, total=False):
 
     query_arg: str | None
     top_k_arg: str | None
+    page_arg: PageArgument
     read: Callable[[Any], Sequence[Any]] | None
     write: Callable[[Any, Sequence[Any]], Any] | None
     kind: Literal["sync", "async"] | None
@@ -192,6 +194,7 @@ class QueryMiddleware:
 
         *query_arg*, *top_k_arg*: its parameters, if they do not have the usual names; ``request.text`` reaches into
         an object or a mapping.
+        *page_arg*: the parameter that asks for a page, if it does not have a usual name; ``False`` if none does.
         *embed*: turns texts into vectors for a function that takes a vector: a function of a text or of a list of
         texts, or an object of LangChain, LlamaIndex or sentence-transformers.
         *read*, *write*: take the matches out of a response of an own shape, and put others back in.
@@ -210,6 +213,7 @@ class QueryMiddleware:
             fn,
             query_arg=options.get("query_arg"),
             top_k_arg=options.get("top_k_arg"),
+            page_arg=options.get("page_arg"),
             takes_vector=embed is not None,
         )
         source = self._runtime_source(

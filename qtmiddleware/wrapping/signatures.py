@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
     *("query", "question", "q", "text", "search_query", "query_text", "query_texts", "user_query", "prompt"),
@@ -51,14 +52,16 @@ def read_signature(
     *,
     query_arg: str | None = None,
     top_k_arg: str | None = None,
+    page_arg: PageArgument = None,
     takes_vector: bool = False,
 ) -> CallSignature:
     """Returns where calls of *fn* hold the query and top_k.
 
     *takes_vector* says that *fn* wants the embedded query in the text's place. *query_arg* names the query's parameter
     and *top_k_arg* that of the number of passages, with dots for what lies inside it (``query.inputs.text``). Without
-    them the usual names are looked for; failing these, the first positional parameter is the query. Raises `WrapError`
-    with advice where no parameter can be the query.
+    them the usual names are looked for; failing these, the first positional parameter is the query. *page_arg* names
+    the parameter that asks for a page, ``False`` says that none does; without it `Paging` looks for one. Raises
+    `WrapError` with advice where no parameter can be the query.
     """
     parameters = Parameters(fn)
     argument = parameters.find_query(query_arg, takes_vector)
@@ -67,7 +70,9 @@ def read_signature(
         kind = VectorSignature
     elif parameters.is_pinecone_search and argument.partition(".")[0] in ("query", "inputs"):
         kind = PineconeSearchSignature
-    return kind(parameters, argument, parameters.find_top_k(top_k_arg), is_named=query_arg is not None)
+    parameters.check_page_arg(page_arg)
+    top_k = parameters.find_top_k(top_k_arg)
+    return kind(parameters, argument, top_k, is_named=query_arg is not None, page_arg=page_arg)
 
 
 _NO_TEXT: Final = "takes a vector and no text; pass embed=, a function that turns a text into its vector"
@@ -77,15 +82,23 @@ class CallSignature:
     """Where a function of a text is passed the query and top_k.
 
     *argument* names the query's parameter, with dots for what lies inside it, and *top_k_argument* that of the number
-    of passages, ``None`` if the signature shows none.
+    of passages, ``None`` if the signature shows none. *paging* finds the page that a call asks for.
     """
 
     __slots__ = (
         *("_home", "_is_named", "_locations", "_name", "_parameters", "_path"),
-        *("_top_k_home", "_top_k_path", "argument", "top_k_argument"),
+        *("_top_k_home", "_top_k_path", "argument", "paging", "top_k_argument"),
     )
 
-    def __init__(self, parameters: Parameters, argument: str, top_k: str | None, *, is_named: bool) -> None:
+    def __init__(
+        self,
+        parameters: Parameters,
+        argument: str,
+        top_k: str | None,
+        *,
+        is_named: bool,
+        page_arg: PageArgument = None,
+    ) -> None:
         self.argument = argument
         self.top_k_argument = top_k
         self._parameters = parameters
@@ -94,6 +107,8 @@ class CallSignature:
         self._path = tuple(path)
         self._top_k_home, *top_k_path = (top_k or "").split(".")
         self._top_k_path = tuple(top_k_path)
+        homes = {self._name: self._path, self._top_k_home: self._top_k_path}
+        self.paging = Paging(parameters, page_arg, homes, [name for name, path in homes.items() if path])
         self._locations = self._list_locations()
         self._home = self._find_home()
 
@@ -384,6 +399,14 @@ class Parameters:
             return top_k_arg
         return next((name for name in TOP_KS if name in self.named), None)
 
+    def check_page_arg(self, page_arg: object) -> None:
+        """Raises `WrapError` where *page_arg* names no parameter."""
+        if page_arg is None or page_arg is False:
+            return
+        if not isinstance(page_arg, str):
+            raise self._refusal(f"is wrapped with page_arg={page_arg!r}; it must be a parameter's name, or False")
+        self._check_known(page_arg.partition(".")[0], "page_arg")
+
     def position(self, name: str) -> int | None:
         """Returns the position parameter *name* may be passed at."""
         return self._positions.get(name)
@@ -400,10 +423,14 @@ class Parameters:
 
     def value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Returns what a call gives parameter *name*, its default included."""
+        return self.given(name, args, kwargs, self.default(name))
+
+    def given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None) -> Any:
+        """Returns what a call passes as parameter *name*, else *default*."""
         if name in kwargs:
             return kwargs[name]
         index = self._positions.get(name)
-        return args[index] if index is not None and index < len(args) else self.default(name)
+        return args[index] if index is not None and index < len(args) else default
 
     def assign(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Pass *value* as parameter *name*, in the place it is passed at already where there is one."""

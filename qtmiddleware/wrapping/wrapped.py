@@ -28,7 +28,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.pipeline import retrieve
-from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
+from qtmiddleware.retrieval.request import Memory, Request, build_invalid_query, find_query_problem
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_telling
 from qtmiddleware.types import Answer, Degradation, Retrieval
@@ -245,7 +245,8 @@ class Wrapped(Generic[P, R]):
         request, call = self._prepare(args, kwargs, *ours)
         if request.problem is not None and request.problem.reason != "nested":
             raise build_invalid_query(request.problem, self._signature.argument)
-        return AnswerFlow(request, call.chat, call.finish), call
+        # An answer has no pages.
+        return AnswerFlow(replace(request, page=""), call.chat, call.finish), call
 
     def _checking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Flow[Check], Invocation]:
         from qtmiddleware.wrapping.check import check
@@ -293,6 +294,7 @@ class Wrapped(Generic[P, R]):
         original, problem = self._find_query(args, kwargs, runtime.settings)
         # Without a query nothing shows where the number of passages would be either, and nothing is cut.
         top_k = self._signature.top_k(args, kwargs) if problem is None else None
+        page = self._find_page(args, kwargs, runtime.memory) if problem is None else ""
         conversation = read_history(history)
         model = None if runtime.settings.transformation_type == "none" else runtime.model
         hooks = () if is_telling() else runtime.hooks
@@ -305,6 +307,8 @@ class Wrapped(Generic[P, R]):
             top_k=top_k if top_k is None or top_k > 0 else None,
             problem=problem,
             history_problem=conversation.problem,
+            page=page,
+            page_is_known=self._signature.paging.is_named,
             shape=runtime.shape,
             model=model.name if model else "",
             models={"model": model, "embedding": runtime.embedder, "rerank": runtime.reranker},
@@ -320,6 +324,18 @@ class Wrapped(Generic[P, R]):
         if problem is None and (share := runtime.settings.shadow) is not None and is_drawn(share):
             call.shadow = partial(call.start_shadow, request)
         return request, call
+
+    def _find_page(self, args: tuple[Any, ...], kwargs: dict[str, Any], memory: Memory) -> str:
+        """Returns the argument that asks for a page, ``""`` if none does.
+
+        If only some calls show that the function has pages, those after the first such call count too: the first page
+        is often asked for without a word.
+        """
+        paging = self._signature.paging
+        page = paging.find(args, kwargs)
+        if page:
+            memory.page = page
+        return memory.page if paging.is_open else page
 
     def _find_shadow_share(self) -> float | None:
         """Returns the share of calls for the shadow; ``None`` also where the function cannot be called as we are."""

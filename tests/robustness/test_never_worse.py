@@ -198,6 +198,58 @@ def test_what_variants_find_never_takes_the_place_of_a_passage_that_the_question
     assert set(dicts.keys(dicts.build(index.rows(QUERY)))) <= set(got)
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("name", SHAPES)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    config=st.sampled_from(sorted(CONFIGS)),
+    page_size=st.integers(1, 60),
+    size=st.one_of(st.integers(0, 12), st.integers(0, 150)),
+    surplus=st.sampled_from([0, 0, 1]),
+    seed=st.integers(0, 5),
+    repeats=st.sampled_from([0.0, 0.0, 0.3]),
+    rising=st.booleans(),
+    in_conversation=st.sampled_from([False, False, True]),
+)
+def test_the_pages_are_those_of_the_plain_function_each_in_another_order(
+    name: str,
+    is_async: bool,
+    config: str,
+    page_size: int,
+    size: int,
+    surplus: int,
+    seed: int,
+    repeats: float,
+    rising: bool,
+    in_conversation: bool,
+) -> None:
+    shape, index, calls = SHAPES[name], Index(size, seed, repeats, 1.0, rising=rising), list[tuple[str, int, int]]()
+
+    def search(query: str, limit: int = 4, offset: int = 0) -> Any:
+        calls.append((query, limit, offset))
+        # One more than asked for tells some callers that there is another page.
+        return shape.build(index.rows(query)[offset : offset + limit + surplus])
+
+    async def asearch(query: str, limit: int = 4, offset: int = 0) -> Any:
+        return search(query, limit, offset)
+
+    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
+    wrapped: Any = qm.wrap(asearch if is_async else search)
+    history = HISTORY if in_conversation else None
+    for offset in range(0, min(size, 4 * page_size) + 1, page_size):
+        plain = shape.keys(search(QUERY, page_size, offset))
+        calls.clear()
+        if is_async:
+            found = asyncio.run(wrapped.aretrieve(QUERY, limit=page_size, offset=offset, history=history))
+        else:
+            found = wrapped.retrieve(QUERY, limit=page_size, offset=offset, history=history)
+        assert Counter(shape.keys(found.response)) == Counter(plain)
+        assert len(found.matches) == len(plain)
+        text = found.variants[0].text
+        assert calls == [(text, page_size, offset)], "searched once, no wider and nowhere else"
+        assert [(it.stage, it.reason) for it in found.degradations] == [("query", "paged")]
+
+
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     config=st.sampled_from(["rules", "combined", "combined, reranked", "rerank", "fused scores"]),

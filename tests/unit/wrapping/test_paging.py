@@ -1,0 +1,465 @@
+"""A function with pages: its pages hold what they hold without the middleware, and the caller is told."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, Final, NamedTuple, NewType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.wrapping.signatures import read_signature
+from tests.support.retrieval_world import HISTORY, QUERY, WIDE, scripted
+
+QUESTION: Final = "a question"
+PRESETS: Final = ("rules", "words", "balanced", "thorough", "rerank", "research", "rewrite", "all", "stepback")
+PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
+ROWS: Final = [{"id": str(n), "score": 1 - n / 200, "text": f"Note {n} on dogs"} for n in range(97)]
+PLANTED: Final = 7
+ROWS[PLANTED]["text"] = "Jaco has no health concerns"
+
+
+def page_of(fn: Callable[..., Any], *args: Any, page_arg: Any = None, **kwargs: Any) -> str:
+    """What asks for a page in a call of *fn*."""
+    return read_signature(fn, page_arg=page_arg).paging.find(args, kwargs)
+
+
+def middleware(preset: str = "rules", **more: Any) -> qtm.QueryMiddleware:
+    config = qtm.Config.load(preset).overridden({"limits": PATIENT, **more})
+    return qtm.QueryMiddleware(config, client=ScriptedModel(scripted), reranker=lambda query, texts: [*map(len, texts)])
+
+
+class Calls:
+    """A function with pages of *limit* rows, and how it was called."""
+
+    def __init__(self, rows: Sequence[Any] = ROWS) -> None:
+        self.rows, self.seen = rows, list[tuple[str, int, int]]()
+
+    def search(self, query: str, limit: int = 5, offset: int = 0) -> list[Any]:
+        self.seen.append((query, limit, offset))
+        return list(self.rows[offset : offset + limit])
+
+    async def asearch(self, query: str, limit: int = 5, offset: int = 0) -> list[Any]:
+        return self.search(query, limit, offset)
+
+
+# --- what is a page ------------------------------------------------------------------------------------------------
+
+
+def make_function(name: str, annotation: Any = None, default: Any = None) -> Callable[..., Any]:
+    """A function of a query and a parameter *name*, annotated and with a default if they are given."""
+    names: dict[str, Any] = {}
+    exec(f"def search(query, *, {name}=None): ...", names)
+    search: Any = names["search"]
+    search.__kwdefaults__ = {name: default}
+    if annotation is not None:
+        search.__annotations__ = {name: annotation}
+    return search  # type: ignore[no-any-return]
+
+
+NUMBERS: Final = (
+    *("offset", "skip", "start", "from_", "page", "page_number", "pageNumber", "page_no", "pageno", "page_index"),
+    *("start_index", "startIndex", "first_result", "row_offset", "currentPage", "from_index"),
+)
+TOKENS: Final = (
+    *("cursor", "page_token", "pageToken", "next_token", "pagination_token", "continuation_token", "next_cursor"),
+    *("after", "search_after", "starting_after", "scroll_id", "last_id"),
+)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_parameter_that_counts_passages_or_pages_is_one(name: str) -> None:
+    for annotation in (None, int, "int", int | None, "int | None", "Optional[int]", Annotated[int, "from 0"]):
+        search = make_function(name, annotation, 0)
+        assert page_of(search, QUESTION) == name
+        assert page_of(search, QUESTION, **{name: 20}) == name
+        assert page_of(search, QUESTION, **{name: np.int64(20)}) == name
+        assert page_of(search, QUESTION, **{name: None}) == name
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_parameter_that_goes_on_from_a_token_is_one(name: str) -> None:
+    token = NewType("token", str)
+    for annotation in (None, str, "str | None", str | int | None, "Annotated[str | None, Query(min_length=4)]", token):
+        search = make_function(name, annotation)
+        assert page_of(search, QUESTION) == name
+        assert page_of(search, QUESTION, **{name: "eyJpZCI6IDR9"}) == name
+        assert page_of(search, QUESTION, **{name: ""}) == name
+
+
+@pytest.mark.parametrize("value", [[0.93, "doc-7"], (1_700_000_000, "doc-7"), b"\x00\x10"])
+def test_the_values_of_the_last_passage_are_a_page(value: Any) -> None:
+    assert page_of(make_function("search_after", "list[Any] | None"), QUESTION, search_after=value) == "search_after"
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "value"),
+    [
+        ("start", "date", date(2024, 1, 1)),
+        ("start", date, None),
+        ("start", "datetime | None", None),
+        ("start", "str | None", None),
+        ("start", None, "2024-01-01"),
+        ("start", "float", 0.5),
+        ("from_", "str", "2024-01-01"),
+        ("after", None, datetime(2024, 1, 1)),  # noqa: DTZ001
+        ("after", "str | None", "2024-01-01"),
+        ("after", "str | None", "2024-01-01T10:00:00Z"),
+        ("after", "str | None", "1/2/2024"),
+        ("after", "str | None", "7 days ago"),
+        ("after", "str | None", "now-1d"),
+        ("after", None, (date(2024, 1, 1), date(2025, 1, 1))),
+        ("cursor", "sqlite3.Cursor", None),
+        ("cursor", "AsyncCursor[Any] | None", None),
+        ("cursor", sqlite3.Cursor, None),
+        ("cursor", "Optional['sqlite3.Cursor']", None),
+        ("cursor", "not a type", None),
+        ("cursor", None, sqlite3.connect(":memory:").cursor()),
+        ("page", "Path | None", None),
+        ("page", None, Path("page.html")),
+        ("page", None, SimpleNamespace(title="a page of a book", text="...")),
+        ("page", "list[int] | None", [3, 4]),
+        ("skip", bool, True),
+        ("skip", "set[str]", None),
+        ("offset", None, 0.5),
+        ("page_size", int, 20),
+        ("pages", None, 3),
+        ("paginate", None, True),
+        ("starting", None, 4),
+        ("limit", None, 4),
+    ],
+)
+def test_a_date_a_database_cursor_or_a_filter_is_none(name: str, annotation: Any, value: Any) -> None:
+    assert page_of(make_function(name, annotation), QUESTION, **({} if value is None else {name: value})) == ""
+
+
+def test_a_period_is_none_and_a_connection_of_graphql_is_one() -> None:
+    def between(query: str, k: int = 4, after: str | None = None, before: str | None = None) -> Any: ...
+    def connection(query: str, first: int = 4, after: str | None = None, before: str | None = None) -> Any: ...
+
+    assert page_of(between, QUESTION) == ""
+    assert page_of(between, QUESTION, after="2024-01-01", before="2025-01-01") == ""
+    assert page_of(connection, QUESTION) == "after"
+
+
+def test_the_default_tells_where_there_is_no_annotation() -> None:
+    assert page_of(make_function("start", None, 0), QUESTION) == "start"
+    assert page_of(make_function("start", None, date(2024, 1, 1)), QUESTION) == ""
+    assert page_of(functools.partial(make_function("page"), page=3), QUESTION) == "page"
+
+
+def test_a_page_is_found_wherever_it_is_passed() -> None:
+    def search(query: str, offset: Any, /, limit: int = 4, page: Any = None) -> Any: ...
+
+    assert page_of(search, QUESTION, 20) == "offset"
+    assert page_of(search, QUESTION, date(2024, 1, 1), 4, 2) == "page"
+    assert page_of(search, QUESTION, date(2024, 1, 1), 4, date(2024, 1, 1)) == ""
+
+
+def test_the_question_and_the_number_are_no_pages() -> None:
+    def search(bookmark: str, skip: int = 4) -> Any: ...
+
+    signature = read_signature(search, query_arg="bookmark", top_k_arg="skip")
+    assert signature.paging.find((QUESTION,), {}) == ""
+
+
+def test_a_function_of_any_keywords_has_pages_when_it_is_called_for_one() -> None:
+    def search(query: str, k: int = 4, **kwargs: Any) -> Any: ...
+
+    assert page_of(search, QUESTION) == ""
+    assert page_of(search, QUESTION, offset=0) == "offset"
+    assert page_of(search, QUESTION, offset=None) == ""
+    assert page_of(search, QUESTION, filter={"page": 3}, page_size=4) == ""
+    assert page_of(search, QUESTION, start=date(2024, 1, 1)) == ""
+    assert page_of(lambda *args, **kwargs: None, QUESTION, from_=10) == "from_"
+
+
+class Where(NamedTuple):
+    offset: int = 0
+
+
+class Page(BaseModel):
+    number: int = 1
+    skip: int = 0
+
+
+@dataclass
+class Request:
+    text: str = QUESTION
+    limit: int = 4
+    cursor: str | None = None
+
+
+class Dated(BaseModel):
+    text: str = QUESTION
+    start: date | None = None
+    cursor: Any = None
+    after: str | None = None
+    before: str | None = None
+
+
+@pytest.mark.parametrize("value", [Where(), Page(), {"offset": 20, "limit": 4}, SimpleNamespace(offset=0)])
+def test_a_page_may_be_an_object(value: Any) -> None:
+    for name in ("page", "paging", "pagination", "page_request"):
+        assert page_of(make_function(name), QUESTION, **{name: value}) == name
+
+
+@pytest.mark.parametrize(
+    ("holder", "found"),
+    [
+        ({"text": QUESTION, "from": 20}, "req.from"),
+        ({"text": QUESTION, "search_after": [1.5, "a"]}, "req.search_after"),
+        ({"text": QUESTION}, ""),
+        ({"text": QUESTION, "filter": {"page": 3}}, ""),
+        (Request(), "req.cursor"),
+        (SimpleNamespace(text=QUESTION, pagination=Where(20)), "req.pagination"),
+        (SimpleNamespace(text=QUESTION, since=4), ""),
+        (Dated(start=date(2024, 1, 1)), "req.cursor"),
+    ],
+    ids=lambda it: it if isinstance(it, str) else type(it).__name__,
+)
+def test_a_page_may_lie_beside_the_question_or_the_number(holder: Any, found: str) -> None:
+    signature = read_signature(lambda req: None, query_arg="req.text")
+    assert signature.paging.find((holder,), {}) == found
+    signature = read_signature(lambda query, req: None, top_k_arg="req.limit")
+    assert signature.paging.find((QUESTION, holder), {}) == found
+
+
+@settings(max_examples=200)
+@given(name=st.sampled_from(NUMBERS + TOKENS), value=st.text() | st.integers() | st.floats() | st.binary() | st.none())
+def test_whatever_is_passed_nothing_is_raised(name: str, value: Any) -> None:
+    search = make_function(name)
+    assert page_of(search, QUESTION, **{name: value}) in ("", name)
+    assert page_of(lambda query, **kwargs: None, QUESTION, **{name: value}) in ("", name)
+
+
+@given(annotation=st.text() | st.sampled_from(["int[", "Annotated[]", "Optional[int, str]", "a.b[c.d[int]]", "(" * 99]))
+def test_whatever_is_annotated_nothing_is_raised(annotation: str) -> None:
+    assert page_of(make_function("offset", annotation), QUESTION) in ("", "offset")
+
+
+class Broken:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("not now")
+
+
+def test_an_argument_that_cannot_be_looked_at_costs_nothing() -> None:
+    found = qtm.middleware(lambda query, page=None: ROWS[:4]).retrieve(QUESTION, page=Broken())
+    assert len(found.matches) == 4
+
+
+# --- what comes of it ----------------------------------------------------------------------------------------------
+
+
+def turn_pages(wrapped: Any, size: int, *, is_async: bool, count: int = 4, **more: Any) -> list[list[Any]]:
+    pages = []
+    for offset in range(0, count * size, size):
+        found = wrapped(QUERY, limit=size, offset=offset, **more)
+        pages.append(asyncio.run(found) if is_async else found)
+    return pages
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("preset", PRESETS)
+@settings(max_examples=8, deadline=None)
+@given(size=st.integers(1, 30), count=st.integers(0, 97))
+def test_all_pages_together_are_the_plain_ones_without_repeats(
+    preset: str, is_async: bool, size: int, count: int
+) -> None:
+    calls = Calls(ROWS[:count])
+    wrapped = middleware(preset).wrap(calls.asearch if is_async else calls.search)
+    pages = turn_pages(wrapped, size, is_async=is_async)
+    for number, page in enumerate(pages):
+        assert Counter(row["id"] for row in page) == Counter(row["id"] for row in calls.rows[number * size :][:size])
+    assert len(calls.seen) == len(pages), "one search for each page"
+    assert {(query, limit) for query, limit, _ in calls.seen} == {(QUERY, size)}, "as it was called"
+
+
+def test_within_a_page_the_answer_rises() -> None:
+    calls = Calls()
+    first, second = turn_pages(middleware().wrap(calls.search), 5, is_async=False, count=2)
+    assert first == ROWS[:5]
+    assert [row["id"] for row in second] == ["7", "5", "6", "8", "9"]
+
+
+def test_a_models_words_put_a_page_in_order_without_a_search() -> None:
+    model = ScriptedModel({"rewrite": "Which medical conditions has the dog?"})
+    config = {"transformationType": "rewrite", "limits": PATIENT, "fusion": {"includeOriginal": False}}
+    rows = [*ROWS[20:24], {"id": "x", "score": 0.5, "text": "medical conditions"}]
+    calls = Calls(rows)
+    found = qtm.QueryMiddleware(config, client=model).wrap(calls.search).retrieve(QUERY, limit=5, offset=0)
+    assert calls.seen == [(QUERY, 5, 0)]
+    assert [variant.kind for variant in found.variants] == ["original"]
+    assert found.matches[0].id == "x"
+    assert (found.trace.searches, found.trace.llm_calls) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"transformationType": "stepback"},
+        {"transformationType": "rewrite", "keywordEvidence": {"enabled": False}},
+        {"transformationType": "combined", "keywordEvidence": {"variants": 0}},
+        {"transformationType": "combined", "fusion": {"method": "concat"}},
+    ],
+)
+def test_a_model_whose_words_do_not_count_is_not_asked(more: dict[str, Any]) -> None:
+    model = ScriptedModel(scripted)
+    calls = Calls()
+    qm = qtm.QueryMiddleware({"limits": PATIENT, **more}, client=model)
+    found = qm.wrap(calls.search).retrieve(QUERY)
+    assert (model.prompts, found.trace.decision.reason) == ([], "paged")
+    qm.wrap(calls.search, page_arg=False).retrieve(QUERY)
+    assert model.prompts
+
+
+@pytest.mark.parametrize("preset", ["rules", "balanced", "all"])
+def test_a_follow_up_stays_within_its_page(preset: str) -> None:
+    calls = Calls()
+    found = middleware(preset).wrap(calls.search).retrieve("And his health?", limit=5, offset=5, history=HISTORY)
+    assert Counter(match.id for match in found.matches) == Counter("56789")
+    assert len(calls.seen) == 1
+
+
+def test_a_page_keeps_what_is_more_than_was_asked_for_and_what_comes_twice() -> None:
+    rows = [*ROWS[:4], ROWS[0]]
+    found = middleware().wrap(lambda query, limit=4, offset=0: rows)(QUERY)
+    assert Counter(row["id"] for row in found) == Counter("01230")
+
+
+def test_a_body_of_elastic_keeps_its_page() -> None:
+    sizes = list[int]()
+
+    def search(body: dict[str, Any]) -> Any:
+        sizes.append(body["size"])
+        return {"hits": {"hits": ROWS[body.get("from", 0) :][: body["size"]]}}
+
+    wrapped = middleware().wrap(search, query_arg="body.query.match.text", top_k_arg="body.size")
+    query = {"match": {"text": QUERY}}
+    wrapped({"query": query, "size": 5})
+    pages = [wrapped({"query": query, "size": 5, "from": place}) for place in (5, 10)]
+    pages.append(wrapped({"query": query, "size": 5}))
+    assert sizes == [WIDE, 5, 5, 5], "the first page too, once a call has shown that there are pages"
+    assert sorted(int(row["id"]) for page in pages for row in page["hits"]["hits"]) == list(range(15))
+
+
+def test_any_keywords_are_remembered_by_the_function_alone() -> None:
+    limits = list[int]()
+
+    def search(query: str, limit: int = 5, **more: Any) -> Any:
+        limits.append(limit)
+        return ROWS[more.get("offset", 0) :][:limit]
+
+    qm = middleware()
+    one, other = qm.wrap(search), qm.wrap(search)
+    one(QUERY)
+    one(QUERY, offset=5)
+    one(QUERY)
+    other(QUERY)
+    assert limits == [WIDE, 5, 5, WIDE]
+
+
+def test_an_answer_has_no_pages() -> None:
+    calls = Calls()
+    qm = qtm.QueryMiddleware({"limits": PATIENT}, client=ScriptedModel("He is well. [1]"))
+    answer = qm.wrap(calls.search).answer(QUERY)
+    assert calls.seen == [(QUERY, WIDE, 0)]
+    assert answer.status == "full"
+
+
+# --- what is said of it --------------------------------------------------------------------------------------------
+
+
+DETAIL: Final = (
+    "`offset` asks for a page: the passages stay those of the plain call, in another order;"
+    " wrap with page_arg=False if it does not"
+)
+NOTE: Final = ("query", "paged by `offset`: the passages of the plain call, in another order")
+
+
+def test_the_result_says_that_it_is_a_page() -> None:
+    found = middleware().wrap(Calls().search).retrieve(QUERY)
+    assert [(it.stage, it.reason) for it in found.degradations] == [("query", "paged")]
+    assert found.degradations[0].detail == DETAIL
+    assert "paged" in repr(found)
+    assert NOTE in found.trace.notes
+
+
+def test_it_is_logged_once_for_a_function(caplog: pytest.LogCaptureFixture) -> None:
+    qm = middleware()
+    functions = [qm.wrap(Calls().search), qm.wrap(Calls().search)]
+    for _ in range(5):
+        for search in functions:
+            search(QUERY)
+    told = f"Calls.search(): {DETAIL}, or with page_arg='offset' to confirm it"
+    assert caplog.messages == [told] * 2
+    assert {record.qtm["event"] for record in caplog.records} == {"paged"}  # type: ignore[attr-defined]
+
+
+def test_a_page_that_is_named_is_as_asked_and_only_noted(caplog: pytest.LogCaptureFixture) -> None:
+    calls = Calls()
+    found = middleware().wrap(calls.search, page_arg="offset").retrieve(QUERY)
+    assert (found.status, found.degradations) == ("full", ())
+    assert NOTE in found.trace.notes
+    assert calls.seen == [(QUERY, 5, 0)]
+    assert caplog.messages == []
+
+
+def test_any_name_can_be_named() -> None:
+    limits = list[int]()
+
+    def search(req: dict[str, Any]) -> Any:
+        limits.append(req["limit"])
+        return ROWS[: req["limit"]]
+
+    wrapped = middleware().wrap(search, query_arg="req.text", top_k_arg="req.limit", page_arg="req.seite")
+    wrapped({"text": QUERY, "limit": 5})
+    assert limits == [5]
+
+
+def test_a_parameter_that_is_no_page_is_declined(caplog: pytest.LogCaptureFixture) -> None:
+    calls = Calls()
+    found = middleware().wrap(calls.search, page_arg=False).retrieve(QUERY, offset=0)
+    assert calls.seen == [(QUERY, WIDE, 0)]
+    assert found.matches[0].id == str(PLANTED)
+    assert (found.status, found.trace.notes, caplog.messages) == ("full", [], [])
+
+
+@pytest.mark.parametrize(
+    ("page_arg", "said"),
+    [
+        ("ofset", "has no parameter 'ofset', which page_arg= names; did you mean 'offset'?"),
+        (True, "page_arg=True; it must be a parameter's name, or False"),
+        (3, "page_arg=3; it must be a parameter's name, or False"),
+    ],
+)
+def test_an_impossible_one_is_refused(page_arg: Any, said: str) -> None:
+    with pytest.raises(qtm.WrapError) as caught:
+        middleware().wrap(lambda query, offset=0: [], page_arg=page_arg)
+    assert said in str(caught.value)
+
+
+def test_a_check_says_so() -> None:
+    check = middleware("words").wrap(Calls().search).check(QUERY)
+    (finding,) = (it for it in check.findings if it.subject == "pages")
+    assert (finding.state, finding.values) == (qtm.CheckState.OK, {"argument": "offset", "named": False})
+    assert finding.mend == "wrap with page_arg=False if it asks for none, or with page_arg='offset' to confirm it"
+    assert "pages             `offset` asks for one: the passages stay those of your call" in str(check)
+    searches = next(it for it in check.findings if it.subject == "searches")
+    assert searches.values["most"] == 1
+    assert not [
+        it for it in middleware().wrap(lambda query, top_k=4: ROWS).check(QUERY).findings if it.subject == "pages"
+    ]
