@@ -77,6 +77,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.pace = 1
 
     async def serve(self) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, OSError):
@@ -91,7 +92,8 @@ class Connection:
         first, *fields = head.decode("latin-1").split("\r\n")
         lengths = [int(field[15:]) for field in fields if field.lower().startswith("content-length:")]
         request = await self.reader.readexactly(lengths[0] if lengths else 0)
-        _, what, *path = first.split()[1].split("/")
+        _, pace, what, *path = first.split()[1].split("/")
+        self.pace = int(pace)
         if what == "index":
             return await self._search(path, json.loads(request))
         return await self._complete(path[0], request)
@@ -110,7 +112,7 @@ class Connection:
             fields = ("retry-after: 20",) if fault == "429-retry-after" else ()
             return await self._send(json.dumps(completions.error()).encode(), STATUS[fault], *fields)
         if fault == "slow":
-            await asyncio.sleep(SLOW_SECONDS)
+            await asyncio.sleep(self.pace * SLOW_SECONDS)
         if fault in ("hang", "trickle", "trickled-500", "reset"):
             return await self._misbehave(fault)
         if fault in ("endless", "endless-500", "pieces"):
@@ -161,7 +163,7 @@ class Connection:
         else:
             text, top_k = asked["query"]["inputs"]["text"], asked["query"]["top_k"]
             number = TEXTS.index(text) if text in TEXTS else -1
-        await asyncio.sleep(seconds(search, int(form), number))
+        await asyncio.sleep(self.pace * seconds(search, int(form), number))
         if number < 0 or str(number) in broken.split(","):
             return await self._send(b'{"code": 5, "message": "no luck", "details": []}', 404)
         found = rows(search, int(form), number, top_k)

@@ -106,6 +106,7 @@ class _Twin:
 
 def test_what_is_left_behind_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "TASK_SECONDS", 0.05)
     ended, kept = Event(), list[Any]()
 
     async def failing() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import sleep
 from typing import Final
 
 from tests.robustness.faults.cases import Case, Draw
@@ -11,8 +10,6 @@ from tests.robustness.faults.laws import LATE, TIME, Verdict, judged
 from tests.robustness.faults.playing import Limits, Player, Servers
 
 MOST_REPEATS: Final = 3
-PAUSE_SECONDS: Final = 0.2
-"""Longer each time: what keeps a machine busy is over by and by."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Tried:
 
 
 def tried(case: Case, seed: int, servers: Servers, limits: Limits, *, times: bool = True) -> Tried:
-    """*case* judged; repeated, up to `MOST_REPEATS` times, where nothing but its time was wrong.
+    """*case* judged; repeated, up to `MOST_REPEATS` times and slower each time, if nothing but its time was wrong.
 
     Without *times* the law of time is not looked at.
     """
@@ -45,4 +42,4 @@ def tried(case: Case, seed: int, servers: Servers, limits: Limits, *, times: boo
         is_settled = not verdicts[-1] or {law for law, _ in verdicts[-1]} - {TIME, LATE}
         if is_settled or len(verdicts) > MOST_REPEATS:
             return Tried(case, draw, verdicts, played.watch.drained)
-        sleep(PAUSE_SECONDS * len(verdicts))
+        limits = limits.slower()

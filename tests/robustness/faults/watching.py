@@ -14,9 +14,10 @@ from time import perf_counter, sleep
 from types import FrameType
 from typing import Any, Final
 
-DRAIN_SECONDS: Final = 1.0
+DRAIN_SECONDS: Final = 20.0
 """How long threads may go on: a variant's search or a read that nobody waits for any more ends by itself."""
-TASK_SECONDS: Final = 0.1
+TASK_SECONDS: Final = 5.0
+"""How long tasks may, and open files may stay, on a busy machine."""
 _FILES: Final = Path("/proc/self/fd")
 _STEP: Final = 0.002
 
