@@ -39,7 +39,8 @@ Row = tuple[str, Any, str]
 
 LATE_SECONDS: Final = (0.16, 0.32)
 """How long a slow search takes, by form: within the deadline, and beyond it."""
-LATE_VARIANT_SECONDS: Final = 0.25
+LATE_VARIANT_SECONDS: Final = 0.45
+"""How long a variant's takes then: beyond the deadline, however soon it begins."""
 
 
 def number_of(text: str) -> int:
