@@ -15,12 +15,16 @@ import asyncio
 import logging
 import os
 import pickle
+import secrets
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import EngineError, MissingExtra
@@ -49,13 +53,18 @@ class RayEngine:
     On a cluster of several machines this package must be installed on each, in the same version, and the keys that
     the work needs must stand in the environment there; nothing of this process's environment is sent.
 
-    Raises on use `MissingExtra` without the extra ``ray`` and `EngineError` where Ray cannot be started or reached.
+    A cluster that is started here keeps its files and sockets in a folder of its own, which only this account can
+    enter. Its ports listen on all interfaces and ask for the token in ``~/.ray/auth_token``.
+
+    Raises on use `MissingExtra` without the extra ``ray`` and `EngineError` where Ray cannot be started or reached, or
+    ``RAY_AUTH_MODE`` turns the token off for a cluster that would be started here.
     """
 
     def __init__(self, *, workers: int | None = None, address: str | None = None) -> None:
         self._workers = workers
         self._address = address
         self._connected = False
+        self._folder: TemporaryDirectory[str] | None = None
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
@@ -80,6 +89,9 @@ class RayEngine:
 
             self._connected = False
             ray.shutdown()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def _connect(self) -> Any:
         # Read when Ray is imported and by the processes it starts; who has set one of them means it.
@@ -92,25 +104,42 @@ class RayEngine:
             raise MissingExtra("ray", "ray") from error
         if not ray.is_initialized():
             address = self._address or os.environ.get("RAY_ADDRESS") or "local"
-            own: dict[str, Any] = {
-                "num_cpus": self._workers,
-                "include_dashboard": False,
-                "object_store_memory": _STORE_BYTES,
-            }
-            # The folder one is in must not decide what is imported there: modules are found where this process does.
-            own["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}
-            options = own if address == "local" else {}
+            options = self._prepare_cluster() if address == "local" else {}
             try:
                 # What is forked here is another program at once, so what LanceDB warns of cannot come about.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "lancedb fork", RuntimeWarning)
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
             except Exception as error:
+                self.close()
                 doing = "started on this machine" if address == "local" else f"reached at {address}"
                 raise EngineError(f"Ray cannot be {doing}: {error}") from error
             self._connected = True
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         return ray
+
+    def _prepare_cluster(self) -> dict[str, Any]:
+        """Return the options of a cluster on this machine, which no other account can get into."""
+        if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
+            raise EngineError(
+                f"RAY_AUTH_MODE must be token, not {mode}, for a cluster that is started here: it listens on all"
+                " interfaces and runs what it is sent. Unset it, or start Ray yourself and set RAY_ADDRESS"
+            )
+        with suppress(OSError):
+            _protect_token()
+        # Ray lets everybody write to its folder, and its sockets lie in that. Their paths may have 107 characters.
+        base = Path("/tmp")
+        self._folder = TemporaryDirectory(
+            prefix="qtm-", dir=base if base.is_dir() else None, ignore_cleanup_errors=True
+        )
+        return {
+            "num_cpus": self._workers,
+            "include_dashboard": False,
+            "object_store_memory": _STORE_BYTES,
+            "_temp_dir": str(Path(self._folder.name, "ray")),
+            # The folder one is in must not decide what is imported there: modules are found where this process does.
+            "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}},
+        }
 
     @staticmethod
     def _stream(dataset: Any) -> Generator[Outcome, None, None]:
@@ -123,6 +152,17 @@ class RayEngine:
                 yield pickle.loads(table["outcome"][0].as_py())
         except RayError as error:
             raise EngineError(f"Ray ended the run ({type(error).__name__}): {_ADVICE}") from error
+
+
+def _protect_token() -> None:
+    """Make the token of this account's clusters its owner's alone; Ray would write one that everybody can read."""
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError), open(path, "x", opener=partial(os.open, mode=0o600)) as file:
+        file.write(secrets.token_hex(32))
+    path.chmod(0o600)
 
 
 class _Feed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from qtmiddleware.errors import EngineError
-from qtmiddleware.runtime.engines.ray import AHEAD, RETRIES, RayEngine
+from qtmiddleware.runtime.engines.ray import AHEAD, RETRIES, RayEngine, _protect_token
 from tests.support import ray_work
 from tests.support.ray_work import MARK, WORKERS, batches, find_marked, wait_for
 
@@ -41,6 +42,60 @@ def test_every_batch_is_done_once_and_few_are_taken_ahead(engine: RayEngine) -> 
     processes = {process for _, process in done}
     assert len(processes) == WORKERS
     assert os.getpid() not in processes
+
+
+def test_nobody_else_gets_into_the_files_and_sockets_of_a_cluster_that_was_started_here(engine: RayEngine) -> None:
+    import ray
+
+    [session] = {Path(it["ObjectStoreSocketName"]).parents[1] for it in ray.nodes()}
+    assert (session / "sockets").is_dir()
+    assert "/tmp/ray" not in map(str, session.parents)
+    assert [
+        stat.S_IMODE(above.stat().st_mode) & 0o077 for above in session.parents if above.name.startswith("qtm-")
+    ] == [0]
+
+
+def test_the_files_of_a_cluster_that_was_started_here_go_with_it() -> None:
+    script = """
+import ray
+from pathlib import Path
+from qtmiddleware.runtime.engines.ray import RayEngine
+from tests.support.ray_work import build_echo
+engine = RayEngine(workers=1)
+list(engine.map(build_echo, [(0, b"")]))
+folder = Path(ray.nodes()[0]["ObjectStoreSocketName"]).parents[3]
+assert folder.name.startswith("qtm-"), folder
+engine.close()
+print(folder.exists())
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_cluster_that_asks_for_no_token_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(EngineError, match="RAY_AUTH_MODE must be token, not disabled"):
+        next(RayEngine(workers=1).map(ray_work.build_echo, [(0, b"")]))
+
+
+def test_the_token_of_the_clusters_of_an_account_is_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    token = tmp_path / ".ray" / "auth_token"
+    _protect_token()
+    written = token.read_text()
+    assert (len(written), stat.S_IMODE(token.stat().st_mode)) == (64, 0o600)
+    # One that Ray wrote stays, and is nobody else's any more.
+    token.chmod(0o644)
+    _protect_token()
+    assert (token.read_text(), stat.S_IMODE(token.stat().st_mode)) == (written, 0o600)
 
 
 def test_what_the_work_raises_arrives_as_itself_or_by_its_name_alone(engine: RayEngine) -> None:
