@@ -531,10 +531,18 @@ def _load(name: str, saved: Any) -> Any:
     try:
         if isinstance(saved, str):
             return deserialize_callable(saved)
-        return component_from_dict(import_class_by_name(str(kind)), dict(saved), name) if kind else saved
+        return component_from_dict(_import_component(str(kind)), dict(saved), name) if kind else saved
     except (DeserializationError, ImportError, AttributeError) as error:
         what = f"the component {kind}" if kind else f"the function {saved}"
         raise DeserializationError(f"{name}: {what}, which the file names, cannot be loaded: {error}") from error
+
+
+def _import_component(kind: str) -> type[Any]:
+    """Return the component class named *kind*; another class could do anything when an object of it is made."""
+    found: Any = import_class_by_name(kind)
+    if f"{found.__module__}.{found.__qualname__}" not in component.registry:
+        raise DeserializationError("it is not a component")
+    return found  # type: ignore[no-any-return]
 
 
 def _refuse(message: str, value: Any, path: str = "retriever") -> ConfigError:

@@ -522,6 +522,34 @@ def test_a_file_that_names_a_component_which_is_gone_says_which() -> None:
         QueryTransformRetriever.from_dict(data)
 
 
+class NoComponent:
+    """Counts how many are made."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        NoComponent.made += 1
+
+
+def test_a_file_makes_objects_of_components_alone() -> None:
+    saved = put_into_pipeline(QueryTransformRetriever(by_words())).to_dict()
+    for name in ("retriever", "text_embedder", "client"):
+        given = saved["components"]["retriever"]["init_parameters"]
+        kept, given[name] = given.get(name), {"type": f"{__name__}.NoComponent", "init_parameters": {}}
+        with pytest.raises(DeserializationError, match=r"NoComponent, which the file names, .* is not a component"):
+            Pipeline.from_dict(saved, **ALLOWED)
+        given[name] = kept
+    assert NoComponent.made == 0
+
+
+@pytest.mark.skipif(AsyncPipeline is not Pipeline, reason="Haystack 2 asks for no modules that are allowed")
+def test_a_file_runs_no_function_of_a_module_that_is_not_allowed() -> None:
+    saved = put_into_pipeline(QueryTransformRetriever(by_words())).to_dict()
+    saved["components"]["retriever"]["init_parameters"]["retriever"] = "os.system"
+    with pytest.raises(DeserializationError, match="not on the trusted-module allowlist"):
+        Pipeline.from_dict(saved, **ALLOWED)
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
