@@ -220,7 +220,7 @@ def test_an_asynchronous_function_says_how_it_is_checked() -> None:
 
 
 def test_what_over_fetching_costs_is_measured_on_the_spot(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtmiddleware.runtime.drivers.blocking.perf_counter", clock)
+    monkeypatch.setattr("qtmiddleware.wrapping.check.perf_counter", clock)
 
     def slow(query: str, top_k: int = 2) -> Any:
         clock.now += 0.02 if top_k > 2 else 0.001
