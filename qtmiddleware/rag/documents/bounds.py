@@ -23,7 +23,7 @@ SPARE_CHARS: Final = 1 << 26
 
 _SPARE_SECONDS: Final = 120.0
 _SECONDS_PER_MB: Final = 120.0
-"""Processor time for a whole document: the slowest honest ones, spreadsheets, take some 15 seconds per MB."""
+"""Processor time for a whole document: the slowest honest ones, spreadsheets, take some 10 seconds per MB."""
 
 
 class TextBound:

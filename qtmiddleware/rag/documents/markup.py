@@ -186,7 +186,7 @@ def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
         package = ET.fromstring(book.read(where))
         title = " ".join((package.findtext(".//{*}title") or "").split())
         files = {it.get("id"): it.get("href", "") for it in package.iterfind(".//{*}manifest/{*}item")}
-        hrefs = (files[it.get("idref")] for it in package.iterfind(".//{*}spine/{*}itemref"))
-        # A page is read once, however often the book names it.
+        hrefs = dict.fromkeys(files[it.get("idref")] for it in package.iterfind(".//{*}spine/{*}itemref"))
+        # A page is read once, however often and in whichever ways the book names it.
         for name in dict.fromkeys(str(PurePosixPath(where).parent / unquote(href)) for href in hrefs):
             yield from _read_page(decode_page(book.read(name)), title)
