@@ -6,10 +6,11 @@ import gc
 import os
 import signal
 import ssl
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -20,6 +21,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, settings
 from pytest_httpserver import HTTPServer
 
+from qtmiddleware.errors import MissingExtra
 from tests.support.clock import Clock
 from tests.support.model_server import ModelServer
 
@@ -45,6 +47,16 @@ def pytest_collection_finish() -> None:
     """Leave out of every later collection of garbage what was imported: half a second each time a test asks for one."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Say how to get what a thorough test lacks: the everyday environment does without the largest packages."""
+    report = yield
+    is_lacking = call.excinfo is not None and call.excinfo.errisinstance((ImportError, MissingExtra))
+    if is_lacking and report.failed and item.get_closest_marker("thorough"):
+        report.sections.append(("a package is missing", f"run: scripts/test --thorough {item.location[0]}"))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -213,7 +213,7 @@ def test_importing_the_package_loads_no_vendor_library(module: str) -> None:
 # Whoever has none of these can still collect every test, and run those that need none.
 NOT_EVERYDAY = {
     *("torch", "transformers", "sentence_transformers", "ray", "lancedb"),
-    *("playwright", "axe_playwright_python", "redis"),
+    *("playwright", "axe_playwright_python", "redis", "celery", "ipykernel", "jupyter_client", "mkdocs"),
 }
 
 

@@ -12,8 +12,6 @@ from tests.support.deploy_world import IDS, QUESTION, Process, running
 
 pytestmark = pytest.mark.thorough
 
-celery = pytest.importorskip("celery")
-
 POOLS: Final = ("prefork", "threads")
 TRANSPORT = """
 import os
@@ -37,6 +35,8 @@ def boxed(folder: Path, pool: str) -> Path:
 @pytest.fixture(scope="module")
 def apps(recipes: Path, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """A client a pool, each with a worker of two that takes what is sent through files."""
+    import celery
+
     (recipes / "tasks_through_files.py").write_text(TRANSPORT, encoding="utf-8")
     boxes = {pool: boxed(tmp_path_factory.mktemp("boxes"), pool) for pool in POOLS}
     made, workers = {}, []

@@ -12,8 +12,6 @@ from tests.support.deploy_world import QUESTION
 
 pytestmark = pytest.mark.thorough
 
-pytest.importorskip("ipykernel")
-
 
 @pytest.fixture(scope="module")
 def cell(recipes: Path, env: dict[str, str]) -> Iterator[Callable[[str], str]]:

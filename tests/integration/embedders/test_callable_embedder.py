@@ -698,6 +698,7 @@ def test_a_model_of_sentence_transformers_embeds_questions_and_passages_as_it_sh
     assert questions.embed(texts)[0] != near(passages.embed(texts)[0])
 
 
+@pytest.mark.thorough
 @both_ways
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_lambdas_around_a_model_of_sentence_transformers(embed: Embed, as_tensor: bool, model: Any) -> None:

@@ -20,6 +20,8 @@ from qtmiddleware.providers.embedders import MiniLMEmbedder, SentenceTransformer
 from qtmiddleware.providers.embedders.minilm.files import find_installed_files, hash_file
 from tests.support.tiny_models import embedder_folder, minilm_folder
 
+pytestmark = pytest.mark.thorough
+
 SENTENCES = [
     "Does Jaco have any health concerns?",
     "Jaco has no health concerns.",

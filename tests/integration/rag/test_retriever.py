@@ -19,6 +19,7 @@ from qtmiddleware.rag.retriever import open_retriever
 from qtmiddleware.testing import ScriptedModel
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
+from tests.support.thorough import mark_thorough
 
 DOCUMENTS = {
     "lamp.md": "# Lamp\n\nThe red lamp means that the battery is empty.",
@@ -61,7 +62,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mark_thorough(KINDS, "lancedb"))
 def test_the_same_lines_work_on_every_store(kind: str, documents: Path, tmp_path: Path, world: PineconeWorld) -> None:
     config = {**KINDS[kind], "dataPath": str(documents), "indexPath": str(tmp_path / "index")}
     report = qtm.ingest(config=config)
@@ -78,7 +79,7 @@ def test_the_same_lines_work_on_every_store(kind: str, documents: Path, tmp_path
     assert qtm.ingest(config=config).unchanged == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mark_thorough(KINDS, "lancedb"))
 def test_a_filter_reaches_every_store(kind: str, documents: Path, tmp_path: Path, world: PineconeWorld) -> None:
     config = {**KINDS[kind], "dataPath": str(documents), "indexPath": str(tmp_path / "index")}
     qtm.ingest(config=config)

@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.model_server import ModelServer
 
-pytest.importorskip("gevent")
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 EARLY = """

@@ -214,6 +214,7 @@ def test_a_ledger_or_cache_with_a_trigger_of_somebody_elses_is_not_used(tmp_path
         use()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", ["*.manifest", "data/*.lance", "_indices/*/*"])
 def test_a_damaged_folder_of_lancedb_is_named(tmp_path: Path, part: str) -> None:
     path = tmp_path / "index"

@@ -39,6 +39,7 @@ from tests.support.emitted import (
     listening,
 )
 from tests.support.pinecone_world import pinecone_world, without_pauses
+from tests.support.thorough import mark_thorough
 
 KINDS: Final = tuple(kind for kind in get_args(TransformationType) if kind != "none")
 LIMITS: Final = {"llmTimeoutMs": 300, "deadlineMs": 50_000}
@@ -408,7 +409,10 @@ OWN: Final = {
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     ("kind", "fault"),
-    [*(("sqlite", fault) for fault in ("none", "400", "shape", "echo")), ("lancedb", "400")],
+    [
+        *(("sqlite", fault) for fault in ("none", "400", "shape", "echo")),
+        pytest.param("lancedb", "400", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_own_store_brings_nothing_out(service: EchoingService, documents: Path, kind: str, fault: str) -> None:
     config = {**OWN, "store": kind}
@@ -428,7 +432,7 @@ def test_the_own_store_brings_nothing_out(service: EchoingService, documents: Pa
 
 
 @pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+@pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
 def test_a_store_that_is_damaged_brings_nothing_out(documents: Path, kind: str) -> None:
     with listening() as emitted:
         config = {**OWN, "store": kind, "transformationType": "none"}

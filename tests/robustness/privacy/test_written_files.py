@@ -28,6 +28,7 @@ from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
 from qtmiddleware.testing import ScriptedModel
 from tests.support.bench_world import bridges_data
 from tests.support.emitted import PASSAGE, QUERY, listening
+from tests.support.thorough import mark_thorough
 
 
 def model() -> ScriptedModel:
@@ -68,7 +69,7 @@ def in_reach_of_others(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+@pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
 def test_an_index_and_its_ledger_are_their_owners_alone(tmp_path: Path, folder: Path, kind: str) -> None:
     (tmp_path / "doc.txt").write_text(PASSAGE)
     seen: list[str] = []
@@ -145,7 +146,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("leads_to", ["nothing", "an empty file", "a file"])
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", mark_thorough(WRITERS, "lancedb"))
 def test_a_planted_link_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, leads_to: str
 ) -> None:
@@ -199,14 +200,14 @@ def test_an_empty_file_of_another_account_is_not_made_a_database(tmp_path: Path,
     assert (tmp_path / "index.ingest").read_bytes() == b""
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+@pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
 def test_an_index_that_was_moved_to_another_disk_is_used_through_its_link(tmp_path: Path, kind: str) -> None:
     open_store(kind, tmp_path / "elsewhere")
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
     open_store(kind, tmp_path / "index")
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "lancedb"])
+@pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
 def test_an_index_whose_link_leads_to_nothing_is_refused_and_what_it_names_is_told(tmp_path: Path, kind: str) -> None:
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match=rf"{tmp_path / 'index'} cannot be opened.* name {tmp_path / 'elsewhere'}"):
@@ -222,6 +223,7 @@ def test_an_index_behind_a_link_of_another_account_is_refused(tmp_path: Path) ->
         open_store("sqlite", tmp_path / "index")
 
 
+@pytest.mark.thorough
 def test_a_folder_for_lancedb_that_was_there_keeps_its_permissions_and_lets_nobody_at_the_table(folder: Path) -> None:
     index = folder / "index"
     index.mkdir()

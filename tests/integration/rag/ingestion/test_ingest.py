@@ -364,8 +364,8 @@ def test_a_store_in_memory_knows_what_it_holds(world: World) -> None:
     store.close()
 
 
+@pytest.mark.thorough
 def test_lancedb_holds_what_sqlite_does(world: World) -> None:
-    pytest.importorskip("lancedb")
     lance = {"config": {"store": "lancedb"}, "index": world.folder / "lance"}
     world.ingest(**lance)
     world.write("alpha.txt", "Alpha is short now.")
