@@ -92,7 +92,7 @@ class _Batch:
         self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._open = len(together.steps)
         self._is_over = False
-        self._has_begun = False
+        self.has_begun = False
         self._running: dict[int, float] = {}
         self._waiting: deque[int] = deque()
         for position, step in enumerate(together.steps):
@@ -114,16 +114,20 @@ class _Batch:
             with suppress(ModelError):
                 self._world.bulkhead.start(self._work)
 
-    def launch(self, count: int) -> None:
-        """Let *count* further threads work at the steps, as far as there are any; without one all steps fail."""
-        for _ in range(min(count, len(self._waiting))):
+    def launch(self, count: int, *, has_thread: bool = False) -> None:
+        """Let *count* further threads work at the steps, as far as there are any; without one all steps fail.
+
+        If the batch *has_thread* already, the calling one, that is among the *count*.
+        """
+        self.has_begun = self.has_begun or has_thread
+        for _ in range(min(count, len(self._waiting)) - has_thread):
             try:
                 self._world.bulkhead.start(self._work)
             except ModelError as error:
-                while self._waiting and not self._has_begun:
+                while self._waiting and not self.has_begun:
                     self._done.put((self._waiting.popleft(), Outcome(error=error)))
                 return
-            self._has_begun = True
+            self.has_begun = True
 
     def _work(self) -> None:
         """Perform steps, of this batch and of the ones that this thread goes on with."""
@@ -207,16 +211,17 @@ class _Branch:
     def start(self) -> None:
         """Begin the flow, as far as its first batch."""
         with self._lock:
-            self._advance(None, self._places)
+            self._advance(None)
 
     def finish(self) -> Outcome:
         """Take the flow to its end, as the caller has come back from its search."""
         with self._lock:
             self._has_caller = True
+            self._places += 1
         if self._batch is not None:
             self._batch.launch(1)
         while self._outcome is None and self._batch is not None:
-            self._advance(self._batch.wait(), self._places + 1)
+            self._advance(self._batch.wait())
         return self._outcome or Outcome(late=True)
 
     def close(self) -> None:
@@ -231,14 +236,13 @@ class _Branch:
     def _go_on(self, batch: _Batch) -> _Batch | None:
         """Go on after *batch*, whose outcomes are all here, unless the caller does; returns what to work at next."""
         with self._lock:
-            if batch is not self._batch or self._has_caller:
+            if batch is not self._batch or self._has_caller or self._places < 1:
                 return None
-            # The calling thread takes one of the places.
-            self._advance(batch.wait(), self._places - 1)
+            self._advance(batch.wait(), has_thread=True)
             return self._batch
 
-    def _advance(self, outcomes: list[Outcome] | None, count: int) -> None:
-        """Send *outcomes* to the flow and let *count* threads begin the batch that it asks for next."""
+    def _advance(self, outcomes: list[Outcome] | None, *, has_thread: bool = False) -> None:
+        """Send *outcomes* to the flow and launch the batch that it asks for next, which may have this thread."""
         while True:
             self._batch = None
             try:
@@ -252,9 +256,10 @@ class _Branch:
                 return
             together = step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
             batch = _Batch(together, self._world, self._context, self._go_on)
-            batch.launch(min(count, together.limit))
+            batch.launch(min(self._places, together.limit), has_thread=has_thread)
             self._batch = batch
-            if not batch.is_complete:
+            if batch.has_begun or not batch.is_complete:
+                # A thread that has begun comes back here by itself.
                 return
             outcomes = batch.wait()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from driver_worlds import Signal, World, ask, one, own_and, searches
 
-from qtmiddleware.runtime.drivers import run
+from qtmiddleware.runtime.drivers import Bulkhead, run
 from qtmiddleware.runtime.steps import Beside, Flow, Search, Together
 from qtmiddleware.types import Deadline
 from tests.support.waiting import PATIENCE, wait_until
@@ -137,6 +137,31 @@ def test_a_stop_iteration_of_the_function_is_never_taken_for_the_flows_end() -> 
     assert isinstance(caught.value.__cause__, StopIteration)
     (outcome,) = run(one(Together(searches("x"), Deadline(), 1)), Ending(native_async=False))
     assert isinstance(outcome.error, StopIteration)
+
+
+def test_the_thread_that_takes_a_flow_on_needs_no_second_one_for_its_next_step() -> None:
+    ended, threads = Signal(), []
+
+    def search(text: str) -> Waits:
+        if text == "own":
+            yield ended
+            return text
+        threads.append(threading.current_thread())
+        if text == "b":
+            ended.set()
+        return text
+
+    def rounds() -> Flow[list[Any]]:
+        outcomes = []
+        for text in ("a", "b"):
+            outcomes += yield Together(searches(text), Deadline(), 8)
+        return [outcome.value for outcome in outcomes]
+
+    world = World(search, native_async=False)
+    world.bulkhead = Bulkhead(1)
+    own, beside = run(one(Beside(Search("own"), rounds(), 8)), world)
+    assert (own.value, beside.value) == ("own", ["a", "b"])
+    assert len(set(threads)) == 1
 
 
 def test_flows_of_many_threads_do_not_mix() -> None:
