@@ -55,7 +55,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     is_lacking = call.excinfo is not None and call.excinfo.errisinstance((ImportError, MissingExtra))
     if is_lacking and report.failed and item.get_closest_marker("thorough"):
-        report.sections.append(("a package is missing", f"run: scripts/test --thorough {item.location[0]}"))
+        file = item.nodeid.partition("::")[0]
+        report.sections.append(("a package is missing", f"run: scripts/test --thorough {file}"))
     return report
 
 
