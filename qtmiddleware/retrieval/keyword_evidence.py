@@ -203,8 +203,10 @@ def add_evidence(scores: Sequence[float], evidence: Sequence[float], weight: flo
     lie; at 0 they tell nothing apart and have no say.
     """
     low = min(scores, default=0.0)
+    # A score divided by less than that may be infinite.
+    tells_apart = spread > 1e-300
     return [
-        (1.0 - weight) * ((score - low) / spread if spread else 0.0) + weight * keyword
+        (1.0 - weight) * ((score - low) / spread if tells_apart else 0.0) + weight * keyword
         for score, keyword in zip(scores, evidence, strict=True)
     ]
 

@@ -339,12 +339,13 @@ def test_the_reply_is_there_before_what_it_cost(question, wire) -> None:
 
     model = OpenAIModel("m", base_url=wire(talk).url())
     stream: Any = model.stream(question, Deadline.after(30))
-    assert [next(stream), next(stream)] == ["Jaco is fit.", Reply("Jaco is fit.", truncated=True)]
+    reply = Reply("Jaco is fit.", truncated=True, model="gpt-6-luna", id="c")
+    assert [next(stream), next(stream)] == ["Jaco is fit.", reply]
     stream.close()
 
     async def awaited() -> None:
         pieces: Any = model.astream(question, Deadline.after(30))
-        assert [await anext(pieces), await anext(pieces)] == ["Jaco is fit.", Reply("Jaco is fit.", truncated=True)]
+        assert [await anext(pieces), await anext(pieces)] == ["Jaco is fit.", reply]
         await pieces.aclose()
 
     asyncio.run(awaited())

@@ -146,7 +146,7 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
         # On a busy machine a call may be out of time before it asks for a thread.
         bulkhead = qm._factory.bulkhead
         wait_until(lambda: search(QUERY) and bulkhead.refused >= MOST)
-        (warned,) = [it.getMessage() for it in caplog.records if "maxThreads" in it.getMessage()]
+        (warned,) = [it.getMessage() for it in caplog.records if "all threads of a middleware" in it.getMessage()]
         assert f"limits.maxThreads is {MOST}" in warned
         assert QUERY not in warned
         # Not that of the test before, whose threads are released when it is over.

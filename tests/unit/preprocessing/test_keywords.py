@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
@@ -465,6 +465,7 @@ def test_no_scores_stay_none() -> None:
     assert add_evidence([], [], 0.25, 1.0) == []
 
 
+@example([(0.0, 0.0), (1.0, 0.0)], 1.0, 5e-324)
 @given(
     st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 2)), min_size=1, max_size=10),
     st.floats(0, 1),
