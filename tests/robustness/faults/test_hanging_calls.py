@@ -159,8 +159,9 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
 
 def test_a_stream_of_an_answer_is_refused_in_words(hanging: Hanging) -> None:
     qm, search = wrapped(middleware({"answer": {"timeoutMs": 40}}, client=hanging))
-    while qm._factory.bulkhead.given_up < MOST:
-        with pytest.raises(ModelError, match="in time"):
+    # On a busy machine a call may be out of time before its thread begins.
+    while qm._factory.bulkhead.in_use < MOST:
+        with pytest.raises(ModelError, match="in time|no time was left"):
             list(search.stream_answer(QUERY))
 
     async def read() -> None:
