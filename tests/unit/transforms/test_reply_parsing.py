@@ -196,6 +196,14 @@ def test_a_reply_without_text_is_empty() -> None:
     assert caught.value.reason == "empty"
 
 
+def test_a_reply_that_describes_its_field_in_place_of_a_text_has_none() -> None:
+    described = {"rewrite": {"type": "string", "description": "Acme, rewritten for a search"}}
+    assert read(prompt("rewrite"), Reply(json.dumps(described))) == "unparsable"
+    assert texts(parse(prompt("rewrite"), Reply(json.dumps({"rewrite": {"query": "revenue of Acme"}})))) == {
+        "rewrite": ["revenue of Acme"]
+    }
+
+
 def test_a_passage_of_thoughts_before_the_answer_may_be_long() -> None:
     reply = "<think>" + "hm " * 50_000 + '</think>\n{"rewrite": "a b c"}'
     assert parse(prompt("rewrite"), Reply(reply)).rewrite == "a b c"
