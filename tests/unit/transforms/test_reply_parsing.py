@@ -198,7 +198,7 @@ def test_a_reply_without_text_is_empty() -> None:
 
 def test_a_reply_that_describes_its_field_in_place_of_a_text_has_none() -> None:
     described = {"rewrite": {"type": "string", "description": "Acme, rewritten for a search"}}
-    assert read(prompt("rewrite"), Reply(json.dumps(described))) == "unparsable"
+    assert read(prompt("rewrite"), Reply(json.dumps(described))) == "empty"
     assert texts(parse(prompt("rewrite"), Reply(json.dumps({"rewrite": {"query": "revenue of Acme"}})))) == {
         "rewrite": ["revenue of Acme"]
     }
