@@ -193,7 +193,7 @@ def measure_signals(scores: Sequence[float | None], texts: Sequence[str | None],
     if not terms or not any(texts):
         return signals
     read = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
-    covered = set().union(*(counts for counts, _ in count_terms(read[:LEADING], terms)))
+    covered = set().union(*(text.counts for text in count_terms(read[:LEADING], terms)))
     signals["coverage"] = len(covered) / len(terms)
     if len(read) >= LEADING:
         heights = _measure_heights(scores[: len(read)], len(read))

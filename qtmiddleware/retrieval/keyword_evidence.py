@@ -12,14 +12,14 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import ceil, log, sqrt
 from operator import add
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
-from qtmiddleware.retrieval.fusion import Fused
+from qtmiddleware.retrieval.fusion import Fused, FusedItem
 from qtmiddleware.retrieval.responses import read_text
 from qtmiddleware.types import Evidence, Trace
 
@@ -47,6 +47,15 @@ MOST_READ: Final = 800_000
 WINDOWS: Final = 8
 # Bytes of ASCII to lower case, and to a space what belongs to no word; those of other characters stay.
 _SPACED: Final = bytes(c if c > 127 else ord(chr(c).lower()) if chr(c).isalnum() or c == 95 else 32 for c in range(256))
+# Quotation marks, dashes and the like in UTF-8, which belong to no word: most English texts have no other sign that is
+# not ASCII.
+_PUNCTUATION: Final = re.compile(
+    b"|".join(
+        sign.encode()
+        for sign in map(chr, (*range(0xA0, 0xC0), *range(0x2000, 0x2070)))
+        if not _WORD.search(unicodedata.normalize("NFKC", sign).casefold())
+    )
+)
 
 
 # What evidence weighs where the function's own order says little of the words, where it follows them by itself (from
@@ -69,8 +78,14 @@ WeightedKeywords = Sequence[tuple[str, float]]
 Pair = tuple[str, str]
 """Two neighbouring words."""
 _Term = TypeVar("_Term", str, Pair)
-TermCounts = Sequence[tuple[Counter[str], int]]
-"""Of each text how often each term stands in it, and how many words it has."""
+
+
+class TextTerms(NamedTuple):
+    """What one text holds: how often each term, how many words in all, and which pairs of terms side by side."""
+
+    counts: Mapping[str, int]
+    length: int
+    pairs: Set[Pair] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +144,7 @@ def weigh_by_keywords(
     spread = max(numbers) - min(numbers) if fused.spread is None else fused.spread
     # What follows the candidates has no evidence, and no score above theirs: it stays behind them, in its order.
     scores = add_evidence(fused.scores, [*evidence, *(0.0 for _ in rest)], weight, spread)
-    weighed = [replace(it, score=score) for it, score in zip(fused.items, scores, strict=True)]
+    weighed = [FusedItem(it.key, it.item, score, it.sources) for it, score in zip(fused.items, scores, strict=True)]
     leading = sorted(zip(weighed, evidence, strict=False), key=lambda pair: pair[0].score, reverse=True)
     items = [it for it, _ in leading]
     account = Evidence(
@@ -219,13 +234,14 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     `PAIR` x idf for each two of them that stand side by side in the text as in the query. The worst text has 0, and the
     best the more, the fewer have as much.
     """
-    queries = [(find_terms(words), find_pairs(words), weight) for words, weight in keywords if weight > 0]
-    counted = count_terms(texts, frozenset[str]().union(*(terms for terms, _, _ in queries)))
-    held = find_held_pairs(texts, counted, frozenset[Pair]().union(*(pairs for _, pairs, _ in queries)))
+    queries = [(*_read_keywords(words), weight) for words, weight in keywords if weight > 0]
+    all_terms = frozenset[str]().union(*(terms for terms, _, _ in queries))
+    counted = count_terms(texts, all_terms, frozenset[Pair]().union(*(pairs for _, pairs, _ in queries)))
+    term_gains, pair_gains = weigh_terms(counted), weigh_pairs(counted)
     matching = [
-        (list(map(add, scores, score_pairs(pairs, held))), weight)
+        (list(map(add, scores, sum_gains(pairs, pair_gains))), weight)
         for terms, pairs, weight in queries
-        if (scores := score_bm25(terms, counted)) is not None
+        if any(scores := sum_gains(terms, term_gains))
     ]
     if not matching:
         return None
@@ -240,17 +256,18 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
 
 def find_terms(keywords: str) -> frozenset[str]:
     """Returns the words of the *keywords* as they are compared."""
-    return frozenset(map(strip_plural, _split_words(keywords)))
+    return _read_keywords(keywords)[0]
 
 
-def find_pairs(keywords: str) -> frozenset[Pair]:
-    """Returns each two words of the *keywords* that stand side by side, as they are compared."""
-    return frozenset(pairwise(map(strip_plural, _split_words(keywords))))
+def _read_keywords(keywords: str) -> tuple[frozenset[str], frozenset[Pair]]:
+    """The words of the *keywords* as they are compared, and each two of them that stand side by side."""
+    terms = list(map(strip_plural, _split_words(keywords)))
+    return frozenset(terms), frozenset(pairwise(terms))
 
 
 def find_held_words(keywords: str, text: str) -> tuple[str, ...]:
     """Returns those words of the *keywords*, in their order and each once, that stand in *text*."""
-    ((counts, _),) = count_terms([text], find_terms(keywords))
+    counts = count_terms([text], find_terms(keywords))[0].counts
     words = {strip_plural(word): word for word in _split_words(keywords)[::-1]}
     return tuple(words[term] for term in dict.fromkeys(map(strip_plural, _split_words(keywords))) if term in counts)
 
@@ -272,80 +289,83 @@ def locate_words(keywords: str, text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def find_held_pairs(texts: Sequence[str | None], counted: TermCounts, wanted: Set[Pair]) -> list[frozenset[Pair]]:
-    """Returns for each text which of the *wanted* pairs stand in it; only where both words were *counted* it is read.
+def count_terms(
+    texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
+) -> list[TextTerms]:
+    """Returns for each text how often each of the *wanted* terms stands in it, and which of the *wanted_pairs*.
 
-    Of a long text the beginning is read.
-    """
-    forms = {
-        (one, other): pair
-        for pair in wanted
-        for one in (pair[0], pair[0] + "s")
-        for other in (pair[1], pair[1] + "s")
-        if (strip_plural(one), strip_plural(other)) == pair
-    }
-    held = []
-    for text, (counts, _) in zip(texts, counted, strict=True):
-        found = frozenset[Pair]()
-        if text and any(one in counts and other in counts for one, other in wanted):
-            found = frozenset(forms[pair] for pair in pairwise(_split_words(text[:_READ])) if pair in forms)
-        held.append(found)
-    return held
-
-
-def score_pairs(pairs: Set[Pair], held: Sequence[Set[Pair]]) -> list[float]:
-    """Returns for each text `PAIR` x idf, summed over those of the *pairs* that it holds."""
-    frequencies = Counter(pair for found in held for pair in found & pairs)
-    idf = _weigh_by_rarity(frequencies, len(held))
-    return [PAIR * sum(idf[pair] for pair in found & pairs) for found in held]
-
-
-def count_terms(texts: Sequence[str | None], wanted: Set[str]) -> TermCounts:
-    """Returns for each text how often each of the *wanted* terms stands in it, and how many words it has.
-
-    Of long texts, as by `MOST_READ`, both are those of parts, so that time does not grow with length.
+    Each text is read once. Of long ones, as by `MOST_READ`, counts and length are those of parts, so that time does not
+    grow with length, and pairs are looked for at the beginning.
     """
     forms = {form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term}
     ascii_forms = {form.encode(): term for form, term in forms.items() if form.isascii()}
     # A pair of such characters, or one that is asked for alone and stands in no list of pairs.
     unspaced = {form for form in forms if len(form) <= 2 and _UNSPACED.fullmatch(form)}
+    whole = [text or "" for text in texts]
     counted = []
-    for text in _read_windows([text or "" for text in texts]):
-        # Most words are ASCII, and bytes are split several times as fast as a pattern finds words.
-        words = text.encode("utf-8", "surrogatepass").translate(_SPACED).split()
-        counts = Counter([ascii_forms[word] for word in words if word in ascii_forms])
-        length = len(words)
-        if not text.isascii():
-            others = [word for word in words if not word.isascii()]
-            found, runs = _split_others(b" ".join(others).decode("utf-8", "surrogatepass"))
-            length += len(found) - len(others) + sum(max(1, len(run) - 1) for run in runs)
-            counts.update([forms[word] for word in found if word in forms])
+    for text, part in zip(whole, _read_windows(whole), strict=True):
+        runs: Sequence[str] = ()
+        plain = part.encode("utf-8", "surrogatepass")
+        if not part.isascii():
+            plain = _PUNCTUATION.sub(b" ", plain)
+        if plain.isascii():
+            # Bytes are split several times as fast as a pattern finds words.
+            words = plain.translate(_SPACED).split()
+            places = [(place, ascii_forms[word]) for place, word in enumerate(words) if word in ascii_forms]
+            length = len(words)
+        else:
+            others, runs = _split_others(part)
+            places = [(place, forms[word]) for place, word in enumerate(others) if word in forms]
+            length = len(others) + sum(max(1, len(run) - 1) for run in runs)
+        counts: dict[str, int] = {}
+        for _, term in places:
+            counts[term] = counts.get(term, 0) + 1
+        if runs and unspaced:
             joined = " ".join(runs)
             counts.update({form: count for form in unspaced if (count := _count_in_runs(joined, form))})
-        counted.append((counts, length))
+        if runs or len(text) > _READ:
+            pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
+        else:
+            neighbours = ((one, other) for (at, one), (after, other) in pairwise(places) if after == at + 1)
+            pairs = wanted_pairs.intersection(neighbours) if wanted_pairs else wanted_pairs
+        counted.append(TextTerms(counts, length, pairs))
     return counted
 
 
-def score_bm25(terms: Set[str], counted: TermCounts) -> list[float] | None:
-    """Returns the BM25 score of each text for *terms*; ``None`` where no text holds any of them.
+def _find_pairs_at_beginning(
+    text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted: Set[Pair]
+) -> Set[Pair]:
+    """Which of the *wanted* pairs stand in the beginning of a *text*, which is read for them if both words do."""
+    if not any(one in counts and other in counts for one, other in wanted):
+        return frozenset()
+    return wanted & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
 
-    score = sum over terms of idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
+
+def weigh_terms(counted: Sequence[TextTerms]) -> list[list[tuple[str, float]]]:
+    """Returns for each text what each term in it adds to its BM25 score.
+
+    gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
     """
     size = len(counted)
-    frequencies = Counter(term for counts, _ in counted for term in counts if term in terms)
-    if not frequencies:
-        return None
-    idf = _weigh_by_rarity(frequencies, size)
-    mean_length = sum(length for _, length in counted) / size
-    return [
-        sum(
-            idf[term] * tf * (K1 + 1.0) / (tf + K1 * (1.0 - B + B * length / mean_length))
-            for term, tf in counts.items()
-            if term in idf
-        )
-        for counts, length in counted
-    ]
+    idf = _weigh_by_rarity(Counter([term for text in counted for term in text.counts]), size)
+    mean_length = sum(text.length for text in counted) / size if size else 0.0
+    gains = []
+    for text in counted:
+        damping = K1 * (1.0 - B + B * text.length / mean_length) if text.counts else 0.0
+        gains.append([(term, idf[term] * tf * (K1 + 1.0) / (tf + damping)) for term, tf in text.counts.items()])
+    return gains
+
+
+def weigh_pairs(counted: Sequence[TextTerms]) -> list[list[tuple[Pair, float]]]:
+    """Returns for each text what each pair in it adds to its score: `PAIR` x idf."""
+    idf = _weigh_by_rarity(Counter([pair for text in counted for pair in text.pairs]), len(counted))
+    return [[(pair, PAIR * idf[pair]) for pair in text.pairs] for text in counted]
+
+
+def sum_gains(terms: Set[_Term], gains: Sequence[Sequence[tuple[_Term, float]]]) -> list[float]:
+    """Returns for each text the sum of its *gains* from these *terms* or pairs, above 0 if it holds any."""
+    return [sum([gain for term, gain in text if term in terms]) if text else 0.0 for text in gains]
 
 
 def _weigh_by_rarity(frequencies: Mapping[_Term, int], size: int) -> dict[_Term, float]:
@@ -355,6 +375,8 @@ def _weigh_by_rarity(frequencies: Mapping[_Term, int], size: int) -> dict[_Term,
 
 def _read_windows(texts: Sequence[str]) -> Sequence[str]:
     """What is read of *texts*: all of them where they are not too long together, else parts of the long ones."""
+    if 4 * sum(map(len, texts)) <= MOST_READ:
+        return texts
     sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
     if sum(sizes) <= MOST_READ:
         return texts
@@ -379,6 +401,8 @@ def _split_words(text: str) -> list[str]:
 
 def _split_others(text: str) -> tuple[list[str], list[str]]:
     """The words of *text*, casefolded, and apart from them its runs of scripts without spaces."""
+    if text.isascii():
+        return text.encode().translate(_SPACED).decode().split(), []
     words: list[str] = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
     if not _UNSPACED.search(text := " ".join(words)):
         return words, []

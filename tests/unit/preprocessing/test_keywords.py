@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from math import log
 from operator import add
 from typing import Any
@@ -36,15 +37,14 @@ from qtmiddleware.retrieval.keyword_evidence import (
     choose_weight,
     correlate_ranks,
     count_terms,
-    find_held_pairs,
     find_held_words,
-    find_pairs,
     find_terms,
     locate_words,
-    score_bm25,
     score_by_keywords,
-    score_pairs,
     strip_plural,
+    sum_gains,
+    weigh_pairs,
+    weigh_terms,
 )
 
 TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
@@ -62,7 +62,8 @@ def bm25(tf: int, length: int, holding: int, *, documents: int = 3, mean: float 
 def score_texts(keywords: str, texts: Sequence[str | None]) -> list[float] | None:
     """The BM25 score of each text for one query's keywords."""
     terms = find_terms(keywords)
-    return score_bm25(terms, count_terms(texts, terms))
+    scores = sum_gains(terms, weigh_terms(count_terms(texts, terms)))
+    return scores if any(scores) else None
 
 
 def test_the_constants_are_the_usual_ones() -> None:
@@ -213,14 +214,15 @@ def split_plainly(text: str) -> list[str]:
 def test_words_of_every_script_are_counted_one_by_one(text: str) -> None:
     expected = Counter(map(strip_plural, split_plainly(text)))
     counted = {term: count for term, count in expected.items() if not (len(term) == 1 and UNSPACED.match(term))}
-    assert count_terms([text], frozenset(counted)) == [(counted, expected.total())]
+    ((counts, length, _),) = count_terms([text], frozenset(counted))
+    assert (counts, length) == (counted, expected.total())
 
 
 @given(st.one_of(MIXED, anything), st.lists(st.one_of(MIXED, anything), max_size=4))
 def test_terms_are_counted_as_in_the_list_of_all_words(keywords: str, texts: list[str]) -> None:
     terms = find_terms(keywords)
     assert terms == frozenset(map(strip_plural, split_plainly(keywords)))
-    for text, (counts, length) in zip(texts, count_terms(texts, terms), strict=True):
+    for text, (counts, length, _) in zip(texts, count_terms(texts, terms), strict=True):
         words = split_plainly(text)
         # A character of a script without spaces that is asked for alone is found inside words too.
         alone = {term for term in terms if len(term) == 1 and UNSPACED.match(term)}
@@ -236,10 +238,11 @@ def test_of_long_texts_parts_are_read_from_beginning_to_end(word: str) -> None:
     terms = frozenset({"start", "middle", "end"})
     words = len(split_plainly(long))
     all_read = count_terms([long] * few + [short], terms)
-    assert all_read == [({"start": 1, "end": 1}, words)] * few + [(dict.fromkeys(terms, 1), 3)]
+    assert [(it.counts, it.length) for it in all_read[:-1]] == [({"start": 1, "end": 1}, words)] * few
+    assert (all_read[-1].counts, all_read[-1].length) == (dict.fromkeys(terms, 1), 3)
     *cut, whole = count_terms([long] * (many - 1) + [short], terms)
     assert whole == all_read[-1]
-    for counts, length in cut:
+    for counts, length, _ in cut:
         assert counts == {"start": 1, "end": 1}
         assert length == pytest.approx(words * 16_000 / len(long.encode()), abs=3 * WINDOWS)
 
@@ -248,7 +251,7 @@ def test_of_long_texts_parts_are_read_from_beginning_to_end(word: str) -> None:
 @settings(max_examples=20, deadline=None)
 def test_texts_of_any_length_are_read_within_the_bound(parts: list[tuple[str, int]]) -> None:
     counted = count_terms([part * (size // len(part.encode())) for part, size in parts], frozenset())
-    assert sum(length for _, length in counted) <= MOST_READ + WINDOWS * len(parts)
+    assert sum(text.length for text in counted) <= MOST_READ + WINDOWS * len(parts)
 
 
 @given(anything, st.lists(st.one_of(st.none(), anything), max_size=6))
@@ -272,6 +275,17 @@ def test_more_of_the_keyword_in_a_text_of_the_same_length_scores_no_less(words: 
 
 # --- several queries' keywords ---------------------------------------------------------------------------------------
 
+
+def find_pairs(words: str) -> set[tuple[str, str]]:
+    """Each two of the words that stand side by side; those of scripts without spaces stand behind all others."""
+    split = re.findall(rf"[\w{MARKS}]+", unicodedata.normalize("NFKC", words).casefold())
+    others = UNSPACED.sub(" ", " ".join(split)).split()
+    runs = UNSPACED.findall(" ".join(split))
+    return set(
+        pairwise(map(strip_plural, [*others, *(run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1)))]))
+    )
+
+
 WORDS = st.text("abc ", max_size=8)
 
 
@@ -283,8 +297,8 @@ def scaled(scores: list[float]) -> list[float]:
 
 def score_words_and_pairs(words: str, texts: list[str]) -> list[float] | None:
     scores, pairs = score_texts(words, texts), find_pairs(words)
-    held = find_held_pairs(texts, count_terms(texts, find_terms(words)), pairs)
-    return None if scores is None else list(map(add, scores, score_pairs(pairs, held)))
+    counted = count_terms(texts, find_terms(words), pairs)
+    return None if scores is None else list(map(add, scores, sum_gains(pairs, weigh_pairs(counted))))
 
 
 @given(words=WORDS, texts=st.lists(WORDS, max_size=5), weight=st.floats(0.1, 9))
@@ -345,16 +359,33 @@ def test_two_keywords_side_by_side_are_more_evidence_than_the_two_apart() -> Non
     found = score_by_keywords([("blue moons", 1.0)], texts)
     assert found is not None
     assert found[0] > found[1] == found[2] > found[3]
-    held = find_held_pairs(texts, count_terms(texts, {"blue", "moon"}), find_pairs("blue moons"))
-    assert [set(it) for it in held] == [{("blue", "moon")}, set(), set(), set()]
-    assert score_pairs(find_pairs("blue moons"), held) == pytest.approx([PAIR * idf(4, 1), 0.0, 0.0, 0.0])
+    pairs = find_pairs("blue moons")
+    counted = count_terms(texts, {"blue", "moon"}, pairs)
+    assert [set(it.pairs) for it in counted] == [{("blue", "moon")}, set(), set(), set()]
+    assert sum_gains(pairs, weigh_pairs(counted)) == pytest.approx([PAIR * idf(4, 1), 0.0, 0.0, 0.0])
 
 
 def test_of_scripts_without_spaces_three_characters_in_a_row_are_side_by_side() -> None:
     texts = ["北京大学在这里", "北京有大学", None]
-    pairs = find_pairs("北京大")
-    held = find_held_pairs(texts, count_terms(texts, find_terms("北京大")), pairs)
-    assert [len(it) for it in held] == [1, 0, 0]
+    counted = count_terms(texts, find_terms("北京大"), find_pairs("北京大"))
+    assert [len(it.pairs) for it in counted] == [1, 0, 0]
+
+
+@given(st.one_of(MIXED, anything), st.lists(st.one_of(MIXED, anything), max_size=4))
+def test_pairs_are_those_in_the_list_of_all_words(keywords: str, texts: list[str]) -> None:
+    pairs = find_pairs(keywords)
+    for text, counted in zip(texts, count_terms(texts, find_terms(keywords), pairs), strict=True):
+        assert counted.pairs == find_pairs(text) & pairs
+
+
+@pytest.mark.parametrize("end", ["", " é", " ’", " 猫"])
+@pytest.mark.parametrize(("before", "is_found"), [(0, True), (7_990, True), (7_995, False), (9_000, False)])
+def test_of_a_long_text_pairs_are_looked_for_in_the_first_8000_characters(
+    before: int, end: str, *, is_found: bool
+) -> None:
+    text = "x" * before + " blue moon" + " bay" * 3_000 + end
+    (counted,) = count_terms([text], find_terms("blue moon"), frozenset({("blue", "moon")}))
+    assert set(counted.pairs) == ({("blue", "moon")} if is_found else set())
 
 
 # --- what evidence weighs -------------------------------------------------------------------------------------------

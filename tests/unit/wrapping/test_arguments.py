@@ -239,7 +239,7 @@ def test_without_a_top_k_nothing_is_widened_or_cut(seen: Recorder) -> None:
     search = qm.wrap(lambda query: seen.note(query=query))
     retrieval = search.retrieve(QUERY)
     assert len(retrieval.matches) == 3
-    assert seen.seen == [{"query": QUERY}, {"query": REWRITE}]
+    assert seen.values("query") == [QUERY, REWRITE]
 
 
 def test_a_top_k_beyond_the_candidates_stays(seen: Recorder) -> None:
