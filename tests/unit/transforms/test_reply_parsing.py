@@ -196,12 +196,19 @@ def test_a_reply_without_text_is_empty() -> None:
     assert caught.value.reason == "empty"
 
 
-def test_a_reply_that_describes_its_field_in_place_of_a_text_has_none() -> None:
-    described = {"rewrite": {"type": "string", "description": "Acme, rewritten for a search"}}
-    assert read(prompt("rewrite"), Reply(json.dumps(described))) == "empty"
-    assert texts(parse(prompt("rewrite"), Reply(json.dumps({"rewrite": {"query": "revenue of Acme"}})))) == {
-        "rewrite": ["revenue of Acme"]
-    }
+@given(
+    described=st.fixed_dictionaries(
+        {"type": st.sampled_from(["string", "array", "object"]), "required": st.lists(SENTENCE, min_size=1)},
+        optional={"description": SENTENCE, "items": SENTENCE, "properties": st.dictionaries(SENTENCE, SENTENCE)},
+    ),
+    text=SENTENCE,
+)
+def test_a_reply_that_describes_its_field_in_place_of_a_text_has_none(described: dict[str, object], text: str) -> None:
+    for one in (prompt("rewrite"), prompt("multi_query")):
+        (field,) = one.fields
+        assert read(one, Reply(json.dumps({field.name: described}))) == "empty"
+        found = parse(one, Reply(json.dumps({field.name: {**described, "query": text}})))
+        assert texts(found) == {field.name: [text]}
 
 
 def test_a_passage_of_thoughts_before_the_answer_may_be_long() -> None:
