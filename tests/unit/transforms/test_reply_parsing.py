@@ -16,7 +16,14 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.steps import Outcome
-from qtmiddleware.transforms import PROMPTS, build_prompts, build_standalone_prompt, merge, parse
+from qtmiddleware.transforms import (
+    PROMPTS,
+    build_prompts,
+    build_standalone_prompt,
+    is_within_limits,
+    merge,
+    parse,
+)
 from qtmiddleware.transforms.plain_text import find_field, is_label, strip_marks, strip_numbers
 from qtmiddleware.transforms.reply_rules import RULES, Verdict, judge
 from qtmiddleware.types import Message, Trace, Transformation
@@ -220,6 +227,25 @@ def test_duplicates_go_before_the_list_is_cut_to_its_length() -> None:
     listed = ["Here are..", "a", "A ", "a", "", "What is Acme?", "b", "c", "d"]
     for text in (json.dumps(listed), "\n".join(listed), json.dumps({"paraphrases": listed})):
         assert parse(prompt("multi_query"), Reply(text)).paraphrases == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(("characters", "stays"), [(100, True), (101, False)])
+def test_a_key_term_has_at_most_a_hundred_characters(characters: int, stays: bool) -> None:
+    one, term = prompt("keywords"), "Acme".ljust(characters, "x")
+    found = parse(one, Reply(json.dumps({"keywords": ["Acme revenue", term]})))
+    assert (term in found.keywords) is stays
+    assert (("keywords", "dropped: too long for a keyword") in found.notes) is not stays
+    assert is_within_limits(Transformation(keywords=(term,)), one.fields) is stays
+
+
+@pytest.mark.parametrize(("characters", "goes"), [(200, True), (201, False)])
+def test_a_remark_in_brackets_behind_a_text_goes_if_it_has_at_most_two_hundred_characters(
+    characters: int, goes: bool
+) -> None:
+    remark = "(Here is the rewritten query " + "so that it is clear " * 20
+    text = f"revenue of Acme {remark[: characters - 1].strip().ljust(characters - 1, '.')})"
+    expected = "revenue of Acme" if goes else text
+    assert parse(prompt("rewrite"), Reply(json.dumps({"rewrite": text}))).rewrite == expected
 
 
 def test_long_values_are_cut_at_a_word() -> None:
