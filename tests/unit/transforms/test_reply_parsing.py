@@ -459,6 +459,18 @@ def test_a_number_or_mark_that_belongs_to_the_text_stays(query: str, text: str) 
 
 
 @given(
+    label=st.sampled_from(["Explanation:", "Reasoning:", "Note:", "### Analysis", "**Original query**"]),
+    remark=st.lists(SENTENCE, min_size=1, max_size=2),
+    text=SENTENCE,
+    other=SENTENCE,
+)
+def test_a_remark_below_its_label_ends_at_an_empty_line(label: str, remark: list[str], text: str, other: str) -> None:
+    assert parse(prompt("rewrite"), Reply("\n".join([label, *remark, "", text]))).rewrite == text
+    lines = [text, "", label, text, "", f"{other} instead"]  # a remark may repeat what it is about
+    assert parse(prompt("multi_query"), Reply("\n".join(lines))).paraphrases == (text, f"{other} instead")
+
+
+@given(
     st.lists(
         st.lists(st.sampled_from([*MARKS, "1", "2", "*", "_", ")", ".", "\ufe0f\u20e3", "a", " ", "\n"])), max_size=4
     ),
