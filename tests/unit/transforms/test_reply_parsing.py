@@ -470,6 +470,12 @@ def test_a_remark_below_its_label_ends_at_an_empty_line(label: str, remark: list
     assert parse(prompt("multi_query"), Reply("\n".join(lines))).paraphrases == (text, f"{other} instead")
 
 
+@given(SENTENCE, SENTENCE, st.sampled_from(["**kwargs", "2**64", "**/*.md", "a ** b"]))
+def test_stars_far_behind_a_label_belong_to_the_text(before: str, after: str, stars: str) -> None:
+    text = f"{before}, and which of the others has any {stars} {after}?"
+    assert parse(prompt("rewrite"), Reply(f"Rewritten query: {text}")).rewrite == text
+
+
 @given(
     st.lists(
         st.lists(st.sampled_from([*MARKS, "1", "2", "*", "_", ")", ".", "\ufe0f\u20e3", "a", " ", "\n"])), max_size=4
