@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import FUSION_METHODS
-from qtmiddleware.config.settings import FusionMethod
+from qtmiddleware.config.settings import FusionMethod, FusionSettings, FusionWeights
 from qtmiddleware.retrieval.fusion import (
     MOST_SPREADS,
     WHOLE_TO_TAIL,
@@ -21,6 +21,7 @@ from qtmiddleware.retrieval.fusion import (
     has_scores,
     measure_spread,
     sum_weighted,
+    weighted_rankings,
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
@@ -46,6 +47,20 @@ def names(fused: Fused) -> list[str]:
 
 def scores_of(fused: Fused) -> dict[str, float]:
     return dict(zip(names(fused), fused.scores, strict=True))
+
+
+# --- what takes part ----------------------------------------------------------------------------------------------
+
+
+@given(weight=st.floats(0.01, 10.0), others=st.lists(st.floats(0.01, 10.0), max_size=3))
+def test_a_question_that_weighs_nothing_counts_as_one_list_where_the_others_found_nothing(
+    weight: float, others: list[float]
+) -> None:
+    question = ranked(("a", 0.9), ("b", 0.8), weight=weight, kind="original")
+    options = FusionSettings(weights=FusionWeights(original=0.0))
+    found = weighted_rankings(question, [ranked(weight=it) for it in others], options)
+    assert [it.variant.weight for it in found] == [1.0, *others]
+    assert scores_of(fuse([*found, ranked()], "weighted_rrf")) == {"a": 1 / 61, "b": 1 / 62}
 
 
 # --- reciprocal rank fusion ---------------------------------------------------------------------------------------
