@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.config.settings import EscalationSettings, LlmSettings, Settings
-from qtmiddleware.errors import ModelError
+from qtmiddleware.errors import REASONS, ModelError
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.retrieval.question import Question
@@ -183,6 +183,14 @@ def test_what_went_wrong_is_told_by_its_reason(reply: Any, reason: str, detail: 
     assert trace.llm_calls == 1
     (stage,) = trace.stages
     assert (stage.name, stage.status, stage.detail) == ("transform.rewrite", "degraded", reason)
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_a_call_that_failed_has_cost_nothing_where_it_is_free_and_nobody_knows_what_elsewhere(reason: str) -> None:
+    error, trace = ModelError(reason), Trace()
+    Question(QUERY, (), settings()).read_replies(came(error), trace)
+    assert (trace.llm_calls, trace.input_tokens, trace.output_tokens) == (int(error.was_asked), 0, 0)
+    assert trace.cost_usd == (0.0 if error.is_free else None)
 
 
 def test_one_part_that_fails_leaves_the_others() -> None:
