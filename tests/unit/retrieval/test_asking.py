@@ -240,6 +240,15 @@ def test_a_model_that_falls_into_english_is_not_searched_for() -> None:
     assert [(it.stage, it.reason) for it in trouble] == [("transform", "language_mismatch")]
 
 
+def test_a_rewrite_that_lost_too_much_is_no_mismatch_though_another_text_is_missing() -> None:
+    question = Question(QUERY, HISTORY, settings())
+    question.read_replies(came({"rewrite": "What do customers pay for their orders?"}), Trace())
+    made = understood(question)
+    assert made.is_empty
+    assert ("standalone", "missing") in made.notes
+    assert [(it.stage, it.reason) for it in question.degradations] == [("transform", "dropped")]
+
+
 def test_a_rewrite_in_the_language_of_the_question_stays() -> None:
     rewrite = "fecha de publicación del informe anual sobre la calidad del agua potable"
     made, trouble = in_spanish(rewrite)
