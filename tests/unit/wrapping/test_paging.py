@@ -146,6 +146,15 @@ def test_a_date_a_database_cursor_or_a_filter_is_none(name: str, annotation: Any
     assert page_of(make_function(name, annotation), QUESTION, **({} if value is None else {name: value})) == ""
 
 
+@given(kinds=st.permutations(["int", "None", "Path", "date"]))
+def test_a_page_may_be_any_of_several_types_and_none_that_is_only_noted_on_one(kinds: list[str]) -> None:
+    for any_of in (f"Union[{', '.join(kinds)}]", f"typing.Union[{', '.join(kinds)}]", " | ".join(kinds)):
+        for annotation in (any_of, f"Optional[{any_of}]", f"Annotated[{any_of}, 'where to begin']"):
+            assert page_of(make_function("offset", annotation), QUESTION) == "offset"
+    assert page_of(make_function("offset", f"Annotated[Path | None, {', '.join(kinds)}]"), QUESTION) == ""
+    assert page_of(make_function("offset", f"Annotated[Path | None, {kinds[0]!r}, 'int']"), QUESTION) == ""
+
+
 def test_a_period_is_none_and_a_connection_of_graphql_is_one() -> None:
     def between(query: str, k: int = 4, after: str | None = None, before: str | None = None) -> Any: ...
     def connection(query: str, first: int = 4, after: str | None = None, before: str | None = None) -> Any: ...
