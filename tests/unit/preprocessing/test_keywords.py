@@ -457,6 +457,15 @@ def test_no_single_list_moves_the_weight_by_much() -> None:
     assert 0.0 < first - second < 0.1
 
 
+@given(st.lists(st.permutations(range(20)), min_size=1, max_size=3))
+def test_the_first_lists_of_a_function_count_as_if_ten_had_been_seen(orders: list[list[int]]) -> None:
+    agreement = Agreement()
+    for order in orders:
+        agreement = agreement.observe(list(map(float, order)))
+    shown = [spearmanr(order, range(20, 0, -1)).statistic for order in orders]
+    assert agreement.mean == pytest.approx((10 * Agreement().mean + sum(shown)) / (10 + len(shown)))
+
+
 def test_a_short_list_or_one_without_evidence_shows_nothing() -> None:
     assert Agreement().observe([1.0, 0.5, 0.0]) == Agreement()
     assert Agreement().observe([0.0] * 50) == Agreement()
