@@ -33,6 +33,8 @@ KANA = frozenset({"hiragana", "katakana"})
 
 def compose(word: str) -> str:
     """*word* in composed form with straight apostrophes, its case untouched."""
+    if word.isascii():
+        return word
     return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
 
 

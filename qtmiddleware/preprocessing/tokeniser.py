@@ -6,8 +6,8 @@ Every piece between blanks is looked at once. All repetitions in the patterns ar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
 from qtmiddleware.preprocessing.text import APOSTROPHES
@@ -68,6 +68,9 @@ SHIFTED = 6
 SHORTENED = frozenset(["w/o", "w/out"])
 """Words with a slash inside."""
 
+LONGEST_KNOWN = 24
+"""How many characters a piece may have to be remembered."""
+
 SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
 """What makes a piece of letters a code; the hyphen, the slash and the ampersand alone do not."""
 
@@ -102,19 +105,19 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
     """Add the tokens of ``text[start:end]`` to *tokens*; return whether a sentence begins after them."""
     for match in BLANKS.finditer(text, start, end):
         chunk = match.group()
-        sign = SIGN.match(chunk)
-        if sign and tokens and tokens[-1].text[-1].isdigit() and _is_amount(tokens[-1], match.start()):
+        follows_number = tokens and tokens[-1].text[-1].isdigit() and _is_amount(tokens[-1], match.start())
+        if follows_number and (sign := SIGN.match(chunk)):
             last = tokens.pop()
             end = match.start() + sign.end()
             found = [Token("number", text[last.start : end], last.start, end, last.opens, end < match.end())]
         elif SUM.fullmatch(chunk) and tokens and _belongs_to_number(text, tokens[-1], match.start(), match.end()):
             found = [Token("identifier", chunk, match.start(), match.end(), False, False)]
         else:
-            found = list(_read_chunk(chunk, match.start(), opens))
+            found = _read_chunk(chunk, match.start(), opens)
             if found and start <= found[0].start - 2:
                 found[0] = _add_sign_before(text, found[0], tokens)
         tokens += found
-        if ENDS & set(chunk[-3:]) and (not found or found[-1].end < match.end()):
+        if not ENDS.isdisjoint(chunk[-3:]) and (not found or found[-1].end < match.end()):
             opens = True
         elif found:
             opens = False
@@ -148,23 +151,32 @@ def _add_sign_before(text: str, token: Token, before: Sequence[Token]) -> Token:
     return token._replace(text=text[start : token.end], start=start)
 
 
-def _read_chunk(chunk: str, offset: int, opens: bool) -> Iterator[Token]:
+def _read_chunk(chunk: str, offset: int, opens: bool) -> list[Token]:
     """The tokens of *chunk*, which stands at *offset*."""
+    pieces = _split_known_chunk(chunk) if len(chunk) <= LONGEST_KNOWN else _split_chunk(chunk)
+    return [
+        Token(kind, chunk[start:end], offset + start, offset + end, opens and not place, closed)
+        for place, (kind, start, end, closed) in enumerate(pieces)
+    ]
+
+
+def _split_chunk(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
+    """What *chunk* is made of: the kind of each piece, where it starts and ends, and whether punctuation follows."""
     if chunk in OPERATORS or TAG.fullmatch(chunk):
-        yield Token("identifier", chunk, offset, offset + len(chunk), opens, False)
-        return
+        return [("identifier", 0, len(chunk), False)]
     left, right = _trim(chunk)
     core = chunk[left:right]
-    closed = right < len(chunk)
     kind = find_kind(core)
     if kind is not None:
-        yield Token(kind, core, offset + left, offset + right, opens, closed)
-        return
-    for match in _piece_pattern(core.isascii()).finditer(core):
-        kind = find_kind(match.group()) or "word"
-        start = offset + left
-        yield Token(kind, match.group(), start + match.start(), start + match.end(), opens, True)
-        opens = False
+        return [(kind, left, right, right < len(chunk))]
+    return [
+        (find_kind(match.group()) or "word", left + match.start(), left + match.end(), True)
+        for match in _piece_pattern(core.isascii()).finditer(core)
+    ]
+
+
+# The same words stand in question after question, and in what a model makes of one.
+_split_known_chunk = lru_cache(4_096)(_split_chunk)
 
 
 def _trim(chunk: str) -> tuple[int, int]:

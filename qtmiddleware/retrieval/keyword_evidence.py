@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.fusion import Fused, FusedItem
-from qtmiddleware.retrieval.responses import read_text
+from qtmiddleware.retrieval.responses import read_texts
 from qtmiddleware.types import Evidence, Trace
 
 K1: Final = 1.2
@@ -123,7 +123,7 @@ def weigh_by_keywords(
     candidates, rest = fused.items[: options.candidates], fused.items[options.candidates :]
     if len(candidates) < 2:
         return fused, agreement
-    texts = [read_text(it.item, options.text_field) for it in candidates]
+    texts = read_texts([it.item for it in candidates], options.text_field)
     if not any(texts):
         trace.note("keyword_evidence", "no text in the metadata; order kept")
         return fused, agreement
@@ -318,16 +318,20 @@ def count_terms(
             places = [(place, forms[word]) for place, word in enumerate(others) if word in forms]
             length = len(others) + sum(max(1, len(run) - 1) for run in runs)
         counts: dict[str, int] = {}
-        for _, term in places:
+        neighbours: list[Pair] = []
+        before, previous = -2, ""
+        for place, term in places:
             counts[term] = counts.get(term, 0) + 1
+            if place == before + 1:
+                neighbours.append((previous, term))
+            before, previous = place, term
         if runs and unspaced:
             joined = " ".join(runs)
             counts.update({form: count for form in unspaced if (count := _count_in_runs(joined, form))})
         if runs or len(text) > _READ:
             pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
         else:
-            neighbours = ((one, other) for (at, one), (after, other) in pairwise(places) if after == at + 1)
-            pairs = wanted_pairs.intersection(neighbours) if wanted_pairs else wanted_pairs
+            pairs = wanted_pairs.intersection(neighbours) if neighbours else frozenset()
         counted.append(TextTerms(counts, length, pairs))
     return counted
 

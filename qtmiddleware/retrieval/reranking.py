@@ -8,7 +8,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_here
 from qtmiddleware.retrieval.fusion import Fused
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.responses import read_text, to_number
+from qtmiddleware.retrieval.responses import read_texts, to_number
 from qtmiddleware.runtime.steps import Flow, Outcome, Rerank, Together
 from qtmiddleware.types import Deadline, Degradation, Trace
 
@@ -26,7 +26,7 @@ def rerank(
     """
     options = request.settings.rerank
     candidates = fused.items[: options.rerank_top_k]
-    texts = [read_text(it.item, request.settings.keyword_evidence.text_field) for it in candidates]
+    texts = read_texts([it.item for it in candidates], request.settings.keyword_evidence.text_field)
     places = [place for place, text in enumerate(texts) if text]
     if len(places) < 2:
         if len(candidates) > 1:

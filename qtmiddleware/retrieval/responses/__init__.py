@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
+from qtmiddleware.retrieval.responses.columns import read_columns, read_texts
 from qtmiddleware.retrieval.responses.fields import (
     ABSENT,
     ADVICE,
@@ -34,7 +35,6 @@ from qtmiddleware.retrieval.responses.fields import (
 from qtmiddleware.retrieval.responses.items import (
     NAMES,
     SCORES,
-    check_item,
     describe_missing_text,
     estimate_chars,
     find_text_field,
@@ -43,8 +43,6 @@ from qtmiddleware.retrieval.responses.items import (
     print_item,
     read_id,
     read_metadata,
-    read_namespace,
-    read_own_id,
     read_score,
     read_text,
     rescore,
@@ -59,7 +57,6 @@ __all__ = [
     "ADVICE",
     "SearchResult",
     "Shape",
-    "build_keys",
     "describe_missing_text",
     "estimate_chars",
     "find_shape",
@@ -68,10 +65,12 @@ __all__ = [
     "holds_text",
     "list_fields",
     "read_id",
+    "read_keys_and_scores",
     "read_metadata",
     "read_response",
     "read_score",
     "read_text",
+    "read_texts",
     "read_usage",
     "rescore",
     "suggest_id_field",
@@ -149,32 +148,35 @@ def read_response(
     if not is_list(items):
         raise shape_error(items, "read= must return a list of items and gave a")
     items = name_places(items, (options.id_field, options.text_field, options.score_field))
-    for item in items:
-        check_item(item, options.text_field, options.id_field)
-    scores = [read_score(item, options.score_field) for item in items]
-    ranking = Ranking(variant, build_keys(response, items, options), scores, items, initial or {})
-    return SearchResult(ranking, shape, response)
+    keys, scores = read_keys_and_scores(response, items, options)
+    return SearchResult(Ranking(variant, keys, scores, items, initial or {}), shape, response)
 
 
-def build_keys(response: Any, items: Sequence[Any], options: KeywordEvidenceSettings = _USUAL) -> list[Key]:
-    """Returns what makes each item a passage of its own: ``(namespace, id)``.
+def read_keys_and_scores(
+    response: Any, items: Sequence[Any], options: KeywordEvidenceSettings = _USUAL
+) -> tuple[list[Key], list[float | None]]:
+    """Returns what makes each item a passage of its own, ``(namespace, id)``, and its score.
 
     An item's own namespace goes before the response's. Where there is no id, NUL and the text stand in. An id that only
-    names the document is followed by NUL and the text, so that two chunks of one document stay two.
+    names the document is followed by NUL and the text, so that two chunks of one document stay two. Raises
+    `ResponseShapeError` for an item that is no passage.
     """
     outer = to_namespace(get_field(response, "namespace"))
-    id_field = options.id_field
+    ids, namespaces, scores = read_columns(items, options, outer)
+    if None not in ids and PlainRow not in set(map(type, items)):
+        return list(zip(namespaces, ids, strict=True)), scores  # type: ignore[arg-type]
     keys: list[Key] = []
-    for item in items:
-        if type(item) is PlainRow and id_field is None:
+    for item, id_, namespace in zip(items, ids, namespaces, strict=True):
+        if type(item) is PlainRow and options.id_field is None:
             keys.append((outer, item.key))
             continue
-        id_ = read_own_id(item, id_field)
-        if id_ is None:
-            text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
-            id_ = f"{read_id(item, id_field) or ''}\0{text or print_item(item)}"
-        keys.append((read_namespace(item, outer), id_))
-    return keys
+        keys.append((namespace, _build_id(item, options) if id_ is None else id_))
+    return keys, scores
+
+
+def _build_id(item: Any, options: KeywordEvidenceSettings) -> str:
+    text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
+    return f"{read_id(item, options.id_field) or ''}\0{text or print_item(item)}"
 
 
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:

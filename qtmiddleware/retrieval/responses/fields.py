@@ -60,10 +60,13 @@ class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 
     pick: Callable[[type, tuple[str, ...]], tuple[str, ...]]
     """Returns those of the names that a class has, or its object's own fields."""
+    pick_keys: Callable[[tuple[Any, ...]], tuple[str, ...]]
+    """Returns those of the names that are among the keys of a dict."""
 
     def __new__(cls, names: Iterable[str]) -> Names:
-        """Make a tuple of *names* that remembers which of them it found in which class."""
+        """Make a tuple of *names* that remembers which of them it found where: the items of a list are alike."""
         self = super().__new__(cls, names)
+        self.pick_keys = lru_cache(maxsize=1_024)(partial(_pick_present, tuple(self)))
         self.pick = lru_cache(maxsize=1_024)(partial(_pick_declared, tuple(self)))
         return self
 
@@ -74,13 +77,17 @@ def pick_fields(holder: Any, names: Names) -> Sequence[str]:
     Never asks the object itself: OpenAPI models answer ``None`` to any name, and documents answer with the user's own
     fields.
     """
-    return names.pick(type(holder), _list_own(holder))
+    return names.pick(type(holder), list_own(holder))
 
 
-def _list_own(holder: Any) -> tuple[str, ...]:
-    """The names that the class of *holder* does not tell."""
+def list_own(holder: Any) -> tuple[str, ...]:
+    """Returns the names that the class of *holder* does not tell."""
     own = getattr(holder, "__dict__", None) or ()
     return (*_list_columns(holder), *own) if find_kind(type(holder)) is ROW else tuple(own)
+
+
+def _pick_present(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in keys)
 
 
 def _pick_declared(names: Iterable[str], kind: type, own: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,7 +110,7 @@ def _get_column(row: Any, name: str) -> Any:
 def has_field(holder: Any, name: str) -> bool:
     """Whether *holder*, which is no mapping, declares an attribute or column *name*."""
     kind: type = type(holder)
-    return _has_declared(name, kind, _list_own(holder))
+    return _has_declared(name, kind, list_own(holder))
 
 
 @lru_cache(maxsize=1_024)
@@ -117,7 +124,7 @@ Path = Sequence[str | int]
 
 def get_field(holder: Any, name: str | int) -> Any:
     """Returns the field *name* of *holder*, `ABSENT` where it has none."""
-    kind = find_kind(type(holder))
+    kind = MAPPING if type(holder) is dict else find_kind(type(holder))
     if kind is MAPPING:
         return holder.get(name, ABSENT)
     if isinstance(name, int):
@@ -169,6 +176,8 @@ def is_number(value: Any) -> bool:
 
 def to_number(value: Any) -> float | None:
     """Returns *value* as a finite float, ``None`` where it is no such number."""
+    if type(value) is float:
+        return value if isfinite(value) else None
     if isinstance(value, (bool, str, bytes)):
         return None
     try:

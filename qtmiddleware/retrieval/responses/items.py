@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MemberDescriptorType
 from typing import Any, Final
 
@@ -34,9 +34,9 @@ from qtmiddleware.retrieval.responses.fields import (
 from qtmiddleware.retrieval.responses.rows import PlainRow, is_id, is_pair, may_be_scores, reads_like_text
 from qtmiddleware.types import DEFAULT_NAMESPACE
 
-_IDS: Final = Names(("id", "_id", "id_", "chunk_id", "node_id", "uuid", "pk"))
+IDS: Final = Names(("id", "_id", "id_", "chunk_id", "node_id", "uuid", "pk"))
 _DOCUMENT_IDS: Final = Names(("document_id", "doc_id"))  # often shared by all chunks of one document
-_ALL_IDS: Final = Names((*_IDS, *_DOCUMENT_IDS))
+_ALL_IDS: Final = Names((*IDS, *_DOCUMENT_IDS))
 SCORES: Final = Names(
     (
         *("score", "_score", "score_", "similarity", "relevance_score", "certainty", "distance", "_distance"),
@@ -44,18 +44,16 @@ SCORES: Final = Names(
         *("vector_score", "sim", "dist"),
     )
 )
-_METADATA: Final = Names(("metadata", "fields", "payload", "meta", "_source", "properties"))
-_TEXTS: Final = Names(
+METADATA: Final = Names(("metadata", "fields", "payload", "meta", "_source", "properties"))
+TEXTS: Final = Names(
     (
         *("text", "content", "page_content", "chunk_text", "chunk", "passage", "body", "document", "snippet"),
         *("raw_text", "page_text", "passage_text", "document_text", "node_text", "text_content", "chunk_content"),
         *("contents", "context", "abstract", "description", "answer"),
     )
 )
-_NOT_METADATA: Final = frozenset(
-    (*_IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
-)
-NAMES: Final = Names((*_ALL_IDS, *_TEXTS))
+_NOT_METADATA: Final = frozenset((*IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding"))
+NAMES: Final = Names((*_ALL_IDS, *TEXTS))
 _NODE: Final = "node"  # what LlamaIndex's wrapper has, with the item's own fields
 _TELLING: Final = Names((_NODE, *NAMES))
 _NUMBER_CHARS: Final = 12  # of a 32-bit float in JSON, with its comma
@@ -113,7 +111,7 @@ def read_id(item: Any, id_field: str | None = None) -> str | None:
 
 def read_own_id(item: Any, id_field: str | None = None) -> str | None:
     """Returns the item's id as `read_id` does, but none that all chunks of a document may share."""
-    return _read_id(item, id_field, _IDS)
+    return _read_id(item, id_field, IDS)
 
 
 def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
@@ -138,8 +136,10 @@ def read_score(item: Any, score_field: str | None = None) -> float | None:
 
     *score_field* names its field as `read_text`'s *text_field* does.
     """
-    values = _read_named(item, score_field) if score_field is not None else _read_scores(item)
-    return to_number(next((value for value in values if is_number(value)), None))
+    for value in _read_scores(item) if score_field is None else _read_named(item, score_field):
+        if is_number(value):
+            return to_number(value)
+    return None
 
 
 def read_metadata(item: Any) -> Mapping[str, Any]:
@@ -149,8 +149,14 @@ def read_metadata(item: Any) -> Mapping[str, Any]:
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
         return {}
-    if kept := [value for value in _list_values(holder, _METADATA) if value is None or isinstance(value, Mapping)]:
-        return next(filter(None, kept), {})
+    has_metadata = False
+    for value in _list_values(holder, METADATA):
+        if value is None or find_kind(type(value)) is MAPPING:
+            has_metadata = True
+            if value:
+                return value  # type: ignore[no-any-return]
+    if has_metadata:
+        return {}
     fields = holder if isinstance(holder, Mapping) else list_fields(holder)
     return {name: value for name, value in fields.items() if name not in _NOT_METADATA}
 
@@ -161,12 +167,12 @@ def read_text(item: Any, text_field: str | None) -> str | None:
     *text_field* names the one field to look at, in the metadata first and then in the item itself; dots reach into
     nested fields. Without it the usual names are tried, in the item first, and LlamaIndex's ``_node_content`` last.
     """
+    if text_field is not None:
+        return next((text for text in map(_to_text, _read_named(item, text_field)) if text is not None), None)
     holder = _find_holder(item)
-    if text_field is None:
-        if isinstance(holder, (str, int)):
-            return _find_text(read_metadata(item)) if _is_id(item) else _to_text(holder)
-        return _find_text(holder) or _find_text(read_metadata(item))
-    return next((text for text in map(_to_text, _read_named(item, text_field)) if text is not None), None)
+    if isinstance(holder, (str, int)):
+        return find_text(read_metadata(item)) if _is_id(item) else _to_text(holder)
+    return find_text(holder) or find_text(read_metadata(item))
 
 
 def holds_text(item: Any, text_field: str | None) -> bool:
@@ -182,8 +188,11 @@ def estimate_chars(item: Any) -> int:
     count, seen = 0, set[int]()
     while rest:
         value = rest.pop()
-        if isinstance(value, str):
+        kind = type(value)
+        if kind is str or isinstance(value, str):
             count += len(value)
+        elif kind is float or kind is int:
+            count += _NUMBER_CHARS
         elif is_array(value):
             count += int(value.size) * _NUMBER_CHARS
         elif is_number(value):
@@ -205,7 +214,7 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
     if text is holder:
         return ""
     for before, root in (("", holder), ("metadata.", read_metadata(item))):
-        for name in _TEXTS:
+        for name in TEXTS:
             value = get_field(root, name)
             if isinstance(value, str) and value == text:
                 return before + name
@@ -288,6 +297,8 @@ def _is_id(item: Any) -> bool:
 
 def _find_holder(item: Any) -> Any:
     """What has the item's own fields: the item, what stands in front of a pair, the node in LlamaIndex's wrapper."""
+    if type(item) is dict:
+        return item
     kind = find_kind(type(item))
     if kind is OBJECT:
         return item.node if has_field(item, _NODE) else item
@@ -331,7 +342,9 @@ def _find_score_paths(item: Any) -> Iterator[Path]:
     return ((name,) for name in names)
 
 
-def _read_scores(item: Any) -> Iterator[Any]:
+def _read_scores(item: Any) -> Iterable[Any]:
+    if type(item) is dict:
+        return _list_values(item, SCORES)
     return (get_path(item, path) for path in _find_score_paths(item))
 
 
@@ -347,38 +360,42 @@ def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
     """The paths of what `_read_named` reads."""
     starts: Sequence[Path] = [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
     for start in starts:
-        for between in (*_METADATA, None):
+        for between in (*METADATA, None):
             for inner in ((name,), name.split(".")):
                 path = (*start, *inner) if between is None else (*start, between, *inner)
                 if get_path(item, path) is not ABSENT:
                     yield path
 
 
-def _find_text(holder: Any) -> str | None:
-    """The first text under one of the usual names, or inside LlamaIndex's JSON in ``_node_content``."""
-    for value in _list_values(holder, _TEXTS):
+def find_text(holder: Any) -> str | None:
+    """Returns the first text under one of the usual names, or in LlamaIndex's ``_node_content``; ``None`` without."""
+    for value in _list_values(holder, TEXTS):
         if isinstance(value, str) and value and not value.isspace():
             return value
-    packed = get_field(holder, "_node_content")
+    packed = holder.get("_node_content") if type(holder) is dict else get_field(holder, "_node_content")
     if not isinstance(packed, str):
         return None
     try:
         node = json.loads(packed)
     except (ValueError, RecursionError):
         return None
-    return _find_text({**node, "_node_content": None}) if isinstance(node, dict) else None
+    return find_text({**node, "_node_content": None}) if isinstance(node, dict) else None
 
 
-def _list_values(holder: Any, names: Names) -> Iterator[Any]:
+def _list_values(holder: Any, names: Names) -> Iterable[Any]:
     """What stands under those of *names* that are there."""
+    if type(holder) is dict:
+        picked = names.pick_keys(tuple(holder))
+        return [holder[name] for name in picked] if picked else ()
     kind = find_kind(type(holder))
     if kind is MAPPING:
         return (holder[name] for name in names if name in holder)
-    get = get_field if kind is ROW else _get_attribute
+    get = get_field if kind is ROW else get_attribute
     return (get(holder, name) for name in pick_fields(holder, names))
 
 
-def _get_attribute(holder: Any, name: str) -> Any:
+def get_attribute(holder: Any, name: str) -> Any:
+    """Returns what *holder* has under *name*, ``None`` if nothing."""
     return getattr(holder, name, None)
 
 
@@ -408,7 +425,7 @@ def _flatten(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
             continue
         if not isinstance(value, Mapping):
             leaves[name] = value
-        elif depth > 1 and name not in _METADATA:
+        elif depth > 1 and name not in METADATA:
             leaves.update({f"{name}.{inner}": leaf for inner, leaf in _flatten(value, depth - 1).items()})
     return leaves
 
@@ -428,7 +445,10 @@ def _are_different_words(column: Sequence[Any]) -> bool:
 
 def _find_first(holder: Any, names: Names) -> Any:
     """The first of *names* that holds something."""
-    return next((value for value in _list_values(holder, names) if value is not None), None)
+    for value in _list_values(holder, names):
+        if value is not None:
+            return value
+    return None
 
 
 def _to_text(value: Any) -> str | None:

@@ -17,8 +17,8 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 from pinecone import Pinecone
 
 from qtmiddleware.retrieval.responses import (
-    build_keys,
     find_shape,
+    read_keys_and_scores,
     read_metadata,
     read_score,
     read_text,
@@ -52,7 +52,7 @@ def info(response: Any) -> Any:
 
 def told(response: Any, item: Any) -> Any:
     """What *item* is, apart from its score."""
-    return build_keys(response, [item]), read_metadata(item), read_text(item, None)
+    return read_keys_and_scores(response, [item])[0], read_metadata(item), read_text(item, None)
 
 
 def report(response: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def report(response: Any) -> dict[str, Any]:
     by_attribute, by_subscript = listed(rebuilt)
     anew = [rescore(item, 0.125) for item in items]
     return {
-        "keys": build_keys(response, items),
+        "keys": read_keys_and_scores(response, items)[0],
         "scores": [read_score(item) for item in items],
         "metadata": [dict(read_metadata(item)) for item in items],
         "texts": [read_text(item, None) for item in items],
@@ -79,7 +79,7 @@ def report(response: Any) -> dict[str, Any]:
         "whole_again": plain(shape.rebuild(response, items)) == before,
         "rescored": all(read_score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
         "same_but_score": [told(response, it) for it in anew] == [told(response, it) for it in items],
-        "keys_of_rebuilt": build_keys(rebuilt, shape.items(rebuilt)),
+        "keys_of_rebuilt": read_keys_and_scores(rebuilt, shape.items(rebuilt))[0],
     }
 
 

@@ -24,12 +24,12 @@ from pydantic import BaseModel, ConfigDict
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
     Shape,
-    build_keys,
     describe_missing_text,
     estimate_chars,
     find_shape,
     holds_text,
     read_id,
+    read_keys_and_scores,
     read_metadata,
     read_response,
     read_score,
@@ -215,7 +215,7 @@ def test_every_known_shape_is_read(
 ) -> None:
     shape = find_shape(response)
     items = shape.items(response)
-    assert {space for space, _ in build_keys(response, items)} == {namespace}
+    assert {space for space, _ in read_keys_and_scores(response, items)[0]} == {namespace}
     assert [read_id(item) for item in items] == ids
     assert [read_score(item) for item in items] == scores
     assert [read_text(item, None) for item in items] == texts
@@ -296,7 +296,7 @@ def test_a_read_only_mapping_comes_back_as_a_dict() -> None:
 def test_an_empty_response_is_no_error_and_stays_what_it_was(response: Any) -> None:
     shape = find_shape(response)
     assert len(shape.items(response)) == 0
-    assert build_keys(response, shape.items(response)) == []
+    assert read_keys_and_scores(response, shape.items(response))[0] == []
     assert type(shape.rebuild(response, [])) is type(response)
 
 
@@ -394,9 +394,9 @@ def test_a_number_of_another_library_is_a_score() -> None:
 @pytest.mark.parametrize(("namespace", "expected"), [("", DEFAULT), (None, DEFAULT), ("n", "n")])
 def test_the_default_namespace_has_one_name(namespace: Any, expected: str) -> None:
     response = {"matches": [{"id": "a", "score": 1.0}], "namespace": namespace}
-    assert build_keys(response, response["matches"]) == [(expected, "a")]
+    assert read_keys_and_scores(response, response["matches"])[0] == [(expected, "a")]
     own = [{"id": "a", "namespace": namespace}]
-    assert build_keys(own, own) == [(expected, "a")]
+    assert read_keys_and_scores(own, own)[0] == [(expected, "a")]
 
 
 def test_an_items_own_namespace_goes_before_the_responses() -> None:
@@ -404,17 +404,17 @@ def test_an_items_own_namespace_goes_before_the_responses() -> None:
         "matches": [{"id": "a", "namespace": "x"}, {"id": "a", "namespace": "y"}, {"id": "a"}],
         "namespace": "z",
     }
-    assert build_keys(response, response["matches"]) == [("x", "a"), ("y", "a"), ("z", "a")]
+    assert read_keys_and_scores(response, response["matches"])[0] == [("x", "a"), ("y", "a"), ("z", "a")]
 
 
 def test_the_same_text_under_two_ids_is_two_passages() -> None:
     response = [{"id": "a", "text": "same"}, {"id": "b", "text": "same"}]
-    assert build_keys(response, response) == [(DEFAULT, "a"), (DEFAULT, "b")]
+    assert read_keys_and_scores(response, response)[0] == [(DEFAULT, "a"), (DEFAULT, "b")]
 
 
 def test_the_text_stands_in_only_where_there_is_no_id() -> None:
     response = [LangChainDocument(page_content="t"), LangChainDocument(page_content="t", id="a"), "t"]
-    assert build_keys(response, response) == [
+    assert read_keys_and_scores(response, response)[0] == [
         (DEFAULT, "\0t"),
         (DEFAULT, "a"),
         (DEFAULT, "\0t"),
@@ -423,14 +423,14 @@ def test_the_text_stands_in_only_where_there_is_no_id() -> None:
 
 def test_items_without_id_and_text_are_one_passage_only_where_they_are_equal() -> None:
     response = [{"title": "x"}, {"title": "y"}, {"title": "x"}, {"id": "", "title": "x"}]
-    first, second, third, fourth = build_keys(response, response)
+    first, second, third, fourth = read_keys_and_scores(response, response)[0]
     assert first == third
     assert len({first, second, fourth}) == 3
 
 
 def test_a_passage_without_id_and_text_is_the_same_whatever_its_score() -> None:
     response = [{"title": "x", "score": 0.5}, {"title": "x", "score": 0.25}, {"title": "y", "score": 0.5}]
-    first, second, third = build_keys(response, response)
+    first, second, third = read_keys_and_scores(response, response)[0]
     assert first == second != third
 
 
@@ -438,7 +438,7 @@ def test_a_passage_without_id_and_text_is_the_same_whatever_its_score() -> None:
 def test_chunks_that_share_their_documents_id_stay_apart(make: Any) -> None:
     response = [make(document_id="d", text="one"), make(document_id="d", text="two"), make(document_id="e", text="one")]
     assert read_id(response[0]) == "d"
-    assert [key for _, key in build_keys(response, response)] == ["d\0one", "d\0two", "e\0one"]
+    assert [key for _, key in read_keys_and_scores(response, response)[0]] == ["d\0one", "d\0two", "e\0one"]
 
 
 def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_own() -> None:
@@ -454,7 +454,7 @@ def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_o
 
 def test_an_id_that_is_a_number_is_an_id() -> None:
     response = [{"id": 0}, {"id": 7}, (7, 0.5)]
-    assert [key for _, key in build_keys(response, response)] == ["0", "7", "7"]
+    assert [key for _, key in read_keys_and_scores(response, response)[0]] == ["0", "7", "7"]
 
 
 def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
@@ -462,7 +462,7 @@ def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
     for item in (ScoredVector(id="a", score=0.5, metadata=metadata), {"id": "a", "score": 0.5, "metadata": metadata}):
         assert read_metadata(item) is metadata
         assert (read_id(item), read_score(item)) == ("a", 0.5)
-        assert build_keys([item], [item]) == [(DEFAULT, "a")]
+        assert read_keys_and_scores([item], [item])[0] == [(DEFAULT, "a")]
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ def test_a_custom_shape_needs_two_small_functions() -> None:
     shape: Shape = Shape(lambda r: r["deep"]["found"], lambda r, items: {**r, "deep": {"found": list(items)}})
     response = {"deep": {"found": [("a", 0.5), ("b", 0.25)]}, "namespace": "ns", "kept": 1}
     items = shape.items(response)
-    assert build_keys(response, items) == [("ns", "a"), ("ns", "b")]
+    assert read_keys_and_scores(response, items)[0] == [("ns", "a"), ("ns", "b")]
     assert [read_score(item) for item in items] == [0.5, 0.25]
     assert shape.rebuild(response, items[1:]) == {"deep": {"found": [("b", 0.25)]}, "namespace": "ns", "kept": 1}
 
@@ -590,7 +590,7 @@ def test_any_list_of_dicts_is_read_without_error_and_rebuilt_as_it_was(found: li
     before = copy.deepcopy(response)
     shape = find_shape(response)
     read = shape.items(response)
-    keys = build_keys(response, read)
+    keys = read_keys_and_scores(response, read)[0]
     assert len(keys) == len(found)
     assert all(isinstance(part, str) and part for key in keys for part in key)
     for item in read:

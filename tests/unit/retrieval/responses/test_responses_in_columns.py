@@ -15,8 +15,8 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
-    build_keys,
     find_shape,
+    read_keys_and_scores,
     read_metadata,
     read_response,
     read_score,
@@ -53,7 +53,7 @@ def read(response: Any) -> tuple[list[Any], list[Any], list[Any]]:
     """Keys, scores and texts."""
     shape = find_shape(response)
     items = shape.items(response)
-    keys = build_keys(response, items)
+    keys = read_keys_and_scores(response, items)[0]
     return keys, [read_score(item) for item in items], [read_text(item, None) for item in items]
 
 

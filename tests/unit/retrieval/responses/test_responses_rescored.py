@@ -22,9 +22,9 @@ from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchRes
 from pydantic import BaseModel, ConfigDict
 
 from qtmiddleware.retrieval.responses import (
-    build_keys,
     find_shape,
     read_id,
+    read_keys_and_scores,
     read_metadata,
     read_score,
     read_text,
@@ -190,7 +190,7 @@ def test_a_rescored_item_is_a_copy_of_its_own_type_with_that_score_and_all_else(
         assert read_score(item) == old
         assert read_score(made) == new
         assert data(made) == data(wanted)
-        assert build_keys([made], [made]) == build_keys([item], [item])
+        assert read_keys_and_scores([made], [made])[0] == read_keys_and_scores([item], [item])[0]
 
 
 def test_a_number_that_is_not_finite_is_replaced() -> None:
@@ -308,7 +308,9 @@ def read(shape: Any, response: Any) -> list[Any]:
     """Each item's key, score and text."""
     items = shape.items(response)
     scores = [read_score(item) for item in items]
-    return list(zip(build_keys(response, items), scores, [read_text(it, None) for it in items], strict=True))
+    return list(
+        zip(read_keys_and_scores(response, items)[0], scores, [read_text(it, None) for it in items], strict=True)
+    )
 
 
 @given(st.data(), st.sampled_from(sorted(RESPONSES)), st.lists(st.tuples(names, texts, numbers), max_size=6))

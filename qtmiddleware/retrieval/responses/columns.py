@@ -1,0 +1,163 @@
+"""The fields of a whole list of items: names are looked up once, in the first item, for all that are like it.
+
+Whatever is unlike the first item is read by itself. Either way a list gives what its items give one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+from qtmiddleware.config.settings import KeywordEvidenceSettings
+from qtmiddleware.retrieval.responses.fields import OBJECT, Names, find_kind, is_number, list_own, to_number
+from qtmiddleware.retrieval.responses.items import (
+    IDS,
+    METADATA,
+    NAMES,
+    SCORES,
+    TEXTS,
+    check_item,
+    find_text,
+    get_attribute,
+    read_metadata,
+    read_namespace,
+    read_own_id,
+    read_score,
+    read_text,
+)
+
+_NAMESPACE = Names(("namespace",))
+_NODE = Names(("node",))
+_NODE_CONTENT = Names(("_node_content",))
+
+
+@dataclass(frozen=True, slots=True)
+class _Likeness:
+    """What the items of a list have in common with its first one: their class, and which of the known names they have.
+
+    *own* are the keys of a dict, or the names that an object has beside those of its class.
+    """
+
+    kind: type
+    own: tuple[Any, ...]
+    get: Callable[[Any, str], Any]
+    pick: Callable[[Names], Sequence[str]]
+
+    def find_alike(self, items: Sequence[Any]) -> list[bool]:
+        """Whether each of *items* is like the first."""
+        kind, own = self.kind, self.own
+        if kind is dict:
+            keys = dict.fromkeys(own).keys()
+            return [type(item) is dict and item.keys() == keys for item in items]
+        return [type(item) is kind and list_own(item) == own for item in items]
+
+
+def _find_likeness(items: Sequence[Any]) -> _Likeness | None:
+    """What the first of *items* shares with those like it; ``None`` if it is of a kind that is read by itself."""
+    if not items:
+        return None
+    first = items[0]
+    kind: type = type(first)
+    if kind is dict:
+        keys = tuple(first)
+        return _Likeness(kind, keys, getitem, lambda names: names.pick_keys(keys))
+    if find_kind(kind) is not OBJECT or isinstance(first, str | int):
+        return None
+    own = list_own(first)
+    likeness = _Likeness(kind, own, get_attribute, lambda names: names.pick(kind, own))
+    # An object without a score of its own may have one in its metadata, and a wrapper has an item inside.
+    is_usual = likeness.pick(SCORES) and likeness.pick(NAMES) and not likeness.pick(_NODE)
+    return likeness if is_usual else None
+
+
+def read_columns(
+    items: Sequence[Any], options: KeywordEvidenceSettings, namespace: str
+) -> tuple[list[str | None], list[str], list[float | None]]:
+    """Returns the ids, namespaces and scores of *items*, each as `read_own_id`, `read_namespace` and `read_score` do.
+
+    *namespace* is that of items without one. Raises `ResponseShapeError` for an item that is no passage.
+    """
+    likeness = _find_likeness(items) if options.id_field is None and options.score_field is None else None
+    if likeness is None:
+        for item in items:
+            check_item(item, options.text_field, options.id_field)
+        scores = [read_score(item, options.score_field) for item in items]
+        ids = [read_own_id(item, options.id_field) for item in items]
+        return ids, [read_namespace(item, namespace) for item in items], scores
+    alike, get = likeness.find_alike(items), likeness.get
+    for item, is_alike in zip(items, alike, strict=True):
+        if not is_alike:
+            check_item(item, options.text_field)
+    id_names, score_names, has_namespace = likeness.pick(IDS), likeness.pick(SCORES), bool(likeness.pick(_NAMESPACE))
+    ids, namespaces, scores = [], [], []
+    for item, is_alike in zip(items, alike, strict=True):
+        score = id_ = None
+        if is_alike:
+            for name in score_names:
+                if is_number(value := get(item, name)):
+                    score = to_number(value)
+                    break
+            for name in id_names:
+                if (value := get(item, name)) is not None:
+                    id_ = str(value) or None
+                    break
+        else:
+            score, id_ = read_score(item), read_own_id(item)
+        scores.append(score)
+        ids.append(id_)
+        namespaces.append(read_namespace(item, namespace) if has_namespace or not is_alike else namespace)
+    return ids, namespaces, scores
+
+
+def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]:
+    """Returns the passage of each of *items*, as `read_text` does."""
+    likeness = _find_likeness(items) if text_field is None else None
+    if likeness is None:
+        return [read_text(item, text_field) for item in items]
+    texts = _find_texts(items, likeness, lambda item: read_text(item, None))
+    missing = [place for place, text in enumerate(texts) if text is None]
+    if missing:
+        # Most databases keep it in the metadata.
+        metadata = _read_metadata([items[place] for place in missing], likeness)
+        inner = _find_likeness(metadata)
+        found = list(map(find_text, metadata)) if inner is None else _find_texts(metadata, inner, find_text)
+        for place, text in zip(missing, found, strict=True):
+            texts[place] = text
+    return texts
+
+
+def _read_metadata(items: Sequence[Any], likeness: _Likeness) -> list[Mapping[str, Any]]:
+    """What `read_metadata` returns for each of *items*, which begin with one of that *likeness* or are read alone."""
+    names, get = likeness.pick(METADATA), likeness.get
+    if not names:
+        return list(map(read_metadata, items))
+    first, found = names[0], []
+    for item, is_alike in zip(items, likeness.find_alike(items), strict=True):
+        fields = get(item, first) if is_alike else None
+        found.append(fields if type(fields) is dict and fields else read_metadata(item))
+    return found
+
+
+def _find_texts(
+    holders: Sequence[Any], likeness: _Likeness, find_alone: Callable[[Any], str | None]
+) -> list[str | None]:
+    """The text under one of the usual names in each of *holders*; *find_alone* reads those unlike the first."""
+    names, get = likeness.pick(TEXTS), likeness.get
+    is_packed = bool(likeness.pick(_NODE_CONTENT))
+    texts: list[str | None] = []
+    for holder, is_alike in zip(holders, likeness.find_alike(holders), strict=True):
+        text = None
+        if not is_alike:
+            text = find_alone(holder)
+        elif is_packed:
+            text = find_text(holder)
+        else:
+            for name in names:
+                value = get(holder, name)
+                if isinstance(value, str) and value and not value.isspace():
+                    text = value
+                    break
+        texts.append(text)
+    return texts
