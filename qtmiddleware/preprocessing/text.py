@@ -66,8 +66,9 @@ def clean(text: str) -> str:
 
 def normalise(text: str) -> str:
     """What two spellings of one question have in common: no case, no spacing, no outer quotes, no final punctuation."""
-    folded = unicodedata.normalize("NFKC", clean(text)).casefold()
-    return " ".join(folded.split()).lstrip(_OPENING).rstrip(_FINAL)
+    shown = clean(text)
+    folded = shown.lower() if shown.isascii() else " ".join(unicodedata.normalize("NFKC", shown).casefold().split())
+    return folded.lstrip(_OPENING).rstrip(_FINAL)
 
 
 def shorten(text: str, limit: int) -> str:

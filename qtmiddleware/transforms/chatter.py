@@ -152,13 +152,19 @@ def _match_length(phrase: Phrase, keys: Sequence[str]) -> int:
     """
     places = {0}
     for allowed, optional in phrase:
-        gap = next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
-        if gap:
+        if gap := _read_gap(allowed):
             places = {at + skipped for at in places for skipped in range(gap + 1)}
-        else:
-            taken = {at + 1 for at in places if at < len(keys) and keys[at] in allowed}
-            places = taken | places if optional else taken
+            continue
+        taken = {at + 1 for at in places if at < len(keys) and keys[at] in allowed}
+        places = taken | places if optional else taken
+        if not places:
+            return 0
     return min((at for at in places if at <= len(keys)), default=0)
+
+
+@cache
+def _read_gap(allowed: frozenset[str]) -> int:
+    return next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
 
 
 @cache

@@ -327,16 +327,21 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
 
 def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> list[str]:
     """*texts* with a list that came as one text, or several lines that came for one, taken apart."""
-    first = texts[0] if texts else ""
+    given = list(texts)
+    if not given or field.shape == "passage":
+        return given
+    if holds_terms(field) and len(given) == 1:
+        parts = [part for line in split_items(given[0]) for part in re.split(r"[,;|、，；\n]", line)]
+    elif field.shape == "list" and len(given) == 1:
+        parts = split_items(given[0])
+    else:
+        parts = [part for text in given for part in (split_items(text) if _ITEM_BELOW.search(text) else [text])]
+    if parts == given:
+        return given
     # A sentence that was cut at its commas would not be known as a refusal or as talk any more.
+    first = given[0]
     is_whole = is_refusal(first, prompt.query) or is_talk(strip_marks(first, prompt.query), field, prompt)
-    if not texts or is_whole or field.shape == "passage":
-        return list(texts)
-    if holds_terms(field) and len(texts) == 1:
-        return [part for line in split_items(first) for part in re.split(r"[,;|、，；\n]", line)]
-    if field.shape == "list" and len(texts) == 1:
-        return split_items(first)
-    return [part for text in texts for part in (split_items(text) if _ITEM_BELOW.search(text) else [text])]
+    return given if is_whole else parts
 
 
 def _note_missing(field: ReplyField, found: FieldTexts) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from qtmiddleware.catalogue import TEXT_FIELDS
@@ -143,7 +144,11 @@ def _refuses(it: Candidate) -> bool:
 
 def _copies_prompt(it: Candidate) -> bool:
     # The instructions, or the example in them.
-    return it.key.count(" ") >= 3 and it.key in normalise(it.prompt.system)
+    return it.key.count(" ") >= 3 and it.key in _normalise_instructions(it.prompt.system)
+
+
+# Instructions are the same for question after question.
+_normalise_instructions = lru_cache(32)(normalise)
 
 
 def _says_nothing(it: Candidate) -> bool:
