@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import ceil, log, sqrt
@@ -78,6 +78,10 @@ WeightedKeywords = Sequence[tuple[str, float]]
 Pair = tuple[str, str]
 """Two neighbouring words."""
 _Term = TypeVar("_Term", str, Pair)
+
+
+Gains = list[tuple[int, float]]
+"""What something adds to the score of each text that it is in, by the place of the text."""
 
 
 class TextTerms(NamedTuple):
@@ -237,11 +241,11 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     queries = [(*_read_keywords(words), weight) for words, weight in keywords if weight > 0]
     all_terms = frozenset[str]().union(*(terms for terms, _, _ in queries))
     counted = count_terms(texts, all_terms, frozenset[Pair]().union(*(pairs for _, pairs, _ in queries)))
-    term_gains, pair_gains = weigh_terms(counted), weigh_pairs(counted)
+    term_gains, pair_gains, size = weigh_terms(counted), weigh_pairs(counted), len(texts)
     matching = [
-        (list(map(add, scores, sum_gains(pairs, pair_gains))), weight)
+        (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
         for terms, pairs, weight in queries
-        if any(scores := sum_gains(terms, term_gains))
+        if any(scores := sum_gains(terms, term_gains, size))
     ]
     if not matching:
         return None
@@ -256,13 +260,13 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
 
 def find_terms(keywords: str) -> frozenset[str]:
     """Returns the words of the *keywords* as they are compared."""
-    return _read_keywords(keywords)[0]
+    return frozenset(_read_keywords(keywords)[0])
 
 
-def _read_keywords(keywords: str) -> tuple[frozenset[str], frozenset[Pair]]:
-    """The words of the *keywords* as they are compared, and each two of them that stand side by side."""
+def _read_keywords(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
+    """The words of the *keywords* as they are compared, and each two that stand side by side; each once, in order."""
     terms = list(map(strip_plural, _split_words(keywords)))
-    return frozenset(terms), frozenset(pairwise(terms))
+    return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
 
 
 def find_held_words(keywords: str, text: str) -> tuple[str, ...]:
@@ -345,8 +349,8 @@ def _find_pairs_at_beginning(
     return wanted & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
 
 
-def weigh_terms(counted: Sequence[TextTerms]) -> list[list[tuple[str, float]]]:
-    """Returns for each text what each term in it adds to its BM25 score.
+def weigh_terms(counted: Sequence[TextTerms]) -> dict[str, Gains]:
+    """Returns what each term adds to the BM25 scores of the texts that hold it.
 
     gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
@@ -354,22 +358,31 @@ def weigh_terms(counted: Sequence[TextTerms]) -> list[list[tuple[str, float]]]:
     size = len(counted)
     idf = _weigh_by_rarity(Counter([term for text in counted for term in text.counts]), size)
     mean_length = sum(text.length for text in counted) / size if size else 0.0
-    gains = []
-    for text in counted:
-        damping = K1 * (1.0 - B + B * text.length / mean_length) if text.counts else 0.0
-        gains.append([(term, idf[term] * tf * (K1 + 1.0) / (tf + damping)) for term, tf in text.counts.items()])
+    gains: dict[str, Gains] = {term: [] for term in idf}
+    for place, (counts, length, _) in enumerate(counted):
+        damping = K1 * (1.0 - B + B * length / mean_length) if counts else 0.0
+        for term, tf in counts.items():
+            gains[term].append((place, idf[term] * tf * (K1 + 1.0) / (tf + damping)))
     return gains
 
 
-def weigh_pairs(counted: Sequence[TextTerms]) -> list[list[tuple[Pair, float]]]:
-    """Returns for each text what each pair in it adds to its score: `PAIR` x idf."""
+def weigh_pairs(counted: Sequence[TextTerms]) -> dict[Pair, Gains]:
+    """Returns what each pair adds to the scores of the texts that hold it: `PAIR` x idf."""
     idf = _weigh_by_rarity(Counter([pair for text in counted for pair in text.pairs]), len(counted))
-    return [[(pair, PAIR * idf[pair]) for pair in text.pairs] for text in counted]
+    gains: dict[Pair, Gains] = {pair: [] for pair in idf}
+    for place, text in enumerate(counted):
+        for pair in text.pairs:
+            gains[pair].append((place, PAIR * idf[pair]))
+    return gains
 
 
-def sum_gains(terms: Set[_Term], gains: Sequence[Sequence[tuple[_Term, float]]]) -> list[float]:
-    """Returns for each text the sum of its *gains* from these *terms* or pairs, above 0 if it holds any."""
-    return [sum([gain for term, gain in text if term in terms]) if text else 0.0 for text in gains]
+def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], size: int) -> list[float]:
+    """Returns for each of *size* texts the sum of its *gains* from these *terms* or pairs, above 0 if it holds any."""
+    sums = [0.0] * size
+    for term in terms:
+        for place, gain in gains.get(term, ()):
+            sums[place] += gain
+    return sums
 
 
 def _weigh_by_rarity(frequencies: Mapping[_Term, int], size: int) -> dict[_Term, float]:

@@ -62,7 +62,7 @@ def bm25(tf: int, length: int, holding: int, *, documents: int = 3, mean: float 
 def score_texts(keywords: str, texts: Sequence[str | None]) -> list[float] | None:
     """The BM25 score of each text for one query's keywords."""
     terms = find_terms(keywords)
-    scores = sum_gains(terms, weigh_terms(count_terms(texts, terms)))
+    scores = sum_gains(terms, weigh_terms(count_terms(texts, terms)), len(texts))
     return scores if any(scores) else None
 
 
@@ -298,7 +298,7 @@ def scaled(scores: list[float]) -> list[float]:
 def score_words_and_pairs(words: str, texts: list[str]) -> list[float] | None:
     scores, pairs = score_texts(words, texts), find_pairs(words)
     counted = count_terms(texts, find_terms(words), pairs)
-    return None if scores is None else list(map(add, scores, sum_gains(pairs, weigh_pairs(counted))))
+    return None if scores is None else list(map(add, scores, sum_gains(pairs, weigh_pairs(counted), len(texts))))
 
 
 @given(words=WORDS, texts=st.lists(WORDS, max_size=5), weight=st.floats(0.1, 9))
@@ -362,7 +362,7 @@ def test_two_keywords_side_by_side_are_more_evidence_than_the_two_apart() -> Non
     pairs = find_pairs("blue moons")
     counted = count_terms(texts, {"blue", "moon"}, pairs)
     assert [set(it.pairs) for it in counted] == [{("blue", "moon")}, set(), set(), set()]
-    assert sum_gains(pairs, weigh_pairs(counted)) == pytest.approx([PAIR * idf(4, 1), 0.0, 0.0, 0.0])
+    assert sum_gains(pairs, weigh_pairs(counted), 4) == pytest.approx([PAIR * idf(4, 1), 0.0, 0.0, 0.0])
 
 
 def test_of_scripts_without_spaces_three_characters_in_a_row_are_side_by_side() -> None:
