@@ -1,6 +1,6 @@
 """The speed list: what a user would feel of a whole call, measured in one run.
 
-    python -m benchmarks.speed [--rounds N] [--only GROUP,...] [--peers] [--json FILE]
+    python -m benchmarks.speed [--rounds N] [--only GROUP,...] [--peers] [--beside CHECKOUT ...] [--json FILE]
 
 The groups are overhead, latency, load and import.
 """
@@ -11,7 +11,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import qtmiddleware
@@ -21,10 +21,10 @@ from benchmarks.speed.report import RESULTS, Row, circumstances, table, write
 Measured = tuple[list[Row], Mapping[str, str]]
 
 
-def groups(rounds: int, *, peers: bool) -> dict[str, Callable[[], Measured]]:
+def groups(rounds: int, *, peers: bool, beside: Sequence[Path]) -> dict[str, Callable[[], Measured]]:
     """What can be measured, by the name `--only` knows it by."""
     return {
-        "overhead": lambda: overhead.rows(rounds, peers=peers),
+        "overhead": lambda: overhead.rows(rounds, peers=peers, beside=beside),
         "latency": lambda: (latency.rows(max(3, rounds // 2)), {}),
         "load": lambda: (load.rows(max(3, rounds // 3)), {}),
         "import": lambda: (imports.rows(rounds), {}),
@@ -37,9 +37,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15, help="readings a figure is the median of (default 15)")
     parser.add_argument("--only", default="", help="groups to measure, with commas between them (default all)")
     parser.add_argument("--peers", action="store_true", help="measure the peers too (see benchmarks/speed/setup-peers)")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="other checkouts, measured in the same run")
     parser.add_argument("--json", type=Path, help=f"where to keep the run (default {RESULTS.name}/speed.json if whole)")
     options = parser.parse_args()
-    available = groups(options.rounds, peers=options.peers)
+    available = groups(options.rounds, peers=options.peers, beside=options.beside)
     chosen = options.only.split(",") if options.only else list(available)
     if unknown := set(chosen) - set(available):
         parser.error(f"--only knows {', '.join(available)}; not {', '.join(sorted(unknown))}")
@@ -49,7 +50,8 @@ def main() -> int:
     versions = {"qtmiddleware": qtmiddleware.__version__}
     for name in chosen:
         measured, found = available[name]()
-        print(f"\n{measured[0].group if measured else name}\n\n{table(measured)}", flush=True)
+        for group in dict.fromkeys(row.group for row in measured):
+            print(f"\n{group}\n\n{table([row for row in measured if row.group == group])}", flush=True)
         rows += measured
         versions |= found
     target = options.json or (RESULTS / "speed.json" if not options.only else None)

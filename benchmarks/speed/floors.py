@@ -8,10 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.speed.ours import paraphrasing_model
+from benchmarks.speed.ours import build_prompt, paraphrasing_model
 from benchmarks.speed.workload import TOP_K
-from qtmiddleware.protocols import Prompt
-from qtmiddleware.types import Deadline
 
 Matches = list[dict[str, Any]]
 Awaited = Callable[[str], Awaitable[Matches]]
@@ -28,16 +26,12 @@ def best(lists: Iterable[Matches]) -> Matches:
     return sorted(found.values(), key=lambda match: match["score"], reverse=True)[:TOP_K]
 
 
-def _prompt(question: str) -> Prompt:
-    return Prompt("multi_query", "1", "", question, (), question)
-
-
 def pooled(search: Callable[[str], Matches], *, threads: int, seconds: float = 0.0) -> Callable[[str], Matches]:
     """The model, then the searches in one shared thread pool."""
     model, pool = paraphrasing_model(seconds), ThreadPoolExecutor(threads)
 
     def retrieve(question: str) -> Matches:
-        reply = model.complete(_prompt(question), Deadline())
+        reply = model.complete(build_prompt(question))
         return best(pool.map(search, [question, *json.loads(reply.text)["paraphrases"]]))
 
     return retrieve
@@ -48,7 +42,7 @@ def gathered(asearch: Awaited, *, seconds: float = 0.0) -> Awaited:
     model = paraphrasing_model(seconds)
 
     async def retrieve(question: str) -> Matches:
-        reply = await model.acomplete(_prompt(question), Deadline())
+        reply = await model.acomplete(build_prompt(question))
         return best(await asyncio.gather(*map(asearch, [question, *json.loads(reply.text)["paraphrases"]])))
 
     return retrieve

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.speed.own_worker import SETUPS
-from benchmarks.speed.report import Row, below_peer
+from benchmarks.speed.own_worker import CALIBRATION, LONG, SETUPS
+from benchmarks.speed.report import Row, at_most, below_peer
 from benchmarks.speed.worker import ROOT, Worker
 from benchmarks.speed.workload import SEED
 
 GROUP = "Overhead of a whole call"
+CALIBRATED = "In units of a calibration"
+BESIDE = "Beside the commit"
+KEPT = ROOT / ".tmp" / "beside"
+LIMITS = Path(__file__).with_name("limits.json")
+MOST_TIMES = 1.25
 CALLS = 100
+SLOWER = 5
+"""How many times fewer calls are made of those that take long."""
+SYSTEMS = ("rules", "combined")
 WARM_UP_CALLS = 600  # more than there are questions, so that the remembering ones remember them all
 PEERS = {
     "LangChain": ("langchain", "langchain_worker"),
@@ -43,8 +53,24 @@ def interpreter_of(peer: str) -> Path:
     return ROOT / ".tmp" / "peers" / peer / "bin" / "python"
 
 
-def _workers(*, peers: bool) -> dict[str, Worker]:
-    workers = {"": Worker([sys.executable, "-m", "benchmarks.speed.own_worker"])}
+def open_own_worker(checkout: Path | None = None) -> Worker:
+    """A process that measures this library or, by the same program, that of another *checkout*."""
+    if checkout is None:
+        return Worker([sys.executable, "-m", "benchmarks.speed.own_worker"])
+    # The package of the other checkout alone: its own benchmarks may measure something else.
+    folder = KEPT / checkout.resolve().name
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "qtmiddleware"
+    link.unlink(missing_ok=True)
+    link.symlink_to(checkout.resolve() / "qtmiddleware")
+    environ = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    return Worker([sys.executable, "-P", "-m", "benchmarks.speed.own_worker"], environ)
+
+
+def _open_workers(*, peers: bool, beside: Sequence[Path]) -> dict[str, Worker]:
+    workers = {"": open_own_worker()}
+    for checkout in beside:
+        workers[checkout.resolve().name] = open_own_worker(checkout)
     for name, (home, module) in PEERS.items() if peers else ():
         if interpreter_of(home).exists():
             workers[name] = Worker([str(interpreter_of(home)), "-m", f"benchmarks.speed.peers.{module}"])
@@ -53,28 +79,29 @@ def _workers(*, peers: bool) -> dict[str, Worker]:
     return workers
 
 
-def timed(rounds: int, *, peers: bool) -> Timings:
+def timed(rounds: int, *, peers: bool, beside: Sequence[Path] = ()) -> Timings:
     """Every contender in each round, in another order each time."""
-    workers = _workers(peers=peers)
-    timings = Timings(versions={name: worker.version for name, worker in workers.items() if name})
+    workers = _open_workers(peers=peers, beside=beside)
+    timings = Timings(versions={name: worker.version for name, worker in workers.items() if name in PEERS})
     turns = [(f"{name} {case}".strip(), worker, case) for name, worker in workers.items() for case in worker.cases]
     chance = random.Random(SEED)
     try:
         for _, worker, case in turns:
-            worker.measure(case, WARM_UP_CALLS)
+            worker.measure(case, WARM_UP_CALLS // SLOWER if LONG in case else WARM_UP_CALLS)
         for _ in range(rounds):
             chance.shuffle(turns)
             for name, worker, case in turns:
-                timings.rounds.setdefault(name, []).append(worker.measure(case, CALLS)["cpu"])
+                calls = CALLS // SLOWER if LONG in case or case == CALIBRATION else CALLS
+                timings.rounds.setdefault(name, []).append(worker.measure(case, calls)["cpu"])
     finally:
         for worker in workers.values():
             worker.close()
     return timings
 
 
-def rows(rounds: int, *, peers: bool) -> tuple[list[Row], Mapping[str, str]]:
+def rows(rounds: int, *, peers: bool, beside: Sequence[Path] = ()) -> tuple[list[Row], Mapping[str, str]]:
     """The lines of this group and the versions of the peers."""
-    timings = timed(rounds, peers=peers)
+    timings = timed(rounds, peers=peers, beside=beside)
     found: list[Row] = []
     for kind, label in (("sync", "shared thread pool"), ("async", "asyncio.gather")):
         floor = timings.of(f"floor {kind}")
@@ -86,6 +113,25 @@ def rows(rounds: int, *, peers: bool) -> tuple[list[Row], Mapping[str, str]]:
         ours, peer, what = timings.of(f"ours {kind}"), timings.of(name), f"{kind}, beside {name}"
         is_bare = name.startswith(BARE)
         found.append(
-            Row(GROUP, what, ours, peer, peer / ours, "us") if is_bare else below_peer(GROUP, what, ours, peer, 1.5)
+            Row(GROUP, what, ours, peer, peer / ours, "us") if is_bare else below_peer(GROUP, what, ours, peer, 1.0)
         )
+    unit, limits = timings.of(CALIBRATION), read_limits()
+    for name in (name for name in timings.rounds if name.endswith(LONG) and name.partition(" ")[0] in SYSTEMS):
+        row = Row(CALIBRATED, name, timings.of(name), unit, timings.of(name) / unit, "us")
+        limit = limits.get(name.removesuffix(LONG))
+        found.append(row if limit is None else at_most(CALIBRATED, name, row.ours, unit, limit, "us"))
+    for place, checkout in enumerate(beside):
+        other = checkout.resolve().name
+        for name in [name for name in timings.rounds if f"{other} {name}" in timings.rounds and "floor" not in name]:
+            ours, theirs = timings.of(name), timings.of(f"{other} {name}")
+            what, group = name.removeprefix("ours "), f"{BESIDE} {other}"
+            # A bar is set by the first of them.
+            has_bar = not place and name != CALIBRATION
+            row = at_most(group, what, ours, theirs, MOST_TIMES, "us")
+            found.append(row if has_bar else Row(group, what, ours, theirs, row.ratio, "us"))
     return found, timings.versions
+
+
+def read_limits() -> dict[str, float]:
+    """What a call may cost in units of the calibration."""
+    return {name: float(limit) for name, limit in json.loads(LIMITS.read_text(encoding="utf-8")).items()}

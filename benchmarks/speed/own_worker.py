@@ -6,9 +6,18 @@ from typing import Any
 
 import qtmiddleware
 from benchmarks.speed.floors import gathered, pooled
-from benchmarks.speed.ours import MULTI_QUERY, check, paraphrasing_model, with_options, wrapped
+from benchmarks.speed.ours import (
+    ALL_IN_ONE,
+    MULTI_QUERY,
+    RULES,
+    check,
+    combining_model,
+    paraphrasing_model,
+    with_options,
+    wrapped,
+)
 from benchmarks.speed.worker import Case, serve
-from benchmarks.speed.workload import asearch, search
+from benchmarks.speed.workload import afind_candidates, asearch, calibrate, find_candidates, search
 
 SETUPS = {
     "": MULTI_QUERY,
@@ -16,6 +25,8 @@ SETUPS = {
     " + remembered transformation": with_options(cache={"enabled": True}),
 }
 SEARCHES = 5
+CALIBRATION = "calibration"
+LONG = ", 50 candidates of 1,000 characters"
 
 
 def asynchronous(wrapped_search: Any) -> Case:
@@ -32,7 +43,13 @@ def cases() -> dict[str, Case]:
     found: dict[str, Case] = {
         "floor sync": pooled(search, threads=8),
         "floor async": gathered(asearch),
+        CALIBRATION: calibrate,
+        f"rules sync{LONG}": wrapped(find_candidates, RULES, None),
+        f"rules async{LONG}": asynchronous(wrapped(afind_candidates, RULES, None)),
+        f"combined sync{LONG}": wrapped(find_candidates, ALL_IN_ONE, combining_model()),
+        f"combined async{LONG}": asynchronous(wrapped(afind_candidates, ALL_IN_ONE, combining_model())),
     }
+    check(wrapped(find_candidates, ALL_IN_ONE, combining_model()))
     for name, config in SETUPS.items():
         check(wrapped(search, config, paraphrasing_model()), searches=SEARCHES)
         found[f"ours sync{name}"] = wrapped(search, config, paraphrasing_model())

@@ -52,6 +52,12 @@ def at_least(group: str, what: str, ours: float, floor: float, times: float, uni
     return Row(group, what, ours, floor, ratio, unit, f">= {times:g} x", ratio >= times)
 
 
+def at_most(group: str, what: str, ours: float, floor: float, times: float, unit: str) -> Row:
+    """Ours may be at most *times* the floor."""
+    ratio = ours / floor
+    return Row(group, what, ours, floor, ratio, unit, f"<= {times:g} x", ratio <= times)
+
+
 def below_peer(group: str, what: str, ours: float, peer: float, times: float) -> Row:
     """The peer must take at least *times* what ours does."""
     ratio = peer / ours

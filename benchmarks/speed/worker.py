@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import subprocess
 import sys
 import time
@@ -51,9 +52,15 @@ def serve(cases: Mapping[str, Case], version: str) -> None:
 class Worker:
     """One such process, seen from the one that asks."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(environ or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         hello = self._answer()
         self.cases: list[str] = hello["cases"]

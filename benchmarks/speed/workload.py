@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
+from collections import Counter
 from itertools import cycle, product
 from typing import Any
 
@@ -18,6 +20,8 @@ MODEL_SECONDS = 0.3
 SEARCH_SECONDS = 0.05
 TOP_K = 5
 PASSAGE_CHARS = 800  # the default chunkSize
+CANDIDATES = 50
+CANDIDATE_CHARS = 1_000
 
 _PLACES = ("Paris", "Kyoto", "Montreal", "Glasgow", "Copenhagen", "Doha", "Durban", "Lima", "Marrakesh", "Bonn")
 _GASES = ("carbon", "methane", "sulphur", "nitrogen", "ozone")
@@ -62,11 +66,11 @@ _LINES = (
 _WORDS = [word for line in _LINES for word in line.split()]
 
 
-def _passage(chance: random.Random, number: int) -> dict[str, Any]:
+def _passage(chance: random.Random, number: int, chars: int = PASSAGE_CHARS) -> dict[str, Any]:
     text = ""
-    while len(text) < PASSAGE_CHARS:
+    while len(text) < chars:
         text += chance.choice(_WORDS) + " "
-    return {"id": f"passage-{number}", "text": text[:PASSAGE_CHARS].strip()}
+    return {"id": f"passage-{number}", "text": text[:chars].strip()}
 
 
 def _lists() -> list[list[dict[str, Any]]]:
@@ -84,6 +88,50 @@ def _lists() -> list[list[dict[str, Any]]]:
 
 LISTS = _lists()
 """What the question and each of its paraphrases find."""
+
+
+COMBINED = {
+    question: json.dumps(
+        {
+            "rewrite": variants[2],
+            "step_back": "International climate policy",
+            "sub_queries": [variants[1], variants[3]],
+            "hyde": " ".join([question.replace("How does", "In detail, what does").replace("?", "."), *variants[:2]]),
+            "keywords": ["emissions", "caps", "agreement"],
+        }
+    )
+    for question, variants in VARIANTS.items()
+}
+"""The model's reply to each question as `combined` asks for it."""
+
+
+def _candidates() -> list[dict[str, Any]]:
+    chance = random.Random(SEED)
+    passages = [_passage(chance, number, CANDIDATE_CHARS) for number in range(CANDIDATES + 10)]
+    return [
+        {"id": it["id"], "score": round(0.9 - 0.01 * rank, 4), "metadata": {"text": it["text"], "page": rank}}
+        for rank, it in enumerate(passages)
+    ]
+
+
+_CANDIDATES = _candidates()
+
+
+def find_candidates(query: str, top_k: int = TOP_K) -> dict[str, Any]:
+    """A search of long lists that takes no time; what a variant finds begins ten places further down."""
+    first = 0 if query in VARIANTS else 10
+    return {"matches": _CANDIDATES[first : first + top_k], "namespace": "climate"}
+
+
+async def afind_candidates(query: str, top_k: int = TOP_K) -> dict[str, Any]:
+    """`find_candidates`, to be awaited."""
+    return find_candidates(query, top_k)
+
+
+def calibrate(_: str = "") -> None:
+    """Tokenise and count the texts of all candidates once: what a machine needs for that is a unit for a call."""
+    for passage in _CANDIDATES[:CANDIDATES]:
+        Counter(re.findall(r"\w+", passage["metadata"]["text"]))
 
 
 def place_of(text: str) -> int:

@@ -1,9 +1,10 @@
 """What whole retrievals return: ids and scores, in one file that every later change is compared with.
 
+    export OPENBLAS_NUM_THREADS=1                  # several threads add up in another order each time
     python -m tests.support.golden_orders          # writes tests/integration/golden_orders.json
     python -m tests.support.golden_orders --check  # prints the lines that would change; ends with 1 if any would
 
-Run it on purpose only: a change that is meant to keep the order of results must not change this file.
+Write it on purpose only: a change that is meant to keep the order of results must not change this file.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
@@ -284,6 +284,7 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
 # --- the items in one list --------------------------------------------------------------------------------------------
 
 
+@cache
 def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
     """The shape whose items lie at the end of *path*, or are the response itself where it is empty."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import getitem
 from typing import Any
 
@@ -43,7 +44,12 @@ class _Likeness:
     kind: type
     own: tuple[Any, ...]
     get: Callable[[Any, str], Any]
-    pick: Callable[[Names], Sequence[str]]
+    ids: Sequence[str]
+    scores: Sequence[str]
+    texts: Sequence[str]
+    metadata: Sequence[str]
+    has_namespace: bool
+    is_packed: bool
 
     def find_alike(self, items: Sequence[Any]) -> list[bool]:
         """Whether each of *items* is like the first."""
@@ -61,15 +67,30 @@ def _find_likeness(items: Sequence[Any]) -> _Likeness | None:
     first = items[0]
     kind: type = type(first)
     if kind is dict:
-        keys = tuple(first)
-        return _Likeness(kind, keys, getitem, lambda names: names.pick_keys(keys))
-    if find_kind(kind) is not OBJECT or isinstance(first, str | int):
-        return None
-    own = list_own(first)
-    likeness = _Likeness(kind, own, get_attribute, lambda names: names.pick(kind, own))
+        return _describe_dicts(tuple(first))
+    return None if find_kind(kind) is not OBJECT or kind in (str, int) else _describe_objects(kind, list_own(first))
+
+
+@lru_cache(maxsize=256)
+def _describe_dicts(keys: tuple[Any, ...]) -> _Likeness:
+    return _describe(dict, keys, getitem, lambda names: names.pick_keys(keys))
+
+
+@lru_cache(maxsize=256)
+def _describe_objects(kind: type, own: tuple[str, ...]) -> _Likeness | None:
+    def pick(names: Names) -> Sequence[str]:
+        return names.pick(kind, own)
+
     # An object without a score of its own may have one in its metadata, and a wrapper has an item inside.
-    is_usual = likeness.pick(SCORES) and likeness.pick(NAMES) and not likeness.pick(_NODE)
-    return likeness if is_usual else None
+    is_usual = pick(SCORES) and pick(NAMES) and not pick(_NODE) and not issubclass(kind, str | int)
+    return _describe(kind, own, get_attribute, pick) if is_usual else None
+
+
+def _describe(
+    kind: type, own: tuple[Any, ...], get: Callable[[Any, str], Any], pick: Callable[[Names], Sequence[str]]
+) -> _Likeness:
+    names = pick(IDS), pick(SCORES), pick(TEXTS), pick(METADATA)
+    return _Likeness(kind, own, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT)))
 
 
 def read_columns(
@@ -90,7 +111,7 @@ def read_columns(
     for item, is_alike in zip(items, alike, strict=True):
         if not is_alike:
             check_item(item, options.text_field)
-    id_names, score_names, has_namespace = likeness.pick(IDS), likeness.pick(SCORES), bool(likeness.pick(_NAMESPACE))
+    id_names, score_names, has_namespace = likeness.ids, likeness.scores, likeness.has_namespace
     ids, namespaces, scores = [], [], []
     for item, is_alike in zip(items, alike, strict=True):
         score = id_ = None
@@ -130,7 +151,7 @@ def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]
 
 def _read_metadata(items: Sequence[Any], likeness: _Likeness) -> list[Mapping[str, Any]]:
     """What `read_metadata` returns for each of *items*, which begin with one of that *likeness* or are read alone."""
-    names, get = likeness.pick(METADATA), likeness.get
+    names, get = likeness.metadata, likeness.get
     if not names:
         return list(map(read_metadata, items))
     first, found = names[0], []
@@ -144,8 +165,7 @@ def _find_texts(
     holders: Sequence[Any], likeness: _Likeness, find_alone: Callable[[Any], str | None]
 ) -> list[str | None]:
     """The text under one of the usual names in each of *holders*; *find_alone* reads those unlike the first."""
-    names, get = likeness.pick(TEXTS), likeness.get
-    is_packed = bool(likeness.pick(_NODE_CONTENT))
+    names, get, is_packed = likeness.texts, likeness.get, likeness.is_packed
     texts: list[str | None] = []
     for holder, is_alike in zip(holders, likeness.find_alike(holders), strict=True):
         text = None

@@ -1,0 +1,31 @@
+"""The limits of what a call may cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.speed import gate
+from benchmarks.speed.overhead import LIMITS, read_limits
+
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+
+
+@pytest.mark.parametrize(("name", "limit"), read_limits().items())
+def test_a_limit_stands_in_the_changelog(name: str, limit: float) -> None:
+    assert f"`{name}` {limit:g}" in CHANGELOG.read_text(encoding="utf-8"), f"say why {LIMITS.name} was changed"
+
+
+def test_the_gate_fails_only_if_a_call_costs_more_each_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gate"])
+    monkeypatch.setattr(gate, "read_limits", lambda: {"rules sync": 1.0})
+    readings = iter([1.5, 0.9])
+    monkeypatch.setattr(gate, "measure", lambda rounds: {"rules sync": next(readings)})
+    assert gate.main() == 0
+    assert "1.50 units of the calibration, limit 1: PASSED" in capsys.readouterr().out
+    readings = iter([1.5] * gate.TRIES)
+    assert gate.main() == 1
+    assert "say why in CHANGELOG.md" in capsys.readouterr().err
