@@ -13,6 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby, pairwise
 from math import ceil, log, sqrt
 from operator import add
@@ -35,27 +36,12 @@ _READ: Final = 8_000
 # Variants share words with their question. At 1 their evidence would count as one opinion, at 2 as independent ones.
 OVERLAP: Final = 1.5
 
-# Vowel signs and other marks, which \w leaves out, belong to their word.
-_MARKS: Final = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M")
-_WORD: Final = re.compile(rf"[\w{_MARKS}]+")
-# Scripts that are written without spaces: there a "word" is every pair of neighbouring characters.
-_UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
-_RUNS: Final = re.compile(f"({_UNSPACED.pattern})")
 # So many bytes are read of all texts of a question. Where they have more, those longer than their equal share are read
 # in windows, evenly spread from beginning to end.
 MOST_READ: Final = 800_000
 WINDOWS: Final = 8
 # Bytes of ASCII to lower case, and to a space what belongs to no word; those of other characters stay.
 _SPACED: Final = bytes(c if c > 127 else ord(chr(c).lower()) if chr(c).isalnum() or c == 95 else 32 for c in range(256))
-# Quotation marks, dashes and the like in UTF-8, which belong to no word: most English texts have no other sign that is
-# not ASCII.
-_PUNCTUATION: Final = re.compile(
-    b"|".join(
-        sign.encode()
-        for sign in map(chr, (*range(0xA0, 0xC0), *range(0x2000, 0x2070)))
-        if not _WORD.search(unicodedata.normalize("NFKC", sign).casefold())
-    )
-)
 
 
 # What evidence weighs where the function's own order says little of the words, where it follows them by itself (from
@@ -72,6 +58,35 @@ _TELLING: Final = 20
 # How many scores are looked at, and how far from a whole number a rank may be by rounding.
 _LOOKED_AT: Final = 8
 _ROUNDING: Final = 1e-4
+
+
+class _Patterns(NamedTuple):
+    """How the words of a text are found that is not ASCII alone.
+
+    *unspaced* finds what is written without spaces: there a "word" is every pair of neighbouring characters, and *runs*
+    splits it off. *punctuation* finds what belongs to no word, in UTF-8: most English texts have no other sign that is
+    not ASCII.
+    """
+
+    word: re.Pattern[str]
+    unspaced: re.Pattern[str]
+    runs: re.Pattern[str]
+    punctuation: re.Pattern[bytes]
+
+
+@cache
+def _compile_patterns() -> _Patterns:
+    # Vowel signs and other marks, which \w leaves out, belong to their word.
+    marks = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M")
+    word = re.compile(rf"[\w{marks}]+")
+    unspaced = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+    signs = [
+        sign.encode()
+        for sign in map(chr, (*range(0xA0, 0xC0), *range(0x2000, 0x2070)))
+        if not word.search(unicodedata.normalize("NFKC", sign).casefold())
+    ]
+    return _Patterns(word, re.compile(unspaced), re.compile(f"({unspaced})"), re.compile(b"|".join(signs)))
+
 
 WeightedKeywords = Sequence[tuple[str, float]]
 """The keywords of several queries, each with its weight."""
@@ -280,11 +295,12 @@ def locate_words(keywords: str, text: str) -> list[tuple[int, int]]:
     """Returns from where to where words of the *keywords* stand in *text*, in their order; none overlap."""
     terms = find_terms(keywords)
     spans: list[tuple[int, int]] = []
-    for word in _WORD.finditer(text):
+    patterns = _compile_patterns()
+    for word in patterns.word.finditer(text):
         start = word.start()
-        for piece in _RUNS.split(word.group()):
+        for piece in patterns.runs.split(word.group()):
             # Of scripts without spaces, as where they are counted, each pair of neighbours is a word.
-            size = 2 if _UNSPACED.match(piece) else len(piece)
+            size = 2 if patterns.unspaced.match(piece) else len(piece)
             for at in range(start, start + max(1, len(piece) - size + 1) if piece else start):
                 if not find_terms(text[at : at + size]).isdisjoint(terms):
                     begins = spans.pop()[0] if spans and spans[-1][1] > at else at
@@ -304,23 +320,25 @@ def count_terms(
     forms = {form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term}
     ascii_forms = {form.encode(): term for form, term in forms.items() if form.isascii()}
     # A pair of such characters, or one that is asked for alone and stands in no list of pairs.
-    unspaced = {form for form in forms if len(form) <= 2 and _UNSPACED.fullmatch(form)}
+    unspaced = {
+        form for form in forms if len(form) <= 2 and not form.isascii() and _compile_patterns().unspaced.fullmatch(form)
+    }
     whole = [text or "" for text in texts]
     counted = []
     for text, part in zip(whole, _read_windows(whole), strict=True):
         runs: Sequence[str] = ()
         plain = part.encode("utf-8", "surrogatepass")
         if not part.isascii():
-            plain = _PUNCTUATION.sub(b" ", plain)
+            plain = _compile_patterns().punctuation.sub(b" ", plain)
         if plain.isascii():
             # Bytes are split several times as fast as a pattern finds words.
             words = plain.translate(_SPACED).split()
             places = [(place, ascii_forms[word]) for place, word in enumerate(words) if word in ascii_forms]
             length = len(words)
         else:
-            others, runs = _split_others(part)
-            places = [(place, forms[word]) for place, word in enumerate(others) if word in forms]
-            length = len(others) + sum(max(1, len(run) - 1) for run in runs)
+            spaced, runs = _split_others(part)
+            places = [(place, forms[word]) for place, word in enumerate(spaced) if word in forms]
+            length = len(spaced) + sum(max(1, len(run) - 1) for run in runs)
         counts: dict[str, int] = {}
         neighbours: list[Pair] = []
         before, previous = -2, ""
@@ -420,10 +438,11 @@ def _split_others(text: str) -> tuple[list[str], list[str]]:
     """The words of *text*, casefolded, and apart from them its runs of scripts without spaces."""
     if text.isascii():
         return text.encode().translate(_SPACED).decode().split(), []
-    words: list[str] = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
-    if not _UNSPACED.search(text := " ".join(words)):
+    word, unspaced, *_ = _compile_patterns()
+    words: list[str] = word.findall(unicodedata.normalize("NFKC", text).casefold())
+    if not unspaced.search(text := " ".join(words)):
         return words, []
-    return _UNSPACED.sub(" ", text).split(), _UNSPACED.findall(text)
+    return unspaced.sub(" ", text).split(), unspaced.findall(text)
 
 
 def _count_in_runs(runs: str, form: str) -> int:
