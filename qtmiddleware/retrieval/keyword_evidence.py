@@ -350,7 +350,7 @@ def count_terms(
         if runs and unspaced:
             joined = " ".join(runs)
             counts.update({form: count for form in unspaced if (count := _count_in_runs(joined, form))})
-        if runs or len(text) > _READ:
+        if runs or part is not text or len(text) > _READ:
             pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
         else:
             pairs = wanted_pairs.intersection(neighbours) if neighbours else frozenset()

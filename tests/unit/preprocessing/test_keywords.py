@@ -247,6 +247,16 @@ def test_of_long_texts_parts_are_read_from_beginning_to_end(word: str) -> None:
         assert length == pytest.approx(words * 16_000 / len(long.encode()), abs=3 * WINDOWS)
 
 
+def test_of_texts_that_are_read_in_parts_pairs_are_looked_for_in_the_whole_beginning() -> None:
+    text = "word " * 1_000 + "blue moon " + "word " * 300
+    counted = count_terms([text] * (MOST_READ // 1_000), {"blue", "moon", "word"}, frozenset({("word", "blue")}))
+    assert all("blue" not in it.counts or it.pairs for it in counted)
+    edges = "blue moon " + "word " * 600
+    counted = count_terms([edges] * (MOST_READ // 1_000), {"blue", "moon"}, frozenset({("blue", "moon")}))
+    assert {it.length < 600 for it in counted} == {True}
+    assert [set(it.pairs) for it in counted] == [{("blue", "moon")}] * len(counted)
+
+
 @given(st.lists(st.tuples(st.text("a ç猫", min_size=1, max_size=9), st.integers(1, 2_000_000)), min_size=1, max_size=3))
 @settings(max_examples=20, deadline=None)
 def test_texts_of_any_length_are_read_within_the_bound(parts: list[tuple[str, int]]) -> None:
