@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -70,8 +70,11 @@ class Key:
 
     def read(self, settings: Settings) -> Any:
         """Returns its value in *settings*, hashable."""
-        value = attrgetter(".".join(self.path))(settings)
-        return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+        return self.make_hashable(attrgetter(".".join(self.path))(settings))
+
+    def make_hashable(self, value: Any) -> Any:
+        """Returns *value*, one of this key's."""
+        return tuple(sorted(value.items())) if self.kind == "object" and value is not None else value
 
     @property
     def environment(self) -> str:
@@ -123,7 +126,14 @@ def keys_with(mark: Mark) -> tuple[Key, ...]:
 
 def key_of(settings: Settings, mark: Mark) -> tuple[Any, ...]:
     """Returns the values of *settings* at the options that bear *mark*, hashable."""
-    return tuple(key.read(settings) for key in keys_with(mark))
+    values = _reader_of(mark)(settings)
+    return tuple([key.make_hashable(value) for key, value in zip(keys_with(mark), values, strict=True)])
+
+
+@cache
+def _reader_of(mark: Mark) -> Callable[[Settings], tuple[Any, ...]]:
+    """What reads all options that bear *mark* at once; there are several of each, so that it returns a tuple."""
+    return attrgetter(*(".".join(key.path) for key in keys_with(mark)))
 
 
 def _walk(cls: Any, above: tuple[str, ...], marks: frozenset[Mark] = frozenset()) -> Iterator[Key]:
