@@ -184,6 +184,9 @@ class Breaker:
             self._end(attempt, attempt.result_if_late)
 
     def _report(self, attempt: Attempt, result: _Result, rest: float | None = None) -> None:
+        if attempt.is_over:
+            # It counts once, and what is over stays so.
+            return
         with self._lock:
             self._end(attempt, result, rest)
         self._log_changes()

@@ -99,6 +99,8 @@ class Observation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if not self._running:
+            return
         if error is None:
             self._end(outcome="ok", result=self._result, counts=_count(self._result))
         else:

@@ -54,7 +54,10 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
 
 def is_loading() -> bool:
     """Whether a query must wait for something that is being loaded."""
-    return any(not loaded.is_set() and thread.is_alive() for thread, loaded in tuple(_loading.items()))
+    # Most processes load nothing, and every query asks.
+    return bool(_loading) and any(
+        not loaded.is_set() and thread.is_alive() for thread, loaded in tuple(_loading.items())
+    )
 
 
 def is_warming() -> bool:
