@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence, Set
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from time import perf_counter
@@ -67,19 +67,22 @@ def build_variants(
         else:
             repeated = "original" if other == ORIGINAL else candidates[other].kind
             notes.append((candidate.kind, f"not searched: says the same as the {repeated}"))
-    kinds = [variant.kind for variant in variants]
+    texts: dict[str, list[str]] = {}
+    for it in variants:
+        texts.setdefault(it.kind, []).append(it.text)
     terms = find_terms(keywords)
-    texts = {kind: " ".join(it.text for it in variants if it.kind == kind) for kind in kinds}
-    topics = {kind: _measure_topic(text, terms) for kind, text in texts.items() if kind != STANDALONE}
-    weights = [it.weight / kinds.count(it.kind) * topics.get(it.kind, 1.0) for it in variants]
-    return tuple(replace(it, weight=weight) for it, weight in zip(variants, weights, strict=True)), tuple(notes)
+    topics = {kind: 1.0 if kind == STANDALONE else _measure_topic(own, terms) for kind, own in texts.items()}
+    return (
+        tuple([Variant(it.kind, it.text, it.weight / len(texts[it.kind]) * topics[it.kind]) for it in variants]),
+        tuple(notes),
+    )
 
 
-def _measure_topic(text: str, terms: Set[str]) -> float:
-    """How far *text* is about a question of these *terms*, from 0 to 1; 1 where they are too few to tell."""
+def _measure_topic(texts: Sequence[str], terms: Set[str]) -> float:
+    """How far *texts* are about a question of these *terms*, from 0 to 1; 1 where they are too few to tell."""
     if len(terms) < TELLING:
         return 1.0
-    return min(1.0, len(terms & find_terms(text)) / len(terms) / ON_TOPIC)
+    return min(1.0, len(terms & find_terms(" ".join(texts))) / len(terms) / ON_TOPIC)
 
 
 def choose_searches(
@@ -220,22 +223,28 @@ def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
 _under_way: Final[ContextVar[Search | None]] = ContextVar("under_way", default=None)
 
 
-@contextmanager
-def searching(step: Search) -> Iterator[None]:
-    """Count a call of the function for *step*, and let the function write down there how it searched.
+class Searching:
+    """Counts a call of the function for *step*, and lets the function write down there how it searched.
 
     An earlier try counts as a call, and is forgotten otherwise.
     """
-    step.calls += 1
-    step.initial.clear()
-    step.reads.clear()
-    token = _under_way.set(step)
-    try:
-        yield
-    finally:
+
+    __slots__ = ("_step", "_token")
+
+    def __init__(self, step: Search) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        step = self._step
+        step.calls += 1
+        step.initial.clear()
+        step.reads.clear()
+        self._token = _under_way.set(step)
+
+    def __exit__(self, *_: object) -> None:
         # A coroutine that is thrown away may be closed in another context than it ran in.
         with suppress(ValueError):
-            _under_way.reset(token)
+            _under_way.reset(self._token)
 
 
 def note_embedding(seconds: float) -> None:

@@ -22,7 +22,7 @@ from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Memory, Request, describe_page
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
 from qtmiddleware.retrieval.result import read_matches
-from qtmiddleware.retrieval.searching import note_reads, searching
+from qtmiddleware.retrieval.searching import Searching, note_reads
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead, in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
@@ -121,11 +121,11 @@ def as_awaitable(value: Any) -> Awaitable[Any]:
 
     A wrapper may make an asynchronous function synchronous and still look like it.
     """
+    return value if hasattr(value, "__await__") else _return(value)
 
-    async def ready() -> Any:
-        return value
 
-    return value if hasattr(value, "__await__") else ready()
+async def _return(value: Any) -> Any:
+    return value
 
 
 class _Call:
@@ -141,7 +141,7 @@ class _Call:
         self.fn: Callable[..., Any] | None = None
 
     def __enter__(self) -> _Call:
-        self._token = _calls.set((*(call for call in _calls.get() if call() is not None), ref(self)))
+        self._token = _calls.set((*[call for call in _calls.get() if call() is not None], ref(self)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,7 +157,8 @@ _calls: Final[ContextVar[tuple[ref[_Call], ...]]] = ContextVar("calls", default=
 
 def is_nested_call(fn: Callable[..., Any]) -> bool:
     """Whether we are called from within a call of *fn* that we made: a function that searches through itself."""
-    return any((call := it()) is not None and call.fn is fn for it in _calls.get())
+    calls = _calls.get()
+    return bool(calls) and any((call := it()) is not None and call.fn is fn for it in calls)
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -236,7 +237,7 @@ class Invocation:
         return response
 
     def _call(self, step: Search, query: Any, top_k: int | None) -> Any:
-        with _Call() as call, searching(step):
+        with _Call() as call, Searching(step):
             call.fn = self.fn
             response = wait_for_response(self._call_plainly(query, top_k))
             note_reads(response)
@@ -245,7 +246,7 @@ class Invocation:
     async def _acall(self, step: Search, query: Any, top_k: int | None) -> Any:
         if not self.is_async:
             return await in_thread(lambda: self._call(step, query, top_k))
-        with _Call() as call, searching(step):
+        with _Call() as call, Searching(step):
             call.fn = self.fn
             response = await as_awaitable(self._call_plainly(query, top_k))
             note_reads(response)

@@ -37,6 +37,8 @@ _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSI
 _MANY: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ANYTHING: Final = inspect.signature(lambda *args, **kwargs: None).parameters  # noqa: ARG005
 _TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
+# What is the query itself, and nothing that holds it.
+_WHOLE: Final = (str, list, tuple)
 # Pinecone's search takes query={"inputs": {"text": ...}} or inputs={"text": ...}.
 _NESTED: Final = ("inputs", "text")
 # LlamaIndex's QueryBundle, which may hold the vectors of its text too.
@@ -235,7 +237,7 @@ class CallSignature:
 
     def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
         """Returns the path from what was passed down to the text."""
-        if value is None or isinstance(value, str | list | tuple):
+        if value is None or isinstance(value, _WHOLE):
             return ()
         if self._path and place in (self._name, self._parameters.position(self._name)):
             return self._path
@@ -292,7 +294,7 @@ class PineconeSearchSignature(CallSignature):
 
     def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
         path = super()._path_inside(place, value)
-        return path or (() if value is None or isinstance(value, str | list | tuple) else _NESTED)
+        return path or (() if value is None or isinstance(value, _WHOLE) else _NESTED)
 
 
 class VectorSignature(CallSignature):

@@ -10,7 +10,7 @@ import pytest
 from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
 from qtmiddleware.retrieval.request import Memory, Request
 from qtmiddleware.retrieval.responses import SearchResult
-from qtmiddleware.retrieval.searching import search_variants, searching
+from qtmiddleware.retrieval.searching import Searching, search_variants
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.steps import Embed, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Trace, Variant
@@ -50,7 +50,7 @@ class Played:
             self.steps.append(step)
             for leaf in step.steps:
                 if isinstance(leaf, Search):
-                    with searching(leaf):
+                    with Searching(leaf):
                         pass
             try:
                 step = flow.send(answer)
