@@ -27,7 +27,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import FUSION_METHODS
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.retrieval.responses import read_text
-from qtmiddleware.types import Evidence, Key, Ranking
+from qtmiddleware.types import Evidence, Key, Ranking, Variant
 
 
 @dataclass(slots=True, eq=False)
@@ -118,13 +118,16 @@ def weighted_rankings(original: Ranking, others: Sequence[Ranking], options: Fus
     weighted = [ranking for ranking in others if ranking.variant.weight > 0]
     if any(ranking.keys for ranking in weighted) and (weight <= 0 or not options.include_original):
         return weighted
-    return [replace(original, variant=replace(original.variant, weight=weight or 1.0)), *weighted]
+    variant = Variant(original.variant.kind, original.variant.text, weight or 1.0)
+    return [Ranking(variant, original.keys, original.scores, original.items, original.initial), *weighted]
 
 
 def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list[Ranking]:
     """Returns *rankings* in which texts that share an id, as a document's chunks may, are passages of their own."""
     texts: dict[Key, set[str | None]] = {}
     for ranking in rankings:
+        if len(set(ranking.keys)) == len(ranking.keys):
+            continue
         repeated = {key for key, count in Counter(ranking.keys).items() if count > 1}
         for key, item in zip(ranking.keys, ranking.items, strict=True):
             if key in repeated:
@@ -166,8 +169,10 @@ def has_scores(rankings: Iterable[Ranking]) -> bool:
 
 def _is_usable(scores: Sequence[float | None]) -> bool:
     numbers = [score for score in scores if score is not None]
+    if len(numbers) < len(scores):
+        return False
     falls = not numbers or numbers[0] >= numbers[-1]
-    return len(numbers) == len(scores) and numbers == sorted(numbers, reverse=falls)
+    return numbers == sorted(numbers, reverse=falls)
 
 
 def measure_spread(scores: Sequence[float]) -> float:

@@ -242,7 +242,7 @@ class _Pipeline:
         request, trace = self.request, self.trace
         self.query = prepare_query(request.original, self.settings)
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
-        self.original = replace(self.original, text=self.query.text)
+        self.original = Variant("original", self.query.text, self.original.weight)
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
             self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans

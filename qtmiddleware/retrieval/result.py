@@ -94,30 +94,32 @@ def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> l
     ones, in place of the last of those that variants alone found where there would be too many. A passage it gives
     twice comes twice only where there would be fewer otherwise.
     """
-    passages = [_Passage(it.key, it.item, it.score, it.sources, it.item) for it in candidates.items]
-    if not candidates.is_merged:
-        count = len(passages)
-    best, behind = passages[:count], passages[count:]
-    missing, repeated = _find_missing(own.keys, {passage.key for passage in best})
+    is_merged = candidates.is_merged
+    if not is_merged:
+        count = len(candidates.items)
+    best, behind = list(candidates.items[:count]), candidates.items[count:]
+    missing, repeated = _find_missing(own.keys, {it.key for it in best})
     if top_k is not None and len(own.keys) >= top_k:
         missing = missing[: max(0, top_k - len(best))]
-    elif top_k is not None and candidates.is_merged:
-        surplus = max(0, len(best) + len(missing) - top_k)
-        replaceable = [passage for passage in reversed(best) if passage.key not in set(own.keys)][:surplus]
-        best = [passage for passage in best if passage not in replaceable]
-    missing_keys = {own.keys[place] for place in missing}
-    best += [passage for passage in behind if passage.key in missing_keys]
-    # A list that took no part in the fusion has no scores there, and nor has a passage the second time.
-    ranked_keys = set(candidates.keys)
-    unscored = [place for place in missing if own.keys[place] not in ranked_keys]
+    elif top_k is not None and is_merged:
+        surplus, own_keys = max(0, len(best) + len(missing) - top_k), set(own.keys)
+        replaceable = [it for it in reversed(best) if it.key not in own_keys][:surplus]
+        best = [it for it in best if it not in replaceable]
+    unscored: list[int] = []
+    if missing:
+        missing_keys = {own.keys[place] for place in missing}
+        best += [it for it in behind if it.key in missing_keys]
+        # A list that took no part in the fusion has no scores there, and nor has a passage the second time.
+        ranked_keys = set(candidates.keys)
+        unscored = [place for place in missing if own.keys[place] not in ranked_keys]
     plain_count = len(own.keys) if top_k is None else min(top_k, len(own.keys))
     unscored += repeated[: max(0, plain_count - len(best) - len(unscored))]
-    lowest = min((passage.score for passage in best), default=0.0)
-    best += [_Passage(own.keys[place], own.items[place], lowest, 0, own.items[place]) for place in unscored]
-    if candidates.is_merged:
-        for passage, score in zip(best, make_strictly_falling([it.score for it in best]), strict=True):
-            passage.score = score
-    return best
+    lowest = min((it.score for it in best), default=0.0)
+    best += [FusedItem(own.keys[place], own.items[place], lowest, 0) for place in unscored]
+    scores = [it.score for it in best]
+    if is_merged:
+        scores = make_strictly_falling(scores)
+    return [_Passage(it.key, it.item, score, it.sources, it.item) for it, score in zip(best, scores, strict=True)]
 
 
 def _find_missing(own: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
