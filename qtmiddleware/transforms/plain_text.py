@@ -178,8 +178,10 @@ def _split_sections(text: str, fields: Sequence[ReplyField], query: str) -> tupl
 def _read_label(line: str, query: str) -> tuple[str, str]:
     """The label of *line* and what follows it: behind a colon, or nothing where the line is a heading."""
     heading = line.startswith(("#", "**"))
-    plain = line.replace("**", "") if heading or "**" in line[:60] else line
-    plain = plain.lstrip("#> *")
+    # Stars around a number or a label are marks; behind a label they may belong to the text, as in 2**3.
+    end = min((place for colon in ":：" if (place := line.find(colon)) >= 0), default=len(line))
+    after = line[end + 3 :] if line.startswith("**", end + 1) else line[end + 1 :]
+    plain = (line[:end].replace("**", "") + line[end : end + 1] + after).lstrip("#> *")
     for pattern in (_BULLET, _NUMBER):
         mark = pattern.match(plain)
         plain = plain[mark.end() :] if mark else plain

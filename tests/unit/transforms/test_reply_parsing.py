@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS, TextField
@@ -471,9 +471,11 @@ def test_a_remark_below_its_label_ends_at_an_empty_line(label: str, remark: list
 
 
 @given(SENTENCE, SENTENCE, st.sampled_from(["**kwargs", "2**64", "**/*.md", "a ** b"]))
-def test_stars_far_behind_a_label_belong_to_the_text(before: str, after: str, stars: str) -> None:
-    text = f"{before}, and which of the others has any {stars} {after}?"
-    assert parse(prompt("rewrite"), Reply(f"Rewritten query: {text}")).rewrite == text
+@example("How do", "work in Python functions", "**kwargs")
+def test_stars_behind_a_label_belong_to_the_text(before: str, after: str, stars: str) -> None:
+    text = f"{before} {stars} {after}?"
+    for label in ("Rewritten query:", "**Rewritten query:**", "**Rewritten query**:", "# Rewritten query:"):
+        assert parse(prompt("rewrite"), Reply(f"{label} {text}")).rewrite == text
 
 
 @given(
