@@ -8,7 +8,7 @@ import sys
 import time
 from statistics import median
 
-from benchmarks.speed.report import Row, within
+from benchmarks.speed.report import Row, at_most, within
 
 GROUP = "Import, fresh processes"
 BAR_MS = 60.0
@@ -18,6 +18,26 @@ STATEMENTS = {
     "import qtmiddleware": "import qtmiddleware",
     "import qtmiddleware.wrapping.query_middleware": "import qtmiddleware.wrapping.query_middleware",
 }
+
+
+FIRST_CALL = """
+import qtmiddleware as qtm
+
+@qtm.middleware
+def retrieve(query: str, top_k: int = 4):
+    return [{"id": str(n), "score": 1 - n / 100, "text": f"passage {n} on the limits of emissions"} for n in range(top_k)]
+
+retrieve("What are the limits of emissions?")
+"""
+MOST_TIMES = 2.0
+
+
+def _list_standard_modules() -> str:
+    """The statement that imports what `FIRST_CALL` loads of the standard library, and nothing else."""
+    code = f"{FIRST_CALL}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = [it for it in done.stdout.split() if it.partition(".")[0] in sys.stdlib_module_names and it != "__main__"]
+    return f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
 
 
 def _timed(statement: str) -> tuple[float, float]:
@@ -39,10 +59,12 @@ def dragged_in(statement: str) -> list[str]:
 
 def rows(rounds: int) -> list[Row]:
     """The lines of this group, in time and in processor time."""
-    wall: dict[str, list[float]] = {name: [] for name in STATEMENTS}
-    cpu: dict[str, list[float]] = {name: [] for name in STATEMENTS}
+    first, standard = "import, decorate, first call", "the standard library's modules"
+    statements = {**STATEMENTS, first: FIRST_CALL, standard: _list_standard_modules()}
+    wall: dict[str, list[float]] = {name: [] for name in statements}
+    cpu: dict[str, list[float]] = {name: [] for name in statements}
     for turn in range(rounds + 1):
-        for name, statement in STATEMENTS.items():
+        for name, statement in statements.items():
             taken = _timed(statement)
             if turn:
                 wall[name].append(taken[0])
@@ -56,4 +78,7 @@ def rows(rounds: int) -> list[Row]:
         loaded = dragged_in(statement)
         what = f"{name}: of {', '.join(HEAVY)}, loaded {', '.join(loaded) or 'none'}"
         found.append(Row(GROUP, what, len(loaded), 0, len(loaded), "modules", "0", not loaded, "modules"))
+    for kind, times in (("time", wall), ("processor time", cpu)):
+        what = f"{first}, {kind}, beside {standard}"
+        found.append(at_most(GROUP, what, median(times[first]), median(times[standard]), MOST_TIMES, "ms"))
     return found
