@@ -25,7 +25,7 @@ import qtmiddleware as qtm
 
 @qtm.middleware
 def retrieve(query: str, top_k: int = 4):
-    return [{"id": str(n), "score": 1 - n / 100, "text": f"passage {n} on the limits of emissions"} for n in range(top_k)]
+    return [{"id": str(n), "score": 1 - n / 100, "text": f"passage {n} on emissions"} for n in range(top_k)]
 
 retrieve("What are the limits of emissions?")
 """
