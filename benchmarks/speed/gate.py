@@ -49,7 +49,7 @@ def main() -> int:
     for _ in range(TRIES):
         ratios = measure(options.rounds)
         for name, limit in limits.items():
-            verdict = "holds" if ratios[name] <= limit else "PASSED"
+            verdict = "holds" if ratios[name] <= limit else "EXCEEDED"
             print(f"cost of a call, {name}: {ratios[name]:.2f} units of the calibration, limit {limit:g}: {verdict}")
         if all(ratios[name] <= limit for name, limit in limits.items()):
             return 0

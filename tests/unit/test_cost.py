@@ -25,7 +25,7 @@ def test_the_gate_fails_only_if_a_call_costs_more_each_time(
     readings = iter([1.5, 0.9])
     monkeypatch.setattr(gate, "measure", lambda rounds: {"rules sync": next(readings)})
     assert gate.main() == 0
-    assert "1.50 units of the calibration, limit 1: PASSED" in capsys.readouterr().out
+    assert "1.50 units of the calibration, limit 1: EXCEEDED" in capsys.readouterr().out
     readings = iter([1.5] * gate.TRIES)
     assert gate.main() == 1
     assert "say why in CHANGELOG.md" in capsys.readouterr().err
