@@ -451,8 +451,12 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
 
 def read_usage(response: Any) -> float | None:
     """Returns the read units that *response* says its search used, as Pinecone's do; ``None`` where it says nothing."""
+    if type(response) is list or type(response) is tuple:
+        return None
     try:
         usage = get_field(response, "usage")
+        if usage is ABSENT or usage is None:
+            return None
         units = [to_number(get_field(usage, name)) for name in ("read_units", "readUnits")]
     except Exception:  # a response may raise at whatever is read of it, and this is no reason to lose it
         return None

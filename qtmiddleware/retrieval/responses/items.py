@@ -193,9 +193,9 @@ def estimate_chars(item: Any) -> int:
             count += len(value)
         elif kind is float or kind is int:
             count += _NUMBER_CHARS
-        elif is_array(value):
+        elif kind is not dict and is_array(value):
             count += int(value.size) * _NUMBER_CHARS
-        elif is_number(value):
+        elif kind is not dict and is_number(value):
             count += _NUMBER_CHARS
         elif isinstance(value, (list, tuple)) and value and is_number(value[0]):
             count += len(value) * _NUMBER_CHARS  # an embedding has a thousand of them
