@@ -194,11 +194,17 @@ def measure_spread(scores: Sequence[float]) -> float:
 
 
 def fuse(
-    rankings: Sequence[Ranking], method: str = "anchored", *, rrf_k: int = 60, lower_is_better: bool = False
+    rankings: Sequence[Ranking],
+    method: str = "anchored",
+    *,
+    rrf_k: int = 60,
+    lower_is_better: bool = False,
+    are_scored: bool | None = None,
 ) -> Fused:
     """Merge *rankings* into one list, best first.
 
     Whether lower scores are better is read off the lists; *lower_is_better* decides where they do not show it.
+    *are_scored* says what `has_scores` says of the lists, where that is known.
 
     Ties go to the better rank in any list, then to the smaller key for the rank-based methods; for the score-based
     ones to the list that stands first (the original's), then to its order there.
@@ -207,7 +213,7 @@ def fuse(
     row = FUSION_METHODS[method]
     if len(rankings) == 1 and row.merges:
         return _keep_order(rankings[0], method, sign)
-    if row.needs_scores and not has_scores(rankings):
+    if row.needs_scores and not (has_scores(rankings) if are_scored is None else are_scored):
         method = "weighted_rrf"
     return _MERGES[method](rankings, sign, rrf_k)
 

@@ -414,9 +414,16 @@ class _Pipeline:
         taking_part = weighted_rankings(first.ranking, [result.ranking for result in others], options)
         text_field = self.settings.keyword_evidence.text_field
         own, *rankings = separate_chunks([first.ranking, *taking_part], text_field)
-        if (direction := find_direction(rankings)) and has_scores(rankings):
+        direction, are_scored = find_direction(rankings), has_scores(rankings)
+        if direction and are_scored:
             self.memory.lower_is_better = direction > 0
-        fused = fuse(rankings, options.method, rrf_k=options.rrf_k, lower_is_better=self.memory.lower_is_better)
+        fused = fuse(
+            rankings,
+            options.method,
+            rrf_k=options.rrf_k,
+            lower_is_better=self.memory.lower_is_better,
+            are_scored=are_scored,
+        )
         if fused.method != options.method and others:
             self.trace.note("fusion", f"scores are missing or do not follow the order; {fused.method} instead")
         self.trace.stage("fuse", self.trace.clock() - began)

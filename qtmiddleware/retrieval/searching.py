@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from time import perf_counter
@@ -242,9 +241,11 @@ class Searching:
         self._token = _under_way.set(step)
 
     def __exit__(self, *_: object) -> None:
-        # A coroutine that is thrown away may be closed in another context than it ran in.
-        with suppress(ValueError):
+        try:
             _under_way.reset(self._token)
+        except ValueError:
+            # A coroutine that is thrown away may be closed in another context than it ran in.
+            return
 
 
 def note_embedding(seconds: float) -> None:

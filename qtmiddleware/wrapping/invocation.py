@@ -147,9 +147,11 @@ class _Call:
     def __exit__(self, *_: object) -> None:
         # A task that the function began, and that outlives its call, is none of its calls any more.
         self.fn = None
-        # A coroutine that is thrown away may be closed in another context than it ran in.
-        with suppress(ValueError):
+        try:
             _calls.reset(self._token)
+        except ValueError:
+            # A coroutine that is thrown away may be closed in another context than it ran in.
+            return
 
 
 _calls: Final[ContextVar[tuple[ref[_Call], ...]]] = ContextVar("calls", default=())
@@ -174,6 +176,8 @@ class Invocation:
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
     """In shadow mode, told the response that the caller gets and within how many milliseconds."""
+    known_model: GovernedModel | None = None
+    """The model of the transformations, where it was needed before."""
 
     @property
     def native_async(self) -> bool:
@@ -191,7 +195,7 @@ class Invocation:
     @property
     def model(self) -> GovernedModel:
         """The model of the transformations."""
-        return self.runtime.model
+        return self.known_model or self.runtime.model
 
     @property
     def chat(self) -> GovernedModel:

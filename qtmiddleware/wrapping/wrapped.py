@@ -320,7 +320,7 @@ class Wrapped(Generic[P, R]):
             hooks=hooks,
             reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
         )
-        call = Invocation(self._fn, self._signature, args, kwargs, original, runtime, self.is_async)
+        call = Invocation(self._fn, self._signature, args, kwargs, original, runtime, self.is_async, known_model=model)
         if problem is None and (share := runtime.settings.shadow) is not None and is_drawn(share):
             call.shadow = partial(call.start_shadow, request)
         return request, call
