@@ -99,18 +99,47 @@ async def _perform_together(
     try:
         left = deadline.remaining()
         if tasks and left > 0:
-            await asyncio.wait(tasks, timeout=None if left == NEVER else left)
+            await _wait(tasks, left)
         ending = "late"
     finally:
         under_way = [] if loop.is_closed() else [task for task in tasks if not task.done()]
-        for step, task in zip(steps, tasks, strict=True):
-            if task in under_way:
-                step.observation.end(ending)
-                if isinstance(step, Ask):
-                    step.deadline.cancel()
-        await _drain(under_way)
+        if under_way:
+            for step, task in zip(steps, tasks, strict=True):
+                if task in under_way:
+                    step.observation.end(ending)
+                    if isinstance(step, Ask):
+                        step.deadline.cancel()
+            await _drain(under_way)
     now = perf_counter()
     return [_read_outcome(task, beginnings.get(position, now), now) for position, task in enumerate(tasks)]
+
+
+async def _wait(tasks: Sequence[asyncio.Task[Any]], seconds: float = NEVER) -> None:
+    """Wait until all *tasks* have ended, for *seconds* at most: `asyncio.wait` without the sets that it makes."""
+    loop, under_way = asyncio.get_running_loop(), len(tasks)
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def count_down(_: asyncio.Task[Any]) -> None:
+        nonlocal under_way
+        under_way -= 1
+        if not under_way:
+            wake()
+
+    for task in tasks:
+        task.add_done_callback(count_down)
+    timer = None if seconds == NEVER else loop.call_later(seconds, wake)
+    try:
+        await waiter
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if under_way:
+            for task in tasks:
+                task.remove_done_callback(count_down)
 
 
 def _read_outcome(task: asyncio.Task[Outcome], began: float, now: float) -> Outcome:
@@ -138,7 +167,7 @@ async def _perform_beside(beside: Beside, world: World, context: Context) -> lis
         async with slots:
             outcome = await _attempt(beside.search, world)
         if outcome.error is None:
-            await asyncio.wait([task])
+            await _wait([task])
     finally:
         if not (loop.is_closed() or task.done()):
             # It ends by itself: what it waits for is drained there.
