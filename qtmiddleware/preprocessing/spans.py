@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 from qtmiddleware.preprocessing.lexicon import Lexicon
 from qtmiddleware.preprocessing.stripping import is_capitalised, is_title, leads_to_name
-from qtmiddleware.preprocessing.text import fold
 from qtmiddleware.preprocessing.tokeniser import Token
 
 SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
@@ -34,7 +33,7 @@ class Span:
 def find_spans(text: str, tokens: Sequence[Token], lexicon: Lexicon, all_caps: bool) -> tuple[Span, ...]:
     """The protected parts of *text*, from left to right; no names where it is typed in capitals (*all_caps*)."""
     found = [span for token in tokens if (span := _find_span(text, token, lexicon))]
-    words = [(token.text, fold(token.text)) for token in tokens if token.kind == "word"]
+    words = [(token.text, token.key) for token in tokens if token.kind == "word"]
     if not (all_caps or is_title(words, lexicon)):
         found += _find_names(text, tokens, lexicon)
     return tuple(sorted(found, key=lambda span: span.start))
@@ -46,7 +45,7 @@ def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
         inner = token.text[1:-1]
         start = token.start + 1 + len(inner) - len(inner.lstrip())
         return Span("quote", inner.strip(), start, start + len(inner.strip()))
-    if is_negation(fold(token.text), lexicon):
+    if is_negation(token.key, lexicon):
         return Span("negation", token.text, token.start, token.end)
     if token.kind == "number":
         unit = _UNIT.match(text, token.end)
@@ -77,10 +76,9 @@ def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterato
 
 def _number_runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool, text: str) -> Iterator[tuple[int, Token]]:
     """Every token with the number of the run of capitalised words it stands in, 0 for none."""
-    number, inside = 0, False
+    number, inside, leads = 0, False, False
     for at, token in enumerate(tokens):
-        leads = leads_to_name(text, tokens, at, lexicon)
-        led = at > 0 and leads_to_name(text, tokens, at - 1, lexicon)
+        led, leads = leads, leads_to_name(text, tokens, at, lexicon)
         belongs = leads or led or _may_be_name(token, lexicon, whole)
         number += belongs and not inside
         yield (number if belongs else 0), token
@@ -89,8 +87,8 @@ def _number_runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool, text: s
 
 def _may_be_name(token: Token, lexicon: Lexicon, whole: bool) -> bool:
     """Whether *token* can be part of a name by its capitals and its place."""
-    key = fold(token.text)
-    if is_negation(key, lexicon) or not is_capitalised(token):
+    key = token.key
+    if not is_capitalised(token) or is_negation(key, lexicon):
         return False
     if token.kind == "acronym":
         return key not in lexicon.stop or key in lexicon.acronyms
@@ -100,19 +98,19 @@ def _may_be_name(token: Token, lexicon: Lexicon, whole: bool) -> bool:
 
 def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
     """The span of *run* without a leading article and a trailing 's; nothing where the capitals prove no name."""
-    while len(run) > 1 and fold(run[0].text) in lexicon.articles and not _all_small(run, lexicon):
+    while len(run) > 1 and run[0].key in lexicon.articles and not _all_small(run, lexicon):
         run = run[1:]
     acronym = any(token.kind == "acronym" for token in run)
-    if fold(run[0].text) in lexicon.articles and len(run) == 1:
+    if run[0].key in lexicon.articles and len(run) == 1:
         return
     if lexicon.nouns_are_capitalised and not acronym and len(run) < 2:
         return
     start, end = run[0].start, run[-1].end
-    if fold(run[-1].text).endswith("'s"):
+    if run[-1].key.endswith("'s"):
         end -= 2
     yield Span("name", text[start:end], start, end)
 
 
 def _all_small(run: Sequence[Token], lexicon: Lexicon) -> bool:
     """Whether all of *run* are stop words, so that the article is part of the name: The Who."""
-    return all(fold(token.text) in lexicon.stop for token in run)
+    return all(token.key in lexicon.stop for token in run)

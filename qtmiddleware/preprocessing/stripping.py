@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from qtmiddleware.preprocessing.lexicon import Lexicon, match_phrase
-from qtmiddleware.preprocessing.text import compose, fold
+from qtmiddleware.preprocessing.text import compose
 from qtmiddleware.preprocessing.tokeniser import Token
 
 LONGEST_ACRONYM = 5
@@ -18,7 +18,7 @@ def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
     Where the query is typed in capitals throughout (*all_caps*), acronyms are words.
     """
     other = "acronym" if all_caps else "word"
-    return [fold(text) if kind == "word" or kind == other else "" for kind, text, *_ in tokens]
+    return [token.key if token.kind == "word" or token.kind == other else "" for token in tokens]
 
 
 def is_all_caps(tokens: Sequence[Token], small: Container[str]) -> bool:
@@ -26,13 +26,15 @@ def is_all_caps(tokens: Sequence[Token], small: Container[str]) -> bool:
 
     A few short words in capitals are acronyms as long as no stop word is among them.
     """
-    capitals = [token.text for token in tokens if token.kind == "acronym"]
-    calm = sum(token.kind == "word" and not token.text.isupper() for token in tokens)
-    if not capitals or calm * 3 > len(capitals):
+    capitals = [token for token in tokens if token.kind == "acronym"]
+    if not capitals:
         return False
-    if any(len(word) > LONGEST_ACRONYM for word in capitals):
+    calm = sum(token.kind == "word" and not token.text.isupper() for token in tokens)
+    if calm * 3 > len(capitals):
+        return False
+    if any(len(token.text) > LONGEST_ACRONYM for token in capitals):
         return True
-    return len(capitals) > 1 and any(fold(word) in small for word in capitals)
+    return len(capitals) > 1 and any(token.key in small for token in capitals)
 
 
 class Stripped(NamedTuple):
@@ -84,7 +86,7 @@ def _find_topics(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon)
     """
     found: set[int] = set()
     for index in range(1, len(tokens)):
-        if tokens[index].kind == "acronym" and fold(tokens[index].text) in lexicon.verbs:
+        if tokens[index].kind == "acronym" and tokens[index].key in lexicon.verbs:
             before = index - 1
             joined = before in found or (index - 2 in found and keys[before] in lexicon.conjunctions)
             if joined or keys[before] in lexicon.verbs:
@@ -94,7 +96,7 @@ def _find_topics(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon)
 
 def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
     """A stop word in capitals that is no acronym ("what IS the ..."), as word lists hold it, else ``""``."""
-    key = fold(token.text)
+    key = token.key
     if key in lexicon.extra:
         return key
     if token.kind != "acronym":
@@ -191,13 +193,17 @@ def _is_month(tokens: Sequence[Token], index: int) -> bool:
 
 def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     """Whether The Words Are Capitalised Like This, so that a capital tells nothing; *words* with their folded forms."""
-    small = lexicon.stop | lexicon.strong | lexicon.weak
+    verbs = lexicon.verbs
     for word, key in words:
-        if word[0].islower() and (len(word) > 3 or key in lexicon.verbs or (len(word) > 2 and key not in small)):
+        if word[0].islower() and (len(word) > 3 or key in verbs or (len(word) > 2 and not _is_small(key, lexicon))):
             return False
     if len(words) < 3:
         return False
-    return any(word[0].isupper() and key in lexicon.verbs - lexicon.homographs for word, key in words[1:])
+    return any(word[0].isupper() and key in verbs and key not in lexicon.homographs for word, key in words[1:])
+
+
+def _is_small(key: str, lexicon: Lexicon) -> bool:
+    return key in lexicon.stop or key in lexicon.strong or key in lexicon.weak
 
 
 def leads_to_name(text: str, tokens: Sequence[Token], at: int, lexicon: Lexicon) -> bool:
@@ -206,16 +212,17 @@ def leads_to_name(text: str, tokens: Sequence[Token], at: int, lexicon: Lexicon)
     A word that is common too is a name there if it is called one of those that are, or another name follows: the next
     word may also begin a sentence.
     """
-    token, rest = tokens[at], tokens[at + 1 : at + 3]
+    token = tokens[at]
+    if not text.startswith(".", token.end):
+        return False
+    rest = tokens[at + 1 : at + 3]
     is_initial = len(token.text) == 1 and token.text.isupper() and token.text != "I"
-    if text[token.end : token.end + 1] != "." or not (is_initial or fold(token.text) in lexicon.titles):
+    if not (is_initial or token.key in lexicon.titles) or not rest or not is_capitalised(rest[0]):
         return False
-    if not rest or not is_capitalised(rest[0]):
-        return False
-    key = fold(rest[0].text)
+    key = rest[0].key
     if key not in lexicon.stop or (key in lexicon.homographs and not is_initial):
         return True
-    return len(rest) > 1 and is_capitalised(rest[1]) and not rest[0].closed and fold(rest[1].text) not in lexicon.stop
+    return len(rest) > 1 and is_capitalised(rest[1]) and not rest[0].closed and rest[1].key not in lexicon.stop
 
 
 def is_capitalised(token: Token) -> bool:
@@ -251,9 +258,9 @@ def _find_first_name(
     It is one where no question mark follows, no pronoun comes next and nothing else could be removed: keywords that
     were found before look like that, so they are left alone.
     """
-    if "?" in text or len(keys) < 2 or keys[0] not in lexicon.homographs - lexicon.extra or keys[1] in lexicon.pronouns:
+    if "?" in text or len(keys) < 2 or not tokens[0].text[0].isupper():
         return ()
-    if not tokens[0].text[0].isupper():
+    if keys[0] not in lexicon.homographs or keys[0] in lexicon.extra or keys[1] in lexicon.pronouns:
         return ()
     others = (index for index, key in enumerate(keys) if index and index not in kept and _is_removed(key, lexicon))
     return () if any(True for _ in others) else (0,)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
-from qtmiddleware.preprocessing.text import APOSTROPHES
+from qtmiddleware.preprocessing.text import APOSTROPHES, fold
 
 TokenKind = Literal["word", "acronym", "identifier", "number", "url", "quote"]
 """What a piece of a query is; everything but a word is kept as it is written."""
@@ -34,8 +34,8 @@ OPERATORS = frozenset(
     ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++", "?.", "|>", ":=", "+=",
      "&"]
 )  # fmt: skip
-SUM = re.compile(r"[-+*/^=<>≤≥≠×÷±−]")
-"""A sign that stands alone and belongs to a number beside it: 5 + 3, x > 5."""
+SUMS = frozenset("-+*/^=<>≤≥≠×÷±−")
+"""Signs that stand alone and belong to a number beside them: 5 + 3, x > 5."""
 AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
 
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
@@ -78,11 +78,13 @@ SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
 class Token(NamedTuple):
     """One piece of a query: ``query[start:end] == text``.
 
-    *opens* says that a sentence begins with it, *closed* that punctuation stands between it and the next one.
+    *key* is the text as word lists hold it. *opens* says that a sentence begins with it, *closed* that punctuation
+    stands between it and the next one.
     """
 
     kind: TokenKind
     text: str
+    key: str
     start: int
     end: int
     opens: bool
@@ -95,7 +97,8 @@ def tokenise(text: str) -> list[Token]:
     start, opens = 0, True
     for left, right in find_quotes(text):
         opens = _read_between(text, start, left, opens, tokens)
-        tokens.append(Token("quote", text[left:right], left, right, opens, True))
+        quote = text[left:right]
+        tokens.append(Token("quote", quote, fold(quote), left, right, opens, True))
         start, opens = right, False
     _read_between(text, start, len(text), opens, tokens)
     return tokens
@@ -104,29 +107,32 @@ def tokenise(text: str) -> list[Token]:
 def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
     """Add the tokens of ``text[start:end]`` to *tokens*; return whether a sentence begins after them."""
     for match in BLANKS.finditer(text, start, end):
-        chunk = match.group()
-        follows_number = tokens and tokens[-1].text[-1].isdigit() and _is_amount(tokens[-1], match.start())
-        if follows_number and (sign := SIGN.match(chunk)):
-            last = tokens.pop()
-            end = match.start() + sign.end()
-            found = [Token("number", text[last.start : end], last.start, end, last.opens, end < match.end())]
-        elif SUM.fullmatch(chunk) and tokens and _belongs_to_number(text, tokens[-1], match.start(), match.end()):
-            found = [Token("identifier", chunk, match.start(), match.end(), False, False)]
-        else:
-            found = _read_chunk(chunk, match.start(), opens)
-            if found and start <= found[0].start - 2:
-                found[0] = _add_sign_before(text, found[0], tokens)
-        tokens += found
-        if not ENDS.isdisjoint(chunk[-3:]) and (not found or found[-1].end < match.end()):
-            opens = True
-        elif found:
+        chunk, place = match.group(), match.start()
+        before = tokens[-1] if tokens else None
+        if before is not None and _is_amount(before, place) and (sign := SIGN.match(chunk)):
+            after = place + sign.end()
+            amount = text[before.start : after]
+            is_closed = after < match.end()
+            tokens[-1] = Token("number", amount, fold(amount), before.start, after, before.opens, is_closed)
+            opens = is_closed and not ENDS.isdisjoint(chunk[-3:])
+        elif chunk in SUMS and before is not None and _belongs_to_number(text, before, place, match.end()):
+            tokens.append(Token("identifier", chunk, chunk, place, match.end(), False, False))
             opens = False
+        else:
+            pieces, is_end = _split_known_chunk(chunk) if len(chunk) <= LONGEST_KNOWN else _split_chunk(chunk)
+            for kind, piece, key, left, right, closed in pieces:
+                token = Token(kind, piece, key, place + left, place + right, opens, closed)
+                if kind == "number" and left == pieces[0].start and start <= token.start - 2:
+                    token = _add_sign_before(text, token, before)
+                tokens.append(token)
+                opens = False
+            opens = opens or is_end
     return opens
 
 
 def _is_amount(token: Token, place: int) -> bool:
-    """Whether *token* is a number that ends one blank before *place*."""
-    return token.kind == "number" and token.end + 1 == place
+    """Whether *token* is a number that ends in a digit, one blank before *place*."""
+    return token.kind == "number" and token.end + 1 == place and token.text[-1].isdigit()
 
 
 def _belongs_to_number(text: str, before: Token, start: int, end: int) -> bool:
@@ -140,28 +146,35 @@ def _belongs_to_number(text: str, before: Token, start: int, end: int) -> bool:
     return all(sides) if text[start] in "-−" else any(sides)
 
 
-def _add_sign_before(text: str, token: Token, before: Sequence[Token]) -> Token:
-    """*token* with the sign of a currency that stands alone before it, if it is a number: € 100."""
+def _add_sign_before(text: str, token: Token, before: Token | None) -> Token:
+    """The number *token* with the sign of a currency that stands alone before it, behind the token *before*: € 100."""
     start = token.start - 2
-    is_sign = (
-        token.kind == "number" and token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
-    )
-    if not is_sign or (start and not text[start - 1].isspace()) or (before and before[-1].end > start):
+    is_sign = token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
+    if not is_sign or (start and not text[start - 1].isspace()) or (before is not None and before.end > start):
         return token
-    return token._replace(text=text[start : token.end], start=start)
+    amount = text[start : token.end]
+    return token._replace(text=amount, key=fold(amount), start=start)
 
 
-def _read_chunk(chunk: str, offset: int, opens: bool) -> list[Token]:
-    """The tokens of *chunk*, which stands at *offset*."""
-    pieces = _split_known_chunk(chunk) if len(chunk) <= LONGEST_KNOWN else _split_chunk(chunk)
-    return [
-        Token(kind, chunk[start:end], offset + start, offset + end, opens and not place, closed)
-        for place, (kind, start, end, closed) in enumerate(pieces)
-    ]
+class _Piece(NamedTuple):
+    """One piece of a chunk, which is the *text* from *start* to *end* of it; the others are those of `Token`."""
+
+    kind: TokenKind
+    text: str
+    key: str
+    start: int
+    end: int
+    closed: bool
 
 
-def _split_chunk(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
-    """What *chunk* is made of: the kind of each piece, where it starts and ends, and whether punctuation follows."""
+def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
+    """What *chunk* is made of, and whether a sentence ends behind the last piece."""
+    pieces = [_Piece(kind, chunk[a:b], fold(chunk[a:b]), a, b, closed) for kind, a, b, closed in _find_pieces(chunk)]
+    return pieces, not ENDS.isdisjoint(chunk[-3:]) and (not pieces or pieces[-1].end < len(chunk))
+
+
+def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
+    """The kind of each piece of *chunk*, where it starts and ends, and whether punctuation follows."""
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
     left, right = _trim(chunk)
