@@ -212,19 +212,18 @@ def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
 
 def match_phrase(phrases: Phrases, keys: Sequence[str], start: int) -> int:
     """How many of *keys* from *start* on are a phrase; the longest counts, 0 where none is."""
-    found = phrases.get(keys[start])
-    return max(_match_length(phrase, keys, start) for phrase in found) if found else 0
-
-
-def _match_length(phrase: Phrase, keys: Sequence[str], start: int) -> int:
-    """How many keys *phrase* covers from *start* on; a place that may be left out takes its word wherever it can."""
-    at = start
-    for words, optional in phrase:
-        if at < len(keys) and keys[at] in words:
-            at += 1
-        elif not optional:
-            return 0
-    return at - start
+    longest, size = 0, len(keys)
+    for phrase in phrases.get(keys[start], ()):
+        at = start
+        for words, optional in phrase:
+            # A place that may be left out takes its word wherever it can.
+            if at < size and keys[at] in words:
+                at += 1
+            elif not optional:
+                break
+        else:
+            longest = max(longest, at - start)
+    return longest
 
 
 def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:

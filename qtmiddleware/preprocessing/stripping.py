@@ -49,8 +49,9 @@ class Stripped(NamedTuple):
 
 def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> Stripped:
     """Returns the keywords of *text*; *keys* are those of `fold_tokens`."""
-    all_caps = any(key and token.kind == "acronym" for token, key in zip(tokens, keys, strict=True))
-    topics = set() if all_caps else _find_topics(tokens, keys, lexicon)
+    acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
+    all_caps = any(keys[index] for index in acronyms)
+    topics = set() if all_caps else _find_topics(tokens, keys, acronyms, lexicon)
     keys = [
         key or ("" if index in topics else _fold_emphasised(token, lexicon))
         for index, (token, key) in enumerate(zip(tokens, keys, strict=True))
@@ -79,14 +80,16 @@ def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexi
     return Stripped(" ".join(parts), is_certain and is_name)
 
 
-def _find_topics(tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> set[int]:
-    """Verbs in capitals that a question is about: what does DOES stand for, what do MUST, SHOULD and MAY mean.
+def _find_topics(
+    tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
+) -> set[int]:
+    """Verbs in capitals, among the *acronyms*, that a question is about: what does DOES stand for, what do MUST, SHOULD and MAY mean.
 
     One is that where another verb stands right before it, which otherwise none can follow, or another such word does.
     """
     found: set[int] = set()
-    for index in range(1, len(tokens)):
-        if tokens[index].kind == "acronym" and tokens[index].key in lexicon.verbs:
+    for index in acronyms:
+        if index and tokens[index].key in lexicon.verbs:
             before = index - 1
             joined = before in found or (index - 2 in found and keys[before] in lexicon.conjunctions)
             if joined or keys[before] in lexicon.verbs:
@@ -111,17 +114,18 @@ def _find_removed_phrases(
     removed: set[int] = set()
     index, is_opening = 0, True
     while index < len(keys):
-        is_opening = is_opening or tokens[index].opens
-        length = match_phrase(lexicon.lead_ins, keys, index) if is_opening else 0
-        if length > 1 and (more := match_phrase(lexicon.removed, keys, index + length - 1)):
-            # A lead-in ends in "how", a phrase goes on from there: find out how much it costs.
-            length += more - 1
-        if is_opening and not length:
-            length = _count_greeting(tokens, keys, index, lexicon)
-        if not length:
-            is_opening = False
-            length = 0 if index in names else match_phrase(lexicon.removed, keys, index)
-        removed.update(range(index, index + length))
+        length = 0
+        if is_opening or tokens[index].opens:
+            length = match_phrase(lexicon.lead_ins, keys, index)
+            if length > 1 and (more := match_phrase(lexicon.removed, keys, index + length - 1)):
+                # A lead-in ends in "how", a phrase goes on from there: find out how much it costs.
+                length += more - 1
+            length = length or _count_greeting(tokens, keys, index, lexicon)
+            is_opening = length > 0
+        if not length and keys[index] in lexicon.removed and index not in names:
+            length = match_phrase(lexicon.removed, keys, index)
+        if length:
+            removed.update(range(index, index + length))
         index += length or 1
     return removed
 
