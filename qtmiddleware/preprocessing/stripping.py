@@ -80,12 +80,11 @@ def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexi
     return Stripped(" ".join(parts), is_certain and is_name)
 
 
-def _find_topics(
-    tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
-) -> set[int]:
-    """Verbs in capitals, among the *acronyms*, that a question is about: what does DOES stand for, what do MUST, SHOULD and MAY mean.
+def _find_topics(tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon) -> set[int]:
+    """Verbs in capitals that a question is about: what does DOES stand for, what do MUST, SHOULD and MAY mean.
 
-    One is that where another verb stands right before it, which otherwise none can follow, or another such word does.
+    *acronyms* are the places of all words in capitals. One is that where another verb stands right before it,
+    which otherwise none can follow, or another such word does.
     """
     found: set[int] = set()
     for index in acronyms:

@@ -7,12 +7,12 @@ language is named here. Where the user's own question uses the same words, they 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES, detect_language
-from qtmiddleware.preprocessing.lexicon import DEFAULT, Phrase, Phrases, compile_phrases, load, load_all
+from qtmiddleware.preprocessing.lexicon import DEFAULT, compile_phrases, load, load_all
 from qtmiddleware.preprocessing.text import clean, fold_accents, fold_words, is_blank, split_words
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
@@ -36,7 +36,8 @@ _EMPTY_FORMS: Final = (
 _POLITE: Final = r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
 _ANNOUNCED: Final = r"(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]"
 _LEAD_IN: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNORECASE)
-_STOP: Final = re.compile(r"[.!?…:]+[\"'”»)]*\s|[。！？：]")
+# One set of characters comes first, so that the search steps over all others at once.
+_STOP: Final = re.compile(r"[.!?…:。！？：](?:(?<=[。！？：])|[.!?…:]*[\"'”»)]*\s)")
 _SENTENCE_CHARS: Final = 300
 _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
@@ -47,6 +48,12 @@ _INNER_WORD: Final = re.compile(r"(?<=[\w,;] )[^\W\d_]+")
 _STATED: Final = (".", "!")
 _QUOTES: Final = "\"'”»* "
 _OPENING_CHARS: Final = 300
+
+_Pattern = tuple[tuple[frozenset[str], bool, int], ...]
+"""A phrase, place by place: the words that may stand there, whether it may be left out, and up to how many words of any
+kind stand there instead."""
+_Patterns = Mapping[str, tuple[_Pattern, ...]]
+"""Phrases by the word they begin with."""
 
 
 def is_noise(text: str, query: str) -> bool:
@@ -61,11 +68,11 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
     of *query*, or it is long enough for a passage.
     """
     match = _LEAD_IN.match(text)
-    if match and fold_words(match.group())[:2] != fold_words(query[:_SENTENCE_CHARS])[:2]:
-        text = text[match.end() :]
+    lead_in = match.group() if match else ""
+    if lead_in and fold_words(lead_in)[:2] != fold_words(query[:_SENTENCE_CHARS])[:2]:
+        text = text[len(lead_in) :]
     end = find_chatter_end(text, query)
-    rest = text[end:].strip()
-    if not end or is_blank(rest):
+    if not end or is_blank(rest := text[end:].strip()):
         return text
     is_announced = text[:end].rstrip().endswith((":", "："))
     is_question = rest.endswith(("?", "？")) and not _find_topic_stems(rest).isdisjoint(_find_topic_stems(query))
@@ -112,7 +119,7 @@ def find_chatter_end(text: str, query: str) -> int:
         keys = fold_words(text[place:after])
         start = _match_fillers(keys)
         # A word may be a filler and the beginning of chatter: "sì, cerco ..." and "si potrebbe cercare ...".
-        if _is_chatter(keys[start:], query) or _is_chatter(keys[: start and len(keys)], query):
+        if _is_chatter(keys[start:], query) or (start and _is_chatter(keys, query)):
             end = after
         elif not 0 < start == len(keys):
             break
@@ -145,26 +152,20 @@ def _match_fillers(keys: Sequence[str]) -> int:
     return start
 
 
-def _match_length(phrase: Phrase, keys: Sequence[str]) -> int:
-    """How many of *keys* from the first on *phrase* covers at least, 0 where it does not stand there.
-
-    A place ``*3`` stands for up to three words, whichever they are.
-    """
-    places = {0}
-    for allowed, optional in phrase:
-        if gap := _read_gap(allowed):
-            places = {at + skipped for at in places for skipped in range(gap + 1)}
-            continue
-        taken = {at + 1 for at in places if at < len(keys) and keys[at] in allowed}
-        places = taken | places if optional else taken
-        if not places:
+def _match_length(phrase: _Pattern, keys: Sequence[str]) -> int:
+    """How many of *keys* from the first on *phrase* covers at least, 0 where it does not stand there."""
+    places, size = {0}, len(keys)
+    for allowed, optional, gap in phrase:
+        reached = set(places) if optional else set()
+        for at in places:
+            if gap:
+                reached.update(range(at, at + gap + 1))
+            elif at < size and keys[at] in allowed:
+                reached.add(at + 1)
+        if not reached:
             return 0
-    return min((at for at in places if at <= len(keys)), default=0)
-
-
-@cache
-def _read_gap(allowed: frozenset[str]) -> int:
-    return next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
+        places = reached
+    return min((at for at in places if at <= size), default=0)
 
 
 @cache
@@ -173,11 +174,23 @@ def _opening_pattern() -> re.Pattern[str]:
 
 
 @cache
-def _chatter_phrases() -> tuple[Phrases, Phrases]:
+def _chatter_phrases() -> tuple[_Patterns, _Patterns]:
     """How chatter opens, and what may stand before it, in all languages: a model may fall into any of them."""
     lists = [load(code) for code in LANGUAGES]
-    chatter = (fold_accents(pattern) for one in lists for pattern in one.chatter)
-    return compile_phrases(chatter), compile_phrases(fold_accents(pattern) for one in lists for pattern in one.fillers)
+    chatter = _compile_patterns(pattern for one in lists for pattern in one.chatter)
+    return chatter, _compile_patterns(pattern for one in lists for pattern in one.fillers)
+
+
+def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
+    return {
+        word: tuple(tuple((words, optional, _read_gap(words)) for words, optional in phrase) for phrase in phrases)
+        for word, phrases in compile_phrases(map(fold_accents, patterns)).items()
+    }
+
+
+def _read_gap(allowed: frozenset[str]) -> int:
+    """How many words a place ``*3`` stands for at most, 0 for any other place."""
+    return next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
 
 
 @cache

@@ -206,8 +206,8 @@ class _Reader:
         return _LITERALS.get(word, word if word[-1].isdigit() else None)
 
     def skip_space(self) -> None:
-        match = _SPACE.match(self.text, self.position)
-        if match:
+        here = self.text[self.position : self.position + 1]
+        if (here == "/" or here.isspace()) and (match := _SPACE.match(self.text, self.position)):
             self.position = match.end()
 
 

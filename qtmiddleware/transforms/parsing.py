@@ -335,13 +335,18 @@ def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> lis
     elif field.shape == "list" and len(given) == 1:
         parts = split_items(given[0])
     else:
-        parts = [part for text in given for part in (split_items(text) if _ITEM_BELOW.search(text) else [text])]
+        parts = [part for text in given for part in (split_items(text) if _holds_items(text) else [text])]
     if parts == given:
         return given
     # A sentence that was cut at its commas would not be known as a refusal or as talk any more.
     first = given[0]
     is_whole = is_refusal(first, prompt.query) or is_talk(strip_marks(first, prompt.query), field, prompt)
     return given if is_whole else parts
+
+
+def _holds_items(text: str) -> bool:
+    """Whether a line of *text* below the first is marked as the item of a list."""
+    return "\n" in text and _ITEM_BELOW.search(text) is not None
 
 
 def _note_missing(field: ReplyField, found: FieldTexts) -> str:

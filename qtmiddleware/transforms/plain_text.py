@@ -96,12 +96,12 @@ def strip_marks(text: str, query: str) -> str:
     A text alone is no second item of a list, so "2. Weltkrieg" keeps its number.
     """
     # A number may stand in bold, alone or with its text.
-    text = _strip_mark(_BOLD.sub(r"\1", _strip_mark(_unwrap(text), query).strip()), query)
-    text = _BOLD.sub(r"\1", text.strip())
+    text = _strip_mark(_strip_bold(_strip_mark(_unwrap(text), query).strip()), query)
+    text = _strip_bold(text.strip())
     label, rest = split_label(text, query)
     if label:
         text = rest.lstrip("* ")
-    return strip_quotes(strip_lead_in(_BOLD.sub(r"\1", text), query).strip(), query)
+    return strip_quotes(strip_lead_in(_strip_bold(text), query).strip(), query)
 
 
 def _unwrap(text: str) -> str:
@@ -110,6 +110,11 @@ def _unwrap(text: str) -> str:
     text = text.lstrip("#> ") if text.startswith(("#", ">")) else text
     bold = _BOLD.match(text)
     return bold.group(1) if bold and bold.end() == len(text) else text
+
+
+def _strip_bold(text: str) -> str:
+    """*text* with its beginning no longer in bold, if it is."""
+    return _BOLD.sub(r"\1", text) if text.startswith("**") else text
 
 
 def _is_marked(line: str) -> bool:
@@ -133,12 +138,12 @@ def _strip_mark(text: str, query: str, *, is_counted: bool = False) -> str:
 
     A number above 1 without emphasis goes only if it *is_counted*: it may be an ordinal.
     """
-    text, asked = text.strip(), query.casefold()
+    text = text.strip()
     for pattern in (_BULLET, _NUMBER):
         mark = pattern.match(text)
         if mark is None:
             continue
-        opening = text[: mark.end() + 2].casefold()
+        opening, asked = text[: mark.end() + 2].casefold(), query.casefold()
         if opening in asked or (pattern is _NUMBER and opening.translate(_EMPHASIS) in asked):
             continue
         if pattern is _BULLET or is_counted or mark["emphasis"] or (_read_number(text) or 0) <= 1:
@@ -210,7 +215,7 @@ def _arrange(lines: list[str], field: ReplyField) -> list[str]:
     if field.shape == "list":
         return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":
-        return [" ".join(_BOLD.sub(r"\1", line.lstrip("#> ")) for line in lines)]
+        return [" ".join(_strip_bold(line.lstrip("#> ")) for line in lines)]
     # Where a model says more than the one line asked for, the line itself is the quoted one or the question.
     return sorted(lines, key=lambda line: (not _is_set_off(line), not line.rstrip('*"”').endswith(("?", "？", "؟"))))
 

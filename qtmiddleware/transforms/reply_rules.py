@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -31,6 +30,7 @@ NONE_NEEDED: Final = "none needed"
 
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
+_BRACKETS: Final = (")", "]")
 _COLONS: Final = (":", "：")
 
 # What a sub-query says that points to the answer of another, so that it cannot be searched on its own.
@@ -62,24 +62,18 @@ _PRONOUN: Final = re.compile(
 _NAME: Final = re.compile(r"(?<=[\w,] )[A-Z0-9]\w*")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One text of a reply: as it was *given*, and the *value* it would be searched as."""
+class Candidate(NamedTuple):
+    """One text of a reply to *prompt*, which asks about *query*.
+
+    *given* is the text as it was, *value* what it would be searched as, *key* what two spellings of the value share.
+    """
 
     given: str
     value: str
+    key: str
     field: ReplyField
     prompt: Prompt
-
-    @property
-    def query(self) -> str:
-        """The query that was asked about."""
-        return self.prompt.query
-
-    @property
-    def key(self) -> str:
-        """What makes two spellings of the value the same."""
-        return normalise(self.value)
+    query: str
 
 
 class Verdict(NamedTuple):
@@ -95,13 +89,14 @@ class Verdict(NamedTuple):
 
 def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     """Whether *text*, given for *field* of *prompt*, may be searched for: the first rule that objects rejects it."""
-    candidate = Candidate(clean(text), _extract_value(text, field, prompt.query), field, prompt)
+    value = _extract_value(text, field, prompt.query)
+    candidate = Candidate(clean(text), value, normalise(value), field, prompt, prompt.query)
     for rule, objects in RULES.items():
         if objects(candidate):
             return Verdict(None, f"dropped: {rule}", rule)
     limit = MAX_CHARS[field.shape]
-    note = "cut: too long" if len(candidate.value) > limit else ""
-    return Verdict(shorten(candidate.value, limit).rstrip(), note)
+    note = "cut: too long" if len(value) > limit else ""
+    return Verdict(shorten(value, limit).rstrip(), note)
 
 
 def _extract_value(text: str, field: ReplyField, query: str) -> str:
@@ -110,7 +105,7 @@ def _extract_value(text: str, field: ReplyField, query: str) -> str:
         whole = clean(keep_whole_sentences(text) if isinstance(text, Cut) else text)
         return strip_quotes(strip_lead_in(whole, query, is_passage=True), query)
     value = clean(strip_marks(clean(text), query))
-    aside = _ASIDE.search(value[-200:])
+    aside = _ASIDE.search(value[-200:]) if value.endswith(_BRACKETS) else None
     if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
         value = value[: -len(aside.group())]
     return value
@@ -139,7 +134,7 @@ def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
 
 
 def _refuses(it: Candidate) -> bool:
-    return is_refusal(it.given, it.query) or is_refusal(it.value, it.query)
+    return is_refusal(it.value, it.query) or (it.given != it.value and is_refusal(it.given, it.query))
 
 
 def _copies_prompt(it: Candidate) -> bool:
