@@ -126,14 +126,22 @@ def keys_with(mark: Mark) -> tuple[Key, ...]:
 
 def key_of(settings: Settings, mark: Mark) -> tuple[Any, ...]:
     """Returns the values of *settings* at the options that bear *mark*, hashable."""
-    values = _reader_of(mark)(settings)
-    return tuple([key.make_hashable(value) for key, value in zip(keys_with(mark), values, strict=True)])
+    read, objects = _reader_of(mark)
+    values = list(read(settings))
+    for place, key in objects:
+        values[place] = key.make_hashable(values[place])
+    return tuple(values)
 
 
 @cache
-def _reader_of(mark: Mark) -> Callable[[Settings], tuple[Any, ...]]:
-    """What reads all options that bear *mark* at once; there are several of each, so that it returns a tuple."""
-    return attrgetter(*(".".join(key.path) for key in keys_with(mark)))
+def _reader_of(mark: Mark) -> tuple[Callable[[Settings], tuple[Any, ...]], tuple[tuple[int, Key], ...]]:
+    """What reads all options that bear *mark* at once, and the places among them of those that hold objects.
+
+    Several options bear each mark, so that a tuple is read.
+    """
+    keys = keys_with(mark)
+    objects = tuple((place, key) for place, key in enumerate(keys) if key.kind == "object")
+    return attrgetter(*(".".join(key.path) for key in keys)), objects
 
 
 def _walk(cls: Any, above: tuple[str, ...], marks: frozenset[Mark] = frozenset()) -> Iterator[Key]:

@@ -114,8 +114,9 @@ def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> l
         unscored = [place for place in missing if own.keys[place] not in ranked_keys]
     plain_count = len(own.keys) if top_k is None else min(top_k, len(own.keys))
     unscored += repeated[: max(0, plain_count - len(best) - len(unscored))]
-    lowest = min((it.score for it in best), default=0.0)
-    best += [FusedItem(own.keys[place], own.items[place], lowest, 0) for place in unscored]
+    if unscored:
+        lowest = min((it.score for it in best), default=0.0)
+        best += [FusedItem(own.keys[place], own.items[place], lowest, 0) for place in unscored]
     scores = [it.score for it in best]
     if is_merged:
         scores = make_strictly_falling(scores)

@@ -78,7 +78,7 @@ class Paging:
     *homes* those that hold one of the two inside, as a request object does; a page may lie beside it there.
     """
 
-    __slots__ = ("_declared", "_homes", "_named", "_parameters")
+    __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")
 
     def __init__(
         self, parameters: Parameters, named: PageArgument, taken: Collection[str], homes: Collection[str]
@@ -94,17 +94,14 @@ class Paging:
                 (name, short, _is_declared_page(short, it.annotation, it.default, folded.values()))
                 for name, short, it in own
             )
+        has_own = self.is_named or any(short in _NAMES for _, short, _ in self._declared)
+        # Whether only some calls show that the function has pages: its signature does not.
+        self.is_open = not has_own and bool(self._homes or parameters.any_keyword)
 
     @property
     def is_named(self) -> bool:
         """Whether the user said which argument asks for a page, or that none does."""
         return self._named is not None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether only some calls show that the function has pages: its signature does not."""
-        has_own = self.is_named or any(short in _NAMES for _, short, _ in self._declared)
-        return not has_own and bool(self._homes or self._parameters.any_keyword)
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the argument that asks for a page in this call, ``""`` if none does."""
