@@ -92,8 +92,12 @@ def fold_words(text: str) -> list[str]:
 
 def split_tokens(text: str) -> list[str]:
     """The folded words of *text*; in scripts without spaces, the pairs of neighbouring characters."""
+    plain = fold_accents(text)
+    words = split_words(plain)
+    if plain.isascii() or not _CJK.search(plain):
+        return [word.removesuffix("'s") for word in words] if "'s" in plain else words
     tokens = []
-    for word in fold_words(text):
+    for word in words:
         if not _CJK.search(word):
             tokens.append(word.removesuffix("'s"))
         elif len(word) == 1:

@@ -275,7 +275,7 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
 
 def find_terms(keywords: str) -> frozenset[str]:
     """Returns the words of the *keywords* as they are compared."""
-    return frozenset(_read_keywords(keywords)[0])
+    return frozenset(map(strip_plural, _split_words(keywords)))
 
 
 def _read_keywords(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Final
 
-from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, TRANSFORMS, prompt_names
+from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS, TRANSFORMS, prompt_names
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt
@@ -59,13 +59,17 @@ def build_standalone_prompt(settings: Settings, query: str, history: Sequence[Me
 
 def merge(parts: Iterable[Transformation]) -> Transformation:
     """Returns what several replies to one query hold together: the first of each single text, all of each list."""
-    parts = tuple(parts)
-    texts = {name: _drop_repeats(text for part in parts for text in part.texts(name)) for name in TEXT_FIELDS}
-    return fill(texts, dict.fromkeys(note for part in parts for note in part.notes))
+    parts = [part for part in parts if part is not NOTHING]
+    texts = {name: _drop_repeats([found for part in parts if (found := part.texts(name))]) for name in TEXT_FIELDS}
+    return fill(texts, dict.fromkeys([note for part in parts for note in part.notes]))
 
 
-def _drop_repeats(texts: Iterable[str]) -> tuple[str, ...]:
+def _drop_repeats(given: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The texts that several replies gave for one field, each once; those of one reply are free of repeats already."""
+    if len(given) < 2:
+        return given[0] if given else ()
     first: dict[str, str] = {}
-    for text in texts:
-        first.setdefault(normalise(text), text)
+    for texts in given:
+        for text in texts:
+            first.setdefault(normalise(text), text)
     return tuple(first.values())

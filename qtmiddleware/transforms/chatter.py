@@ -137,8 +137,8 @@ def _is_chatter(keys: Sequence[str], query: str) -> bool:
 
 def _match_chatter(keys: Sequence[str]) -> int:
     chatter, _ = _chatter_phrases()
-    found = chatter.get(keys[0], ()) if keys else ()
-    return min((length for phrase in found if (length := _match_length(phrase, keys))), default=0)
+    found = chatter.get(keys[0]) if keys else None
+    return min([length for phrase in found if (length := _match_length(phrase, keys))], default=0) if found else 0
 
 
 def _match_fillers(keys: Sequence[str]) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from qtmiddleware.preprocessing.text import fold_accents, normalise, split_tokens, split_words
 from qtmiddleware.transforms.span_matching import is_negated
@@ -26,8 +25,7 @@ _MARKED: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
+class _Compared(NamedTuple):
     """What is compared of a *text*: its normal form and its tokens; the rest only of texts that look near."""
 
     text: str
@@ -76,7 +74,7 @@ def _are_near(one: _Compared, other: _Compared) -> bool:
     if one.normal == other.normal:
         return True
     common = len(one.tokens & other.tokens)
-    if not common or common < NEAR * len(one.tokens | other.tokens):
+    if not common or common < NEAR * (len(one.tokens) + len(other.tokens) - common):
         return False
     if one.marked != other.marked or is_negated(one.text) != is_negated(other.text):
         return False
