@@ -73,6 +73,8 @@ def test_the_error_of_the_original_search_is_raised_as_it_is(
     def respond(query: str, top_k: int) -> Any:
         raise error
 
+    # It fails while the model thinks: no other text is there to be searched.
+    service.holds = True
     day = caller.ask(transforming("decompose"), respond=respond)
     assert day.error is error
     assert {text for text, _ in day.calls} == {QUERY}
@@ -82,6 +84,7 @@ def test_the_error_of_the_original_search_is_raised_as_it_is(
 def test_an_interruption_of_the_original_search_is_never_swallowed(
     kind: type[BaseException], caller: Caller, service: ModelServer
 ) -> None:
+    service.holds = True
     day = caller.ask(transforming("decompose"), respond=failing(QUERY, error=kind))
     assert type(day.error) is kind
     assert day.calls == [(QUERY, WIDE)]
