@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ settings.register_profile("quick", max_examples=15, **_UNTIMED)
 settings.register_profile("everyday", max_examples=20, **_UNTIMED)
 if not os.environ.get("CI"):
     settings.load_profile("everyday")
+
+_PLACES = count(1)
 
 # Haystack tells its makers what is run, unless it is told not to before it is imported.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
@@ -79,7 +82,8 @@ def make_httpserver() -> Iterator[HTTPServer]:
 @pytest.fixture
 def model_server(httpserver: HTTPServer) -> Iterator[ModelServer]:
     """A service of models without anything to say yet."""
-    server = ModelServer(httpserver)
+    # At an address of its own: a request that an earlier test gave up may come only now.
+    server = ModelServer(httpserver, path=f"/{next(_PLACES)}/v1")
     yield server
     server.released.set()
 
