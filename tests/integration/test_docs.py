@@ -56,10 +56,10 @@ def test_every_file_a_guide_names_is_there(guide: Path) -> None:
         ("| number of passages | ", signatures.TOP_KS),
         ("| vector, with `embed=` | ", signatures.VECTORS),
         ("| an object or dict with a list under ", responses._ENVELOPES),
-        ("| id | ", (*items._IDS, *items._DOCUMENT_IDS)),
-        ("| text | ", items._TEXTS),
+        ("| id | ", (*items.IDS, *items._DOCUMENT_IDS)),
+        ("| text | ", items.TEXTS),
         ("| score | ", items.SCORES),
-        ("| metadata | ", items._METADATA),
+        ("| metadata | ", items.METADATA),
     ],
 )
 def test_the_names_that_are_understood_are_all_listed(row: str, names: tuple[str, ...]) -> None:
