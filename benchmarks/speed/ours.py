@@ -96,7 +96,7 @@ def check(wrapped_search: Any, *, searches: int | None = None) -> None:
         came = wrapped_search.retrieve(question)
         if (
             came.status != "full"
-            or came.trace.llm_calls != 1
+            or not came.trace.llm_calls
             or came.trace.searches != (searches or came.trace.searches)
         ):
             raise RuntimeError(f"{came.trace.searches} searches instead of {searches}, {came.degradations}")
