@@ -188,7 +188,7 @@ def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
     ]
 
 
-# The same words stand in question after question, and in what a model makes of one.
+# Questions repeat the same words, and so do the texts that a model makes of them.
 _split_known_chunk = lru_cache(4_096)(_split_chunk)
 
 

@@ -312,7 +312,7 @@ def locate_words(keywords: str, text: str) -> list[tuple[int, int]]:
 def count_terms(
     texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
 ) -> list[TextTerms]:
-    """Returns for each text how often each of the *wanted* terms stands in it, and which of the *wanted_pairs*.
+    """Returns for each text how often it holds each of the *wanted* terms, and which of the *wanted_pairs* it holds.
 
     Each text is read once. Of long ones, as by `MOST_READ`, counts and length are those of parts, so that time does not
     grow with length, and pairs are looked for at the beginning.
@@ -361,7 +361,7 @@ def count_terms(
 def _find_pairs_at_beginning(
     text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted: Set[Pair]
 ) -> Set[Pair]:
-    """Which of the *wanted* pairs stand in the beginning of a *text*, which is read for them if both words do."""
+    """Which of the *wanted* pairs the beginning of *text* holds, which is read only if both words were counted."""
     if not any(one in counts and other in counts for one, other in wanted):
         return frozenset()
     return wanted & set(pairwise(map(forms.get, _split_words(text[:_READ]))))

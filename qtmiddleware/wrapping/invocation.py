@@ -177,7 +177,7 @@ class Invocation:
     shadow: Callable[[Any, float], None] | None = None
     """In shadow mode, told the response that the caller gets and within how many milliseconds."""
     known_model: GovernedModel | None = None
-    """The model of the transformations, where it was needed before."""
+    """The model of the transformations, if it was looked up already."""
 
     @property
     def native_async(self) -> bool:

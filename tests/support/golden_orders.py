@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from qtmiddleware.config import Config
+from qtmiddleware.config.reading import read_preset
 from qtmiddleware.evaluation import MEASURED, Dataset
 from qtmiddleware.evaluation.bench import build_index
 from qtmiddleware.protocols import Embedder, LanguageModel
@@ -156,7 +157,7 @@ def measure(case: Case, embedder: Embedder) -> CaseOrders:
     with TemporaryDirectory() as folder, build_index(data, Path(folder) / "index.sqlite", embedder) as store:
         functions = build_functions(data, embedder, store)
         for preset in PRESETS if model else FREE:
-            config = Config.load(MEASURED, environ={}).overridden(_read_preset(preset))
+            config = Config.load(MEASURED, environ={}).overridden(read_preset(preset)[1])
             wrapped = {kind: QueryMiddleware(config, client=model).wrap(fn) for kind, fn in functions.items()}
             own = config.overridden({"hybrid": {"enabled": True}})
             wrapped["hybrid store"] = QueryMiddleware(own, client=model, store=store, embedder=embedder).retriever
@@ -166,10 +167,6 @@ def measure(case: Case, embedder: Embedder) -> CaseOrders:
                     for question in data.questions
                 }
     return found
-
-
-def _read_preset(name: str) -> dict[str, Any]:
-    return json.loads((Path(__file__).parents[2] / "config" / f"{name}.config.json").read_text(encoding="utf-8"))
 
 
 def _read_order(retrieval: Retrieval) -> Order:

@@ -68,7 +68,7 @@ def _find_likeness(items: Sequence[Any]) -> _Likeness | None:
     kind: type = type(first)
     if kind is dict:
         return _describe_dicts(tuple(first))
-    return None if find_kind(kind) is not OBJECT or kind in (str, int) else _describe_objects(kind, list_own(first))
+    return _describe_objects(kind, list_own(first)) if find_kind(kind) is OBJECT else None
 
 
 @lru_cache(maxsize=256)

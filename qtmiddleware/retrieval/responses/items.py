@@ -189,7 +189,7 @@ def estimate_chars(item: Any) -> int:
     while rest:
         value = rest.pop()
         kind = type(value)
-        if kind is str or isinstance(value, str):
+        if isinstance(value, str):
             count += len(value)
         elif kind is float or kind is int:
             count += _NUMBER_CHARS
