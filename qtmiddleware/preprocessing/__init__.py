@@ -6,7 +6,7 @@ rewrite of it must not lose. Word lists are read from their files once, when the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -24,7 +24,7 @@ from qtmiddleware.preprocessing.lexicon import (
 )
 from qtmiddleware.preprocessing.spans import Span, find_spans
 from qtmiddleware.preprocessing.stripping import Stripped, fold_tokens, is_all_caps, strip
-from qtmiddleware.preprocessing.text import dominant_script
+from qtmiddleware.preprocessing.text import dominant_script, fold
 from qtmiddleware.preprocessing.tokeniser import tokenise
 
 __all__ = [
@@ -65,6 +65,8 @@ def prepare(
     # question word.
     for _ in range(PASSES):
         before = result.keywords
+        if used and _is_settled(before, lists.known[used]):
+            return Prepared(before, used)
         result, _used = (result, used) if result.opens_with_name else _run_pass(before, code or used, lists)
         if result.keywords == before:
             return Prepared(before, used)
@@ -120,14 +122,18 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _WordLists:
-    """All word lists, ready for use; ``""`` names the empty one. *small* are all stop words but acronyms."""
+    """All word lists, ready for use; ``""`` names the empty one.
+
+    *known* are, by language, the words that a rule of it may remove. *small* are all stop words but acronyms.
+    """
 
     lexicons: dict[str, Lexicon]
+    known: dict[str, frozenset[str]]
     markers: Markers
     small: frozenset[str]
     is_extended: bool
 
-    def guess(self, text: str, keys: list[str]) -> str:
+    def guess(self, text: str, keys: Sequence[str]) -> str:
         """The language of *text* with the folded words *keys*, and of the marks only one language has, or ``""``."""
         return guess_language([*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text)
 
@@ -141,6 +147,7 @@ def _word_lists(keep_words: frozenset[str] = frozenset(), extra_words: frozenset
         ready = [adjust(lexicon, keep_words, extra_words) for lexicon in ready]
     return _WordLists(
         lexicons={lexicon.language: lexicon for lexicon in ready},
+        known={lexicon.language: lexicon.collect_words() for lexicon in ready},
         markers=collect_markers(own),
         small=frozenset(word for lexicon in own for word in lexicon.stop - lexicon.acronyms),
         is_extended=bool(extra_words),
@@ -156,6 +163,12 @@ def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[Stripped, str]:
     used = code or lists.guess(text, keys)
     result = strip(text, tokens, keys, lists.lexicons[used])
     return result if result.keywords else Stripped(text, opens_with_name=False), used
+
+
+def _is_settled(keywords: str, known: Set[str]) -> bool:
+    """Whether no rule can change *keywords*: words and numbers in lower case, none of which is *known* to a rule."""
+    words = keywords.split(" ")
+    return all(map(str.isalnum, words)) and known.isdisjoint(words) and fold(keywords) == keywords
 
 
 def _is_latin(text: str) -> bool:

@@ -71,6 +71,10 @@ class Lexicon:
     abbreviations: tuple[str, ...] = ()
     no_answer: str = ""
 
+    def collect_words(self) -> frozenset[str]:
+        """Return every word that may be removed in lower case, by itself or as the first of a phrase."""
+        return self.stop.union(self.closings, self.lead_ins, self.removed, self.greetings)
+
 
 @dataclass(frozen=True, slots=True)
 class Markers:

@@ -85,6 +85,12 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
+def find_first_word(text: str) -> str:
+    """The first word of *text* in lower case, ``""`` where it has none."""
+    match = _WORD.search(text)
+    return match.group().lower() if match else ""
+
+
 def fold_words(text: str) -> list[str]:
     """The words of *text* in their order, without case and accents."""
     return split_words(fold_accents(text))

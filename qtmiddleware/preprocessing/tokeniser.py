@@ -69,6 +69,7 @@ SHORTENED = frozenset(["w/o", "w/out"])
 """Words with a slash inside."""
 
 LONGEST_KNOWN = 24
+LONGEST_KNOWN_TEXT = 300
 """How many characters a piece may have to be remembered."""
 
 SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
@@ -91,8 +92,12 @@ class Token(NamedTuple):
     closed: bool
 
 
-def tokenise(text: str) -> list[Token]:
+def tokenise(text: str) -> Sequence[Token]:
     """The tokens of *text* from left to right; a quoted phrase is one."""
+    return _tokenise_known(text) if len(text) <= LONGEST_KNOWN_TEXT else _tokenise(text)
+
+
+def _tokenise(text: str) -> Sequence[Token]:
     tokens: list[Token] = []
     start, opens = 0, True
     for left, right in find_quotes(text):
@@ -101,7 +106,11 @@ def tokenise(text: str) -> list[Token]:
         tokens.append(Token("quote", quote, fold(quote), left, right, opens, True))
         start, opens = right, False
     _read_between(text, start, len(text), opens, tokens)
-    return tokens
+    return tuple(tokens)
+
+
+# A question is read for its keywords, for what a rewrite must keep and for its language.
+_tokenise_known = lru_cache(64)(_tokenise)
 
 
 def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES, detect_language
 from qtmiddleware.preprocessing.lexicon import DEFAULT, compile_phrases, load, load_all
-from qtmiddleware.preprocessing.text import clean, fold_accents, fold_words, is_blank, split_words
+from qtmiddleware.preprocessing.text import clean, find_first_word, fold_accents, fold_words, is_blank, split_words
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
 _EMPTY_FORMS: Final = (
@@ -113,6 +113,8 @@ def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
 def find_chatter_end(text: str, query: str) -> int:
     """Returns how many characters at the start of *text* are chatter; 0 where none is or *query* opens so too."""
     end = place = 0
+    if text.isascii() and not _opens_like_chatter(text):
+        return 0
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)
         after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
@@ -125,6 +127,12 @@ def find_chatter_end(text: str, query: str) -> int:
             break
         place = after
     return end
+
+
+def _opens_like_chatter(text: str) -> bool:
+    """Whether the first word of *text*, in ASCII, is one that chatter or a filler begins with; few are."""
+    word = find_first_word(text)
+    return any(word in phrases for phrases in _chatter_phrases())
 
 
 def _is_chatter(keys: Sequence[str], query: str) -> bool:
@@ -154,8 +162,16 @@ def _match_fillers(keys: Sequence[str]) -> int:
 
 def _match_length(phrase: _Pattern, keys: Sequence[str]) -> int:
     """How many of *keys* from the first on *phrase* covers at least, 0 where it does not stand there."""
-    places, size = {0}, len(keys)
-    for allowed, optional, gap in phrase:
+    size = len(keys)
+    for start, (allowed, optional, gap) in enumerate(phrase):
+        if optional or gap:
+            break
+        if start == size or keys[start] not in allowed:
+            return 0
+    else:
+        return len(phrase)
+    places = {start}
+    for allowed, optional, gap in phrase[start:]:
         reached = set(places) if optional else set()
         for at in places:
             if gap:

@@ -73,6 +73,9 @@ def _compare(text: str) -> _Compared:
 def _are_near(one: _Compared, other: _Compared) -> bool:
     if one.normal == other.normal:
         return True
+    fewer, more = sorted((len(one.tokens), len(other.tokens)))
+    if fewer < NEAR * more:
+        return False
     common = len(one.tokens & other.tokens)
     if not common or common < NEAR * (len(one.tokens) + len(other.tokens) - common):
         return False

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
@@ -41,7 +42,7 @@ _DATA: Final = (
 _HISTORY: Final = ', "history" the conversation before it, oldest message first'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Transform:
     """One way to transform a query.
 
@@ -60,7 +61,7 @@ class Transform:
     def build_prompt(self, settings: Settings, query: str, history: Sequence[Message] = ()) -> Prompt:
         """Returns the prompt for *query*; with a *history* it asks for the standalone form of the query too."""
         turns = select_recent(history, query, settings.llm.history_messages)
-        fields = self.fields(settings) if callable(self.fields) else self.fields
+        fields = tuple(self.fields(settings) if callable(self.fields) else self.fields)
         if turns and STANDALONE not in fields:
             fields = (STANDALONE, *fields)
         own = find_own_instruction(settings, self.mode)
@@ -69,8 +70,8 @@ class Transform:
         return Prompt(
             mode=self.mode,
             version=mark_version(f"{self.version}+{flavour}" if flavour else self.version, own),
-            system=self._write_system(
-                own or built_in, fields, has_example=not (own or flavour), has_history=bool(turns)
+            system=_write_system(
+                self, own or built_in, fields, has_example=not (own or flavour), has_history=bool(turns)
             ),
             user=_write_user(query, turns),
             fields=fields,
@@ -79,23 +80,27 @@ class Transform:
             max_tokens=settings.llm.max_tokens or MAX_TOKENS,
         )
 
-    def _write_system(
-        self, instruction: str, fields: tuple[ReplyField, ...], *, has_example: bool, has_history: bool
-    ) -> str:
-        parts = [instruction, _DATA.format(history=_HISTORY if has_history else "")]
-        parts.append("\n".join(f"- {rule}" for rule in self.rules))
-        if has_history and len(fields) > 1:
-            parts.append("First resolve the query with the history; base every other field on that standalone form.")
-        parts.append(
-            "Reply with one JSON object and nothing else (no code fence, quotes inside a text escaped), in the form "
-            f"{_describe_form(fields)}:\n"
-            + "\n".join(f"- {field.name} ({_describe_shape(field)}): {field.description}" for field in fields)
-        )
-        # The example is one of the plain built-in instruction, without a conversation.
-        if self.example and has_example and not has_history:
-            query, reply = self.example
-            parts.append(f"Example for the query {json.dumps(query)}:\n{json.dumps(reply, ensure_ascii=False)}")
-        return "\n\n".join(parts)
+
+# Settings change seldom, questions do not.
+@lru_cache(64)
+def _write_system(
+    transform: Transform, instruction: str, fields: tuple[ReplyField, ...], *, has_example: bool, has_history: bool
+) -> str:
+    """The system message of a prompt of *transform* that asks for *fields*."""
+    parts = [instruction, _DATA.format(history=_HISTORY if has_history else "")]
+    parts.append("\n".join(f"- {rule}" for rule in transform.rules))
+    if has_history and len(fields) > 1:
+        parts.append("First resolve the query with the history; base every other field on that standalone form.")
+    parts.append(
+        "Reply with one JSON object and nothing else (no code fence, quotes inside a text escaped), in the form "
+        f"{_describe_form(fields)}:\n"
+        + "\n".join(f"- {field.name} ({_describe_shape(field)}): {field.description}" for field in fields)
+    )
+    # The example is one of the plain built-in instruction, without a conversation.
+    if transform.example and has_example and not has_history:
+        query, reply = transform.example
+        parts.append(f"Example for the query {json.dumps(query)}:\n{json.dumps(reply, ensure_ascii=False)}")
+    return "\n\n".join(parts)
 
 
 def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[Message, ...]:
