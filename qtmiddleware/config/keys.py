@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from qtmiddleware.catalogue import prompt_names
-from qtmiddleware.config.settings import MARKS, META, Mark, Settings
+from qtmiddleware.config.settings import MARKS, META, Mark, Settings, default_of
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
 
@@ -166,11 +166,6 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
         limits=meta,
         marks=marks,
     )
-
-
-def default_of(field: Field[Any]) -> Any:
-    """Returns the default of a settings field."""
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:

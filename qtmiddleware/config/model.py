@@ -14,12 +14,11 @@ from qtmiddleware.config.keys import (
     Key,
     all_keys,
     camel,
-    default_of,
     dotted,
     get_value,
     keys_by_path,
 )
-from qtmiddleware.config.settings import META, Settings
+from qtmiddleware.config.settings import META, Settings, default_of
 from qtmiddleware.errors import ConfigError
 
 if TYPE_CHECKING:

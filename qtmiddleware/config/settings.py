@@ -6,8 +6,8 @@ here and camelCase in files. Annotations are evaluated here, not kept as texts: 
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, dataclass_transform
 
 from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, STORES, TEXT_FIELDS, TRANSFORMS, prompt_names
 
@@ -60,8 +60,66 @@ def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
     return field(default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreprocessSettings:
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class SettingsGroup:
+    """What every group of settings is: a dataclass of keyword arguments whose values stay as they are.
+
+    Its methods are written here once. A frozen dataclass would generate and compile six for each of the twenty groups
+    whenever a process starts, which takes as long as the imports of half the package.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(init=False, repr=False, eq=False)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        for name in values.keys() - self.__dataclass_fields__.keys():
+            raise TypeError(f"{type(self).__name__} has no option {name!r}")
+        self.__setstate__(values)
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __setattr__(self, name: str, _: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: every value by its name, so that another version with other options can read it."""
+        return dict(vars(self))
+
+    def __setstate__(self, values: Mapping[str, Any] | list[Any]) -> None:
+        """Take *values*, as of a pickle; an option that they lack gets its default.
+
+        The first pickles hold a list in the order of the fields, so a new option belongs at the end of its group.
+        """
+        known = fields(self)
+        if not isinstance(values, Mapping):
+            values = {it.name: value for it, value in zip(known, values, strict=False)}
+        vars(self).update((it.name, values[it.name] if it.name in values else default_of(it)) for it in known)
+
+
+def default_of(field: Field[Any]) -> Any:
+    """Return the default of a settings field."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _make_group(name: str, doc: str, options: Mapping[str, tuple[Any, Any]]) -> Any:
+    """Return a group whose *options*, each a type and a field, are derived from rows of the catalogue."""
+    kinds = {option: kind for option, (kind, _) in options.items()}
+    defaults = {option: default for option, (_, default) in options.items()}
+    return type(name, (SettingsGroup,), {"__module__": __name__, "__doc__": doc, "__annotations__": kinds, **defaults})
+
+
+class PreprocessSettings(SettingsGroup):
     """The rules that turn a question into keywords."""
 
     enabled: bool = option(True, "Whether the rules run at all.", marks="reply")
@@ -74,8 +132,7 @@ class PreprocessSettings:
     extra_words: tuple[str, ...] = option((), "Further words to remove.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeywordEvidenceSettings:
+class KeywordEvidenceSettings(SettingsGroup):
     """Scoring the candidates by the query's keywords over their text."""
 
     enabled: bool = option(True, "Whether candidates are weighed by keywords.")
@@ -108,8 +165,7 @@ class KeywordEvidenceSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EscalationSettings:
+class EscalationSettings(SettingsGroup):
     """When a question is worth a call to the language model."""
 
     mode: EscalationMode = option("always", "always, never, or auto: decide from the first result.")
@@ -124,29 +180,21 @@ def _weight(default: float, doc: str) -> Any:
 if TYPE_CHECKING:
     FusionWeights = Any
 else:
-    FusionWeights = make_dataclass(
+    FusionWeights = _make_group(
         "FusionWeights",
-        [
-            ("original", float, _weight(1.0, "The user's own question.")),
-            (
-                "original_in_conversation",
+        "The weight of each kind of variant; sub-queries and paraphrases share theirs among themselves.",
+        {
+            "original": (float, _weight(1.0, "The user's own question.")),
+            "original_in_conversation": (
                 float,
                 _weight(0.0, "The user's own words where a standalone form of them is searched too."),
             ),
-            *((row.name, float, _weight(row.weight, row.meaning)) for row in TEXT_FIELDS.values() if row.variant),
-        ],
-        frozen=True,
-        slots=True,
-        kw_only=True,
-        namespace={
-            "__doc__": "The weight of each kind of variant; sub-queries and paraphrases share theirs among themselves."
+            **{row.name: (float, _weight(row.weight, row.meaning)) for row in TEXT_FIELDS.values() if row.variant},
         },
     )
-    FusionWeights.__module__ = __name__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusionSettings:
+class FusionSettings(SettingsGroup):
     """How the lists of several searches become one."""
 
     method: FusionMethod = option("anchored", "anchored, rrf, weighted_rrf, max or concat.")
@@ -161,8 +209,7 @@ class FusionSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSettings:
+class LimitSettings(SettingsGroup):
     """What one query may take: time, size and concurrency."""
 
     llm_timeout_ms: int = option(5_000, "Longest wait for the language model.", ge=1, le=600_000)
@@ -190,22 +237,17 @@ class LimitSettings:
 if TYPE_CHECKING:
     TemperatureSettings = Any
 else:
-    TemperatureSettings = make_dataclass(
+    TemperatureSettings = _make_group(
         "TemperatureSettings",
-        [
-            (name, float | None, option(None, "Its own temperature; null is llm.temperature.", ge=0.0, le=2.0))
+        "The sampling temperature of single prompts.",
+        {
+            name: (float | None, option(None, "Its own temperature; null is llm.temperature.", ge=0.0, le=2.0))
             for name in prompt_names()
-        ],
-        frozen=True,
-        slots=True,
-        kw_only=True,
-        namespace={"__doc__": "The sampling temperature of single prompts."},
+        },
     )
-    TemperatureSettings.__module__ = __name__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlmSettings:
+class LlmSettings(SettingsGroup):
     """The language model behind the transformations. The key comes from the environment alone."""
 
     base_url: str | None = option(
@@ -254,8 +296,7 @@ class LlmSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankSettings:
+class RerankSettings(SettingsGroup):
     """Reranking: the best candidates are judged once more, each beside the question."""
 
     enabled: bool = option(False, "Whether candidates are reranked.")
@@ -274,8 +315,7 @@ class RerankSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSettings:
+class CacheSettings(SettingsGroup):
     """The cache of transformations; results are never kept."""
 
     enabled: bool = option(True, "Whether equal questions share one transformation.")
@@ -293,8 +333,7 @@ class CacheSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerSettings:
+class BreakerSettings(SettingsGroup):
     """The circuit breaker: when a language model that fails, or Redis, is not asked for a while."""
 
     enabled: bool = option(True, "Whether there is a circuit breaker.")
@@ -302,8 +341,7 @@ class BreakerSettings:
     seconds: float = option(30.0, "How long it stays open before one call tries again.", ge=0.001, le=86_400.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetSettings:
+class BudgetSettings(SettingsGroup):
     """The most that all calls of language models in this process may cost; beyond it the rules alone are used."""
 
     max_llm_calls_per_minute: int | None = option(None, "Most calls within 60 seconds.", ge=0, le=1_000_000)
@@ -312,8 +350,7 @@ class BudgetSettings:
     hours: float = option(24.0, "Over how many hours tokens and money are counted.", ge=0.01, le=8_784.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(SettingsGroup):
     """The record of what happened to each query."""
 
     path: str | None = option(
@@ -325,8 +362,7 @@ class LogSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HybridSettings:
+class HybridSettings(SettingsGroup):
     """Searching the own store by vectors and by words."""
 
     enabled: bool = option(False, "Whether the own store is searched by words too.")
@@ -338,8 +374,7 @@ class HybridSettings:
     rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
+class StoreSettings(SettingsGroup):
     """The own store. Keys come from the environment alone."""
 
     kind: StoreKind = option("sqlite", "sqlite and lancedb keep files at indexPath; pinecone; memory keeps nothing.")
@@ -360,8 +395,7 @@ class StoreSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerSettings:
+class AnswerSettings(SettingsGroup):
     """Answers from what was found."""
 
     mode: AnswerMode = option("plain", "plain: one answer; synthesis: one for each sub-query, then one of them all.")
@@ -370,8 +404,7 @@ class AnswerSettings:
     context_chars: int = option(24_000, "Most characters of passages the model is shown.", ge=100, le=10_000_000)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(SettingsGroup):
     """Everything that can be set."""
 
     transformation_type: TransformationType = option("none", "What the language model is asked for.", marks="reply")
@@ -430,31 +463,3 @@ class Settings:
         BudgetSettings, "The most that all calls of language models may cost.", marks="middleware"
     )
     log: LogSettings = group(LogSettings, "Records of queries.")
-
-
-def _read_values(self: Any) -> dict[str, Any]:
-    """Return what is pickled: every value by its name, so that another version with other options can read it."""
-    return {it.name: getattr(self, it.name) for it in fields(self)}
-
-
-def _take_values(self: Any, values: Mapping[str, Any] | list[Any]) -> None:
-    """Take the *values* of a pickle; an option that they lack gets its default.
-
-    The first pickles hold a list in the order of the fields, so a new option belongs at the end of its group.
-    """
-    known = fields(self)
-    if not isinstance(values, Mapping):
-        values = {it.name: value for it, value in zip(known, values, strict=False)}
-    for it in known:
-        default = it.default if it.default_factory is MISSING else it.default_factory()
-        object.__setattr__(self, it.name, values.get(it.name, default))
-
-
-def _pickle_by_name(cls: Any) -> None:
-    cls.__getstate__, cls.__setstate__ = _read_values, _take_values
-    for it in fields(cls):
-        if is_dataclass(it.type):
-            _pickle_by_name(it.type)
-
-
-_pickle_by_name(Settings)
