@@ -31,7 +31,7 @@ _ROW: Final = "row"
 Row = TypeVar("Row", "TransformRow", "FusionMethod", "StoreRow")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class TextField:
     """One kind of text a model may be asked for, a field of `Transformation` by its *name*.
 
@@ -157,7 +157,7 @@ NOTHING: Final = Transformation()
 """What a model makes of a question that it is not asked about."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class TransformRow:
     """One way to transform a question: its *name* in the settings, and *label*, what it does.
 
@@ -215,7 +215,7 @@ def prompt_names() -> tuple[str, ...]:
     return (STANDALONE, *(row.name for row in TRANSFORMS.values() if row.fields))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class FusionMethod:
     """One way to make several rankings one: its *name* in the settings.
 
@@ -239,7 +239,7 @@ FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _by_name(
 """Every value of ``fusion.method``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class StoreRow:
     """One kind of store: its module is the one of its *name* in `stores`, which has an ``open_store``.
 
@@ -259,7 +259,7 @@ STORES: Final[Mapping[str, StoreRow]] = _by_name(
 """Every value of ``store.kind``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class ModelProvider:
     """One way to reach a language model: its module is the one of its *name* in `llms`.
 

@@ -46,7 +46,7 @@ def dotted(path: tuple[str, ...]) -> str:
     return ".".join(map(camel, path))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class Key:
     """One option.
 

@@ -7,7 +7,7 @@ rewrite of it must not lose. Word lists are read from their files once, when the
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from qtmiddleware.catalogue import LANGUAGES
@@ -44,11 +44,11 @@ PASSES = 4
 """How often the rules may be run over their own result before the query is left as it was."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Prepared:
     """A query's *keywords*, and the code of the word list they were found with (``""`` where none was used)."""
 
-    keywords: str = field(repr=False)
+    keywords: str
     language: str
 
 
@@ -120,7 +120,7 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     return find_spans(text, tokens, lists.lexicons[used or DEFAULT], all_caps)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _WordLists:
     """All word lists, ready for use; ``""`` names the empty one.
 

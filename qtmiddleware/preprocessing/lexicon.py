@@ -28,7 +28,7 @@ DEFAULT = "en"
 """One weak word is enough for this one, in a query of plain ASCII where no other language has shown itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Lexicon:
     """The word list of one language, every word folded; README.md in `lexicons` says what each of its parts means.
 
@@ -76,7 +76,7 @@ class Lexicon:
         return self.stop.union(self.closings, self.lead_ins, self.removed, self.greetings)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Markers:
     """What small words say about the language.
 

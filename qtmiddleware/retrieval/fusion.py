@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, repeat
 from operator import attrgetter
 from typing import Any, Final
@@ -30,7 +30,7 @@ from qtmiddleware.retrieval.responses import read_text
 from qtmiddleware.types import Evidence, Key, Ranking, Variant
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False, repr=False, slots=True)
 class FusedItem:
     """One passage of several lists, the *item* as the first of them holds it, or the one whose score it has.
 
@@ -39,12 +39,12 @@ class FusedItem:
     """
 
     key: Key
-    item: Any = field(repr=False)
+    item: Any
     score: float
     sources: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Fused:
     """One list made of several, best first.
 
@@ -56,7 +56,7 @@ class Fused:
     items: Sequence[FusedItem]
     method: str
     spread: float | None = None
-    gains: Sequence[Sequence[float]] = field(default=(), repr=False)
+    gains: Sequence[Sequence[float]] = ()
     evidence: Evidence | None = None
 
     @property
@@ -75,7 +75,7 @@ class Fused:
         return FUSION_METHODS[self.method].merges
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Fusion:
     """Several lists as one.
 
@@ -83,7 +83,7 @@ class Fusion:
     that of the query as it was asked, whether or not it did.
     """
 
-    fused: Fused = field(repr=False)
+    fused: Fused
     rankings: tuple[Ranking, ...]
     own: Ranking
 

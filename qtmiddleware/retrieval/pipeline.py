@@ -109,7 +109,7 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
     return retrieval
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Found:
     """What there is beside the original's own list: a *transformation*, its *variants* and their *results*."""
 
@@ -118,7 +118,7 @@ class _Found:
     results: list[SearchResult]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Variants:
     """The question's *own* keywords, the variants whose words are *weighed*, and those that are *searched*."""
 

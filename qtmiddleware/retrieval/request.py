@@ -94,7 +94,7 @@ class Memory:
         self.sampler.log(logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Request:
     """What the flow is given.
 
@@ -110,7 +110,7 @@ class Request:
     of it in the end.
     """
 
-    original: Any = field(repr=False)
+    original: Any
     history: tuple[Message, ...]
     settings: Settings
     memory: Memory
@@ -121,14 +121,14 @@ class Request:
     page_is_known: bool = False
     shape: Shape | None = None
     model: str = ""
-    models: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    models: Mapping[str, Any] = field(default_factory=dict)
     embeds: bool = False
     response_only: bool = False
     reranker_is_unloaded: bool = False
     shares: bool = True
     reason_to_wait: Callable[[], ModelError | None] = lambda: None
-    bulkhead: Bulkhead = field(default_factory=Bulkhead, repr=False)
-    observation: Observation = field(default=NOT_OBSERVED, repr=False)
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()
 
     @property

@@ -25,7 +25,7 @@ from qtmiddleware.types import Key, Match, Ranking, Variant
 logger: Final = get_logger("qtmiddleware")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False, repr=False, slots=True)
 class _Passage(FusedItem):
     """A passage of the result: the item as a search gave it and as it is *shown*."""
 

@@ -106,7 +106,7 @@ class Tell(_Leaf):
 Leaf = Search | Embed | Ask | Rerank | Join | Recall | Tell
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Together:
     """Perform *steps* at the same time, at most *limit* of them at once; answers an `Outcome` each, in their order.
 
@@ -118,7 +118,7 @@ class Together:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Beside:
     """Perform *search* in the caller's own thread or task, and *flow* beside it; at most *limit* steps run at once.
 

@@ -37,7 +37,7 @@ MOST_KEPT: Final = 32
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Runtime:
     """What one call of a wrapped function works with, all of it under the same settings."""
 

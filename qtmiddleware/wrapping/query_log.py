@@ -136,7 +136,7 @@ def _find_words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Plain:
     """What the caller got in shadow mode: the plain function's *matches*, none where they cannot be read, after *ms*.
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -96,11 +96,11 @@ class _Rehearsal:
         return self.complete(prompt, deadline)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Question:
     """One of many, all within the same *history*."""
 
-    text: str = field(repr=False)
+    text: str
     history: History
 
 

@@ -7,7 +7,7 @@ keeps them in columns. Envelopes are told apart by the fields they have, items b
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
 
@@ -107,7 +107,7 @@ _PATHS: Final = {name: tuple(name.split(".")) for name in _ENVELOPES}
 _USUAL: Final = KeywordEvidenceSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Shape:
     """How to read one kind of response and write it back; a caller may give the shape only they know.
 
@@ -122,13 +122,13 @@ class Shape:
     name: str = "a shape of your own, by read= and write="
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class SearchResult:
     """One variant's response, read."""
 
     ranking: Ranking
     shape: Shape
-    response: Any = field(repr=False)
+    response: Any
 
 
 def read_response(

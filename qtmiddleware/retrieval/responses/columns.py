@@ -34,7 +34,7 @@ _NODE = Names(("node",))
 _NODE_CONTENT = Names(("_node_content",))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _Likeness:
     """What the items of a list have in common with its first one: their class, and which of the known names they have.
 
