@@ -10,18 +10,19 @@ from typing import Any, Final
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
 """Every mark that is written for an apostrophe, and the straight one all of them become."""
 
+# These three are compiled when they are first used: most processes never meet such a character.
 # Control, zero-width, bidi, soft-hyphen, tag and surrogate characters: nothing a reader sees, much that can hide.
-_UNSEEN: Final = re.compile(
+_UNSEEN: Final = (
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 # Joiners are part of the spelling between letters of Arabic and Indic scripts, and invisible everywhere else.
-_JOINER: Final = re.compile("(?<![\u0600-\u0dff])[\u200c\u200d]|[\u200c\u200d](?![\u0600-\u0dff])")
+_JOINER: Final = "(?<![\u0600-\u0dff])[\u200c\u200d]|[\u200c\u200d](?![\u0600-\u0dff])"
+_CJK: Final = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
 _OPENING: Final = "\"'“”‘’«»„`¿¡ "
 _FINAL: Final = "\"'“”‘’«»„`.?!。？！…,;:、 "
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W\d_]+)*")
-_CJK: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 SCRIPTS = (
     "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari", "Bengali",
     "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Thai", "Lao", "Khmer",
@@ -60,7 +61,7 @@ def clean(text: str) -> str:
     previous = ""
     # Taking a character out may leave a joiner that stands at an edge now.
     while previous != text:
-        previous, text = text, _JOINER.sub("", _UNSEEN.sub("", text))
+        previous, text = text, re.sub(_JOINER, "", re.sub(_UNSEEN, "", text))
     return " ".join(text.split())
 
 
@@ -100,11 +101,11 @@ def split_tokens(text: str) -> list[str]:
     """The folded words of *text*; in scripts without spaces, the pairs of neighbouring characters."""
     plain = fold_accents(text)
     words = split_words(plain)
-    if plain.isascii() or not _CJK.search(plain):
+    if plain.isascii() or not re.search(_CJK, plain):
         return [word.removesuffix("'s") for word in words] if "'s" in plain else words
     tokens = []
     for word in words:
-        if not _CJK.search(word):
+        if not re.search(_CJK, word):
             tokens.append(word.removesuffix("'s"))
         elif len(word) == 1:
             tokens.append(word)

@@ -43,11 +43,9 @@ _HOLDER: Final = "pag"
 _DEEPEST: Final = 2
 # A text by these names is a date as likely as not.
 _OFTEN_DATES: Final = frozenset({"start", "startat", "startfrom", "from"})
-_DATE: Final = re.compile(
-    r"""\s*(?: \d{4}[-/]\d | \d{1,2}[-./]\d{1,2}[-./]\d | now\b | today | yesterday | last\s | -?p\d
-    | -?\d+\s?(?:s|sec|second|min|minute|h|hour|d|day|w|week|m|month|y|year)s?\b )""",
-    re.IGNORECASE | re.VERBOSE,
-)
+# Compiled when it is first used: most functions have no such parameter.
+_DATE: Final = r"""(?ix) \s*(?: \d{4}[-/]\d | \d{1,2}[-./]\d{1,2}[-./]\d | now\b | today | yesterday | last\s | -?p\d
+    | -?\d+\s?(?:s|sec|second|min|minute|h|hour|d|day|w|week|m|month|y|year)s?\b )"""
 _LONGEST_DATE: Final = 40
 _NUMBERS: Final = frozenset(
     ("int", "Any", "object", "Integral", "SupportsIndex", "PositiveInt", "NonNegativeInt", "StrictInt", "conint")
@@ -140,7 +138,7 @@ def _is_page(name: str, value: Any, depth: int = _DEEPEST) -> bool:
     if isinstance(value, str):
         if name in _OFTEN_DATES:
             return value.strip().isdecimal()
-        return name in _NAMES and not _DATE.match(value[:_LONGEST_DATE])
+        return name in _NAMES and not re.match(_DATE, value[:_LONGEST_DATE])
     if isinstance(value, bool):
         return False
     if hasattr(type(value), "__index__"):
