@@ -145,7 +145,8 @@ search's 20 ms and the model.
 
 ## What workers share
 
-{DISTINCT} questions, each asked of each of the {WORKERS} workers, never of two at the same moment.
+{DISTINCT} questions, each asked of each of the {WORKERS} workers, never of two at the same moment. They are asked
+{BREAKER_SECONDS} s after anything else: under load a worker may hear Redis too late, and leaves it alone for as long.
 
 {blocks["shared"]}
 
