@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from qtmiddleware.catalogue import FieldShape
-from qtmiddleware.types import Deadline, Message, Operation, Retrieval
+from qtmiddleware.types import Deadline, Message, Noun, Operation, Retrieval
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyField:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class ReplyField(Noun):
     """One field the model is asked to fill: its *name* in the JSON reply, its shape and what it means."""
 
     name: str
@@ -21,8 +21,8 @@ class ReplyField:
     max_items: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Prompt(Noun):
     """One question to a language model.
 
     *system* holds the instructions and never a word of the user's. *user* holds the query (and history) as data.
@@ -40,8 +40,8 @@ class Prompt:
     max_tokens: int = 800
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Reply(Noun):
     """What a language model answered, with what it cost.
 
     *calls* counts the requests that were sent (more than one where a provider first refused a parameter); *cost_usd*
@@ -123,8 +123,8 @@ class Reranker(Protocol):
         """One score a text, in the texts' order; greater is better. May raise anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Passage(Noun):
     """One text to be stored, with its vector."""
 
     id: str

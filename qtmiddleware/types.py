@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from time import monotonic, perf_counter, time
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.catalogue import Transformation as Transformation  # one of these nouns, with its fields' catalogue
@@ -64,8 +64,31 @@ class Deadline:
         self._at = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Noun:
+    """What frozen dataclasses of this package share: how they are compared, hashed and printed, by their fields.
+
+    Written once, as the methods that a dataclass generates are compiled for each class whenever a process starts.
+    """
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __eq__(self, other: object) -> bool:
+        return self._compared() == other._compared() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def __repr__(self) -> str:
+        shown = (f"{it.name}={getattr(self, it.name)!r}" for it in fields(self) if it.repr)
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _compared(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, it.name) for it in fields(self) if it.compare)
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Stage(Noun):
     """One stage of the flow: when it began and how long it took, in milliseconds, and how it ended.
 
     *status* is ``ok``, ``skipped``, ``degraded`` or ``failed``; *detail* says why, in words without any query text.
@@ -78,8 +101,8 @@ class Stage:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Decision(Noun):
     """Whether the model was asked, the one-word *reason*, and the numbers it was decided on."""
 
     call: bool
@@ -215,16 +238,16 @@ DEFAULT_NAMESPACE = "__default__"
 """The name Pinecone gives the namespace that callers write as ``""`` or ``None``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Message(Noun):
     """One turn of a conversation; *role* is ``user``, ``assistant`` or ``system``."""
 
     role: str
     content: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Query(Noun):
     """A question in its two faces: *text* for the embedding, *keywords* for lexical evidence.
 
     *original* is what the user wrote, byte for byte. *language* is the code of the word list that was used, or ``""``
@@ -237,8 +260,8 @@ class Query:
     language: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Variant(Noun):
     """One text that is searched, with its *weight* in the fusion."""
 
     kind: VariantKind
@@ -250,8 +273,8 @@ Key = tuple[str, str]
 """What makes two matches the same passage: namespace and id; the text stands in only where there is no id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Match(Noun):
     """One passage that was found.
 
     *score* is the backend's own number for the user's question (or for its standalone form, if searched), ``None``
@@ -274,8 +297,8 @@ class Match:
     key: Key = field(default=("", ""), repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Ranking(Noun):
     """What one variant found, best first, as three lists of one length.
 
     *keys* say which passage, *scores* hold the backend's own numbers (``None`` where it gave none) and *items* the
@@ -291,8 +314,8 @@ class Ranking:
     initial: Mapping[str, Ranking] = field(default_factory=dict, repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Degradation:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Degradation(Noun):
     """Something that did not go as asked: the *stage*, a one-word *reason* and a *detail* without any query text."""
 
     stage: str
@@ -300,8 +323,8 @@ class Degradation:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Evidence(Noun):
     """What keywords said of the leading passages after the fusion.
 
     *keywords* are the words that were looked for, each group with its weight: the question's first, then those of its
@@ -316,8 +339,8 @@ class Evidence:
     shares: tuple[float, ...] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Retrieval:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Retrieval(Noun):
     """The outcome of one retrieval.
 
     *original_query* is the query as it was passed, byte for byte; where that was no text, the very object, and ``""``
@@ -357,8 +380,8 @@ def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval
     return replace(retrieval, status="degraded", degradations=(*retrieval.degradations, degradation))
 
 
-@dataclass(frozen=True, slots=True)
-class Citation:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Citation(Noun):
     """One place of an answer that rests on a passage.
 
     *number* is what stands in the answer's text in brackets, counted from 1; ``text[start:end]`` is that mark, and
@@ -371,8 +394,8 @@ class Citation:
     match: Match
 
 
-@dataclass(frozen=True, slots=True)
-class SubAnswer:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class SubAnswer(Noun):
     """The answer to one sub-query from its own passages; its citations count within *matches*, what it was shown.
 
     *found* is false where the passages do not hold the answer or none came; *reason* then says why.
@@ -386,8 +409,8 @@ class SubAnswer:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Answer(Noun):
     """An answer to a question, with the passages it rests on.
 
     *found* is false where the passages do not hold the answer; *text* then says so. *matches* are the passages the
@@ -409,8 +432,8 @@ class Answer:
     transformation_type: str = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Operation(Noun):
     """Something the middleware does, as an `Observer` hears of it: when it starts and, with the same *id*, at its end.
 
     *kind* is ``retrieval``, ``answer`` or ``transform``, or what is done within these: ``search``, ``embedding``,
