@@ -41,15 +41,9 @@ AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
 EMAIL = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)++")
 WORD = re.compile(r"[^\W\d_]++(?:['-][^\W\d_]++)*+")
-NUMBER = re.compile(
-    r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
-    r"[$€£¥₹₩₽¢]?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
-)
 CURRENCIES = "$€£¥₹₩₽¢"
 SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
 """What stands behind a number, with a space between: 100 €, 5 %."""
-# An amount for a time or a piece: €100/month.
-AMOUNT = re.compile(r"(?:[$€£¥₹₩₽¢]\d++(?:[.,]\d++)*+|\d++(?:[.,]\d++)*+[$€£¥₹₩₽¢])/[^\W\d_]++")
 CODE = re.compile(
     r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
 )
@@ -242,7 +236,7 @@ def find_kind(core: str) -> TokenKind | None:
         return "acronym" if PLURAL.fullmatch(plain) else _kind_of_compound(plain)
     if ADDRESS.fullmatch(core) or EMAIL.fullmatch(core):
         return "url"
-    if NUMBER.fullmatch(core) or AMOUNT.fullmatch(core):
+    if any(pattern.fullmatch(core) for pattern in _number_patterns()):
         return "number"
     if core.casefold() in SHORTENED:
         return "word"
@@ -284,6 +278,20 @@ def _kind_of_compound(plain: str) -> TokenKind:
 def _is_marked(part: str) -> bool:
     """Whether *part* has two capitals at its start or one inside."""
     return _kind_of_letters(part) != "word"
+
+
+@cache
+def _number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The patterns of a number with its signs and units, and of an amount for a time or a piece: €100/month.
+
+    They take longer to compile than all others here, and most questions hold no number.
+    """
+    number = re.compile(
+        r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
+        r"[$€£¥₹₩₽¢]?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
+    )
+    amount = re.compile(r"(?:[$€£¥₹₩₽¢]\d++(?:[.,]\d++)*+|\d++(?:[.,]\d++)*+[$€£¥₹₩₽¢])/[^\W\d_]++")
+    return number, amount
 
 
 @cache
