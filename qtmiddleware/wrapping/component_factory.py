@@ -21,13 +21,13 @@ from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.forking import Draining, ForkLock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
-from qtmiddleware.wrapping.query_log import QueryLog, Redact
 from qtmiddleware.wrapping.shadow import ShadowRuns
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedders import CallableEmbedder
     from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.providers.llms.openai.clients import Clients
+    from qtmiddleware.wrapping.query_log import QueryLog, Redact
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -282,6 +282,8 @@ class ComponentFactory:
         options = settings.log
         if (path := options.path) is None:
             return None
+        from qtmiddleware.wrapping.query_log import QueryLog
+
         query_text, passage_text = options.query_text, options.passage_text
         return self._logs.get(
             (path, query_text, passage_text),

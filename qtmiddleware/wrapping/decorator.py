@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.errors import display
@@ -13,9 +13,11 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.protocols import Observer
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.query_log import Redact
 from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, ReadOptions, WrapOptions
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
+
+if TYPE_CHECKING:
+    from qtmiddleware.wrapping.query_log import Redact
 
 P = ParamSpec("P")
 R = TypeVar("R")

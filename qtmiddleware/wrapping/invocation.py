@@ -30,7 +30,6 @@ from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search, observe_embedding
 from qtmiddleware.types import Retrieval, Variant, add_degradation
 from qtmiddleware.wrapping.component_factory import ComponentFactory, Runtime
-from qtmiddleware.wrapping.query_log import Plain, TextWriter
 from qtmiddleware.wrapping.signatures import CallSignature
 
 if TYPE_CHECKING:
@@ -338,6 +337,8 @@ class Invocation:
 
     def _finish_shadow(self, request: Request, response: Any, ms: float, retrieval: Retrieval) -> None:
         """Log how *retrieval* differs from the *response* that the caller got."""
+        from qtmiddleware.wrapping.query_log import Plain
+
         self._warn_once(retrieval)
         dropped = self.runtime.factory.shadow_runs.count_newly_dropped()
         plain = Plain(read_matches(Variant("original", self.original, 1.0), response, request), ms, dropped)
@@ -354,6 +355,8 @@ class Invocation:
 
     def _log_texts(self, retrieval: Retrieval) -> None:
         """Write what the rules made of the query, and what was searched for it, as far as that may be written."""
+        from qtmiddleware.wrapping.query_log import TextWriter
+
         writer, trace = TextWriter(self.runtime.redact), retrieval.trace
         query: Any = retrieval.original_query
         if retrieval.keywords:

@@ -34,7 +34,6 @@ from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch
 from qtmiddleware.wrapping.paging import PageArgument
 from qtmiddleware.wrapping.pickling import check_picklable, modules_by_value
-from qtmiddleware.wrapping.query_log import Redact
 from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from qtmiddleware.rag.retriever import StoreRetriever
     from qtmiddleware.runtime.pace import Pace
     from qtmiddleware.wrapping.health import Health, Readiness
+    from qtmiddleware.wrapping.query_log import Redact
     from qtmiddleware.wrapping.transform_stream import Q, Transformed
 
 P = ParamSpec("P")
