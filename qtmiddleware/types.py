@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
+from functools import cache
+from operator import attrgetter
 from time import monotonic, perf_counter, time
 from typing import Any, ClassVar, Final, Literal
 
@@ -74,17 +76,25 @@ class Noun:
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __eq__(self, other: object) -> bool:
-        return self._compared() == other._compared() if type(other) is type(self) else NotImplemented
+        return bool(_read_compared(self) == _read_compared(other)) if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._compared())
+        return hash(_read_compared(self))
 
     def __repr__(self) -> str:
         shown = (f"{it.name}={getattr(self, it.name)!r}" for it in fields(self) if it.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
-    def _compared(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, it.name) for it in fields(self) if it.compare)
+
+def _read_compared(noun: Any) -> Any:
+    """Return the values of *noun* that are compared."""
+    return _reader_of(noun.__class__)(noun)
+
+
+@cache
+def _reader_of(cls: Any) -> Callable[[Any], Any]:
+    """What reads the fields of *cls* that are compared, all at once."""
+    return attrgetter(*(it.name for it in fields(cls) if it.compare))
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
