@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from qtmiddleware.wrapping.decorator import middleware as middleware
     from qtmiddleware.wrapping.health import Health as Health
     from qtmiddleware.wrapping.health import Readiness as Readiness
+    from qtmiddleware.wrapping.order_sample import OrderSample as OrderSample
     from qtmiddleware.wrapping.query_middleware import QueryMiddleware as QueryMiddleware
 
 __version__ = "0.1.0"
@@ -79,6 +80,7 @@ _HOMES = {
     ),
     "preprocessing": ("preprocess",),
     "wrapping.check": ("Check", "CheckState", "Finding"),
+    "wrapping.order_sample": ("OrderSample",),
     "wrapping.decorator": ("middleware",),
     "wrapping.health": ("Health", "Readiness"),
     "rag.hybrid": ("Hybrid",),

@@ -1,4 +1,4 @@
-"""What is understood of a wrapped function and whether that helps, found out with one question.
+"""What is understood of a wrapped function and what the middleware changes, found out with one question or a few.
 
 The function is called as its caller calls it and as the middleware would call it, a few times each. What it remembers,
 its query log and its observers are left alone.
@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
-from qtmiddleware.errors import ResponseShapeError, without_credentials
+from qtmiddleware.errors import InvalidQuery, ResponseShapeError, without_credentials
 from qtmiddleware.retrieval.fusion import find_direction, has_scores
 from qtmiddleware.retrieval.keyword_evidence import WEIGHT, score_by_keywords
 from qtmiddleware.retrieval.pipeline import retrieve
-from qtmiddleware.retrieval.request import Memory, Request, prepare_query
+from qtmiddleware.retrieval.request import Memory, Request, find_query_problem, prepare_query
 from qtmiddleware.retrieval.responses import (
     ADVICE,
     SearchResult,
@@ -37,12 +37,24 @@ from qtmiddleware.retrieval.responses import (
     suggest_id_field,
     suggest_score_field,
 )
+from qtmiddleware.retrieval.result import read_matches
 from qtmiddleware.retrieval.searching import count_most_searches
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
 from qtmiddleware.wrapping.invocation import Invocation
+from qtmiddleware.wrapping.order_sample import (
+    FEWEST_ASKED,
+    MOST_ASKED,
+    Advice,
+    Matches,
+    OrderSample,
+    SamplePassage,
+    SampleQuestion,
+    choose_evenly,
+    sample_orders,
+)
 
 ROUNDS: Final = 3
 """How often each kind of call is measured, after one call that only warms up."""
@@ -52,9 +64,17 @@ LONGEST: Final = 5.0
 _PATIENCE_MS: Final = 20_000
 _MOST_QUOTED: Final = 300
 _LABEL: Final = 18
-_WIDTH: Final = 110
+_WIDTH: Final = 80
 
 _KEYWORDS, _VARIANTS, _RERANK = "keyword evidence", "model's variants", "rerank"
+_MEASURE: Final = "measure: qtm.evaluation.compare(fn, queries, qrels), or qtm bench --data FOLDER"
+_ASK_MORE: Final = f"check {FEWEST_ASKED} to {MOST_ASKED} questions: check([...]), or qtm check --ask-file FILE"
+_SAYS_BY_ADVICE: Final = {
+    Advice.KEEP: "will help",
+    Advice.MEASURE: "may help or harm, so measure",
+    Advice.LEAVE_OFF: "leave it off",
+    Advice.UNSEEN: "no effect seen",
+}
 # What says that the model replied, though nothing of it could be used.
 _REPLIED: Final = frozenset({"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"})
 _MENDS: Final = {
@@ -67,7 +87,7 @@ _MENDS: Final = {
 
 
 class CheckState(StrEnum):
-    """How one thing stands: it is as it should be or helps, it is not or does nothing, or it takes no part."""
+    """How one thing stands: it works, it does not work or should be left off, or it takes no part."""
 
     OK = "ok"
     PROBLEM = "problem"
@@ -79,6 +99,7 @@ class Finding:
     """One thing that was found out: about what, how it stands, in a sentence, and how to *mend* it.
 
     *values* are the same for programs: names, numbers, lists of texts. A sentence may quote what the function raised.
+    A verdict on a part that was tried has its ``advice`` there: ``keep``, ``measure``, ``leave_off`` or ``unseen``.
     """
 
     subject: str
@@ -90,10 +111,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is understood of one wrapped function, and what of the middleware helps it; printed, it is a report.
+    """What is understood of one wrapped function, and what the middleware changes; printed, it is a report.
 
-    *keywords* are those of the *question* it was tried with. *findings* say what was seen, in the order it was looked
-    at; *verdicts* say of each part of the middleware whether it will help, and if not why and how to mend it.
+    *keywords* are those of the *question* it was tried with, the first of several. *findings* say what was seen, in the
+    order it was looked at; *verdicts* say of each part of the middleware whether to keep it, to measure it or to leave
+    it off, and how to mend what does nothing. *sample* is how the rules change the order for several questions,
+    ``None`` if one was asked or the rules take no part.
     """
 
     function: str
@@ -101,10 +124,11 @@ class Check:
     keywords: str = field(repr=False)
     findings: tuple[Finding, ...]
     verdicts: tuple[Finding, ...]
+    sample: OrderSample | None = None
 
     @property
     def helps(self) -> bool:
-        """Whether any part of the middleware will help."""
+        """Whether any part of the middleware works with this function and need not be left off."""
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,7 +136,6 @@ class Check:
         return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
-        says = {CheckState.OK: "can help", CheckState.PROBLEM: "will do nothing", CheckState.OFF: "is off"}
         head = {"function": f"{self.function}()", "question": self.question, "keywords": self.keywords or "(none)"}
         rows = [*(_write_row(name, textwrap.shorten(text, _MOST_QUOTED)) for name, text in head.items()), ""]
         mends = {verdict.mend for verdict in self.verdicts}
@@ -121,17 +144,27 @@ class Check:
             rows.append(_write_row(finding.subject, mark + finding.text))
             if finding.mend and finding.mend not in mends:
                 rows.append(_write_row("", f"-> {finding.mend}"))
+        for example in () if self.sample is None else self.sample.examples:
+            rows += ["", _write_row("example", example.question)]
+            rows += [_write_row("  first", _name(example.before)), _write_row("  would be first", _name(example.after))]
         rows.append("")
+        shown = set[str]()
         for verdict in self.verdicts:
-            said = "helps" if verdict.values.get("changed") else says[verdict.state]
-            rows.append(_write_row(verdict.subject, f"{said}: {verdict.text}"))
-            rows += [_write_row("", f"-> {verdict.mend}")] if verdict.mend else []
+            says = "will do nothing" if verdict.state is CheckState.PROBLEM else "is off"
+            says = _SAYS_BY_ADVICE.get(verdict.values.get("advice", ""), says)
+            rows.append(_write_row(verdict.subject, f"{says}: {verdict.text}"))
+            if verdict.mend and verdict.mend not in shown:
+                rows.append(_write_row("", f"-> {verdict.mend}"))
+                shown.add(verdict.mend)
         return "\n".join(rows)
 
 
-def check(request: Request, call: Invocation) -> Flow[Check]:
-    """Find out how *call*, which *request* was made of, can be improved; raises nothing of the function's own."""
-    return _Checkup(request, call).run()
+def check(request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()) -> Flow[Check]:
+    """Find out how *call*, which *request* was made of, can be improved; raises nothing of the function's own.
+
+    *questions* are all that the caller asked if there were several; the one of *request* is the first of them.
+    """
+    return _Checkup(request, call, questions).run()
 
 
 class _Obstacle(Exception):
@@ -145,7 +178,7 @@ class _Obstacle(Exception):
 class _Checkup:
     """One check under way; its methods stand in the order they run."""
 
-    def __init__(self, request: Request, call: Invocation) -> None:
+    def __init__(self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]) -> None:
         settings = replace(request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None))
         memory = Memory(TransformationCache(settings))
         memory.agreement = request.memory.agreement
@@ -158,6 +191,8 @@ class _Checkup:
         )
         self.keywords = ""
         self.findings: list[Finding] = []
+        self.questions = questions
+        self.sample: OrderSample | None = None
         self.vector: Sequence[float] | None = None
 
     def run(self) -> Flow[Check]:
@@ -171,7 +206,7 @@ class _Checkup:
             text = "configured, and not asked" if has_model else "not configured (no client, key or address)"
             self._note(_off("model", text, configured=has_model))
         asked = question if isinstance(question, str) else type(question).__name__
-        return Check(self.name, asked, self.keywords, tuple(self.findings), tuple(verdicts))
+        return Check(self.name, asked, self.keywords, tuple(self.findings), tuple(verdicts), self.sample)
 
     def _judge(self) -> Flow[list[Finding]]:
         """The verdict on each part of the middleware."""
@@ -254,8 +289,6 @@ class _Checkup:
                 "pass the question's text; if the function takes a vector, wrap it with embed= (a text -> its vector);"
                 f' if the text lies inside, with query_arg="{argument}.<name>"'
             )
-            if isinstance(self.request.original, list) and all(isinstance(it, str) for it in self.request.original):
-                mend = f"wrap a function of one text that calls it: lambda query, ...: fn({argument}=[query], ...)"
         elif problem.reason != "missing":
             text, mend = f"it is {problem.reason.replace('_', ' ')}", "ask another question"
         raise self._stop("query", text, mend, argument=argument, reason=problem.reason)
@@ -335,8 +368,20 @@ class _Checkup:
                 text += long if got > count else "; there are no more"
                 about = {"plain": count, "asked": asked, "widened": got, "passage_chars": chars}
                 self._note(replace(_ok("candidates", text, **about), mend=mend))
+                if asked is not None and 1 < got < asked:
+                    self._note_small_collection(got)
         self._note(_ok("cost", f"{', '.join(texts)} (median of {values['plain_calls']}, as JSON)", **values))
         return candidates
+
+    def _note_small_collection(self, count: int) -> None:
+        """Note what helps a function that has no more than *count* passages, unless a model is asked already."""
+        has_model = self.call.runtime.factory.has_model
+        if has_model and self.settings.transformation_type != "none":
+            return
+        text = f"{count} passages are all there is; small collections gain most from one model call"
+        mend = 'try the preset "words", or "balanced" for one more search'
+        mend += "" if has_model else ", with client= or OPENAI_API_KEY"
+        self._note(replace(_ok("collection", text, passages=count), mend=mend))
 
     def _time_calls(self, asked: int | None, first: Outcome) -> Flow[dict[int | None, list[Outcome]]]:
         """Calls as the caller makes them, under ``None``, and by turns with them some that ask for *asked*."""
@@ -441,7 +486,51 @@ class _Checkup:
         text = f"the words of a question weigh {count} candidates{_in_brackets(noted)}"
         if count <= len(before):
             text += ", all that the function returns: they are put in order, and none is new"
-        return _ok(_KEYWORDS, text, changed=change.is_any), change.after
+        if len(self.questions) > 1 or any(question.relevant for question in self.questions):
+            yield from self._sample_orders()
+        return self._advise_on_keywords(text, is_changed=change.is_any), change.after
+
+    def _sample_orders(self) -> Flow[None]:
+        """Compare the plain order with that of the rules for all questions, and note what they show."""
+        asked = choose_evenly(self.questions)
+        left_out = len(self.questions) - len(asked)
+        sample = yield from sample_orders(asked, self._compare_orders, _describe_error, left_out=left_out)
+        self.sample, judged = sample, sample.judged
+        make = _ok if sample.compared else _problem
+        counts = {"asked": sample.asked, "left_out": left_out, "failed": sample.failed}
+        self._note(make("sample", str(sample), **counts, other_first=sample.other_first, changed=sample.changed))
+        if judged is None:
+            return
+        if judged.found:
+            self._note(_ok("judged", str(judged), **asdict(judged)))
+        else:
+            text = f"no relevant passage was found for any of {judged.questions} questions"
+            self._note(_problem("judged", text, "compare the ids with those of the passages", **asdict(judged)))
+
+    def _compare_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
+        """The passages of one more *question* in the plain order and under the rules; raises what the function does."""
+        if (problem := find_query_problem(question, self.settings)) is not None:
+            raise InvalidQuery(f"it is {problem.reason.replace('_', ' ')}")
+        rules = replace(self.settings, transformation_type="none", rerank=replace(self.settings.rerank, enabled=False))
+        request, variant = replace(self.request, original=question, settings=rules), Variant("original", question)
+        plain = read_matches(variant, (yield Search(question, None)), request)
+        retrieval = yield from retrieve(request)
+        return plain, read_matches(variant, retrieval.response, request)
+
+    def _advise_on_keywords(self, text: str, *, is_changed: bool) -> Finding:
+        """The verdict on the words of the question, whose work *text* describes."""
+        if self.sample is None:
+            return _describe_effect(_KEYWORDS, text, _ASK_MORE, is_changed=is_changed)
+        advice, why = self.sample.advise()
+        values = {"advice": advice, "changed": bool(self.sample.changed)}
+        if advice is Advice.LEAVE_OFF:
+            asks_model = self.settings.transformation_type != "none" and self.call.runtime.factory.has_model
+            mend = "set keywordEvidence: false"
+            if asks_model:
+                mend = 'with the model\'s words they are worth more: set escalation: "always"'
+            return _problem(_KEYWORDS, why, mend, **values)
+        mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
+        return replace(_ok(_KEYWORDS, why or text, **values), mend=mend)
 
     def _note_later_failure(self, part: str, error: Exception) -> Finding:
         finding = self._note(_problem("call", f"{self.name}() raised {_describe_error(error)} in a later call"))
@@ -508,7 +597,7 @@ class _Checkup:
             text = f"nothing more is searched, the words of {len(weighed)} texts are weighed ({labels}); {change}"
         else:
             return _off(_VARIANTS, "the model's reply left nothing more to search for this question")
-        return _ok(_VARIANTS, text, changed=change.is_any, kinds=kinds)
+        return _describe_effect(_VARIANTS, text, is_changed=change.is_any, kinds=kinds)
 
     def _note_model(self, finding: Finding) -> Finding:
         """Note *finding* on the model, which is the verdict on its variants too."""
@@ -530,7 +619,7 @@ class _Checkup:
             return _problem(_RERANK, noted or "there is nothing to judge")
         judged, ms = len(retrieval.reranked), sum(it.ms for it in retrieval.trace.stages if it.name == "rerank")
         text = f"{judged} candidates are judged, in {_write_ms(ms)}; {change}"
-        return _ok(_RERANK, text, changed=change.is_any, ms=_round(ms), judged=judged)
+        return _describe_effect(_RERANK, text, is_changed=change.is_any, ms=_round(ms), judged=judged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,6 +643,13 @@ class _Change:
 
 def _ok(subject: str, text: str, /, **values: Any) -> Finding:
     return Finding(subject, CheckState.OK, text, values=values)
+
+
+def _describe_effect(part: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any) -> Finding:
+    """The verdict on a *part* that was tried without judgements."""
+    advice = Advice.MEASURE if is_changed else Advice.UNSEEN
+    mend = _MEASURE if is_changed else unseen_mend
+    return Finding(part, CheckState.OK, text, mend, {"advice": advice, "changed": is_changed, **values})
 
 
 def _off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
@@ -619,6 +715,10 @@ def _round(ms: float) -> float:
 
 def _in_brackets(detail: str) -> str:
     return f" ({detail})" if detail else ""
+
+
+def _name(passage: SamplePassage) -> str:
+    return f"{passage.id}: {passage.text}" if passage.id else passage.text
 
 
 def _write_row(label: str, text: str) -> str:

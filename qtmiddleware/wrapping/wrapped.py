@@ -202,11 +202,16 @@ class Wrapped(Generic[P, R]):
         return AsyncAnswerStream(*self._answering(args, kwargs))
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        """What is understood of this function, and what of the middleware helps it, tried with these arguments.
+        """What is understood of this function, and what the middleware changes, tried with these arguments.
 
-        They are those of `retrieve`: a question and what the function needs beside it. The function is called about ten
-        times, as it is and as the middleware would call it; where the settings ask a model or a reranker, it is asked
-        once. Print the result. Raises nothing that the function raises, and `ConfigError` for bad settings.
+        They are those of `retrieve`: a question, or a list of them as for `retrieve_many`, and what the function needs
+        beside it. A question of a list may be ``{"question": text, "relevant": [id, ...]}`` with the passages that
+        answer it. The first is looked at in detail: the function is called about ten times, as it is and as the
+        middleware would call it; if the settings ask a model or a reranker, it is asked once. Then, for at most ten of
+        the list, the order of the plain call is compared with that of the rules, which takes two calls per question.
+
+        Print the result. Raises nothing that the function raises, `ConfigError` for bad settings and `InvalidQuery` for
+        a ``relevant`` that is no list of ids.
         """
         return run(*self._checking(args, kwargs))
 
@@ -250,7 +255,14 @@ class Wrapped(Generic[P, R]):
 
     def _checking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Flow[Check], Invocation]:
         from qtmiddleware.wrapping.check import check
+        from qtmiddleware.wrapping.order_sample import read_questions
 
+        try:
+            questions = read_questions(self._signature.passed(args, kwargs)) or []
+        except WrapError:
+            questions = []
+        if questions:
+            args, kwargs = self._signature.replace(args, kwargs, query=questions[0].text, is_one_of_list=True)
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._prepare(args, kwargs, *ours)
         # What is tried is no retrieval of anybody's.
@@ -258,7 +270,7 @@ class Wrapped(Generic[P, R]):
         if request.problem is None and not request.embeds:
             # A text may be passed where the function itself has no place for it.
             call.args, call.kwargs = self._signature.replace(call.args, call.kwargs, query=request.original, top_k=None)
-        return check(request, call), call
+        return check(request, call, questions), call
 
     def _each(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Yields the arguments of each call where a list of queries stands in place of the query."""

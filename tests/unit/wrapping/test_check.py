@@ -287,12 +287,11 @@ def test_scores_that_lie_far_apart_are_named_where_they_keep_the_order() -> None
     ("query", "said", "mend"),
     [
         ([0.1, 0.2], "was passed a list", "embed="),
-        (["a text", "another"], "was passed a list", "lambda query, ...: fn(query=[query], ...)"),
         ({"inner": "x"}, "was passed a dict", 'query_arg="query.<name>"'),
         ("   ", "it is blank", "another question"),
         ("x" * 9_000, "it is too long", "another question"),
     ],
-    ids=["vector", "texts", "mapping", "blank", "too long"],
+    ids=["vector", "mapping", "blank", "too long"],
 )
 def test_a_question_that_is_none_is_said_and_nothing_is_called(query: Any, said: str, mend: str) -> None:
     check = checked(lambda query, top_k=4: pytest.fail("called"), query)
