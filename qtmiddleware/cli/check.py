@@ -1,4 +1,4 @@
-"""``qtm check``: what is understood of a function of the user's own, and whether it will help."""
+"""``qtm check``: what is understood of a function of the user's own, and what the middleware changes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from qtmiddleware.cli.ask_file import read_ask_file
 from qtmiddleware.cli.console import AsJson, ConfigFile, Sets, as_json, out
 from qtmiddleware.cli.environment import load_config, note_files
 from qtmiddleware.cli.terminal import FAILED, note
@@ -38,6 +39,10 @@ Arguments = Annotated[
 def check_command(
     target: _Target,
     question: _Question = None,
+    ask_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Questions, one per line: text, JSON or a query log; 3 to 10 are asked."),
+    ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
     arguments: Arguments = None,
@@ -48,12 +53,20 @@ def check_command(
     ] = None,
     json_output: AsJson = False,
 ) -> None:
-    """Say what is understood of your retrieval function, and whether it will help.
+    """Say what is understood of your retrieval function, and what changes.
 
     The function, plain or wrapped, is imported from the current folder and
-    called about ten times. Where the config asks a model, it is asked once.
-    The exit code is 1 where nothing helps, and the report says how to mend it.
+    called about ten times. If the config asks a model, it is asked once.
+    With --ask-file the report says for how many of your questions another
+    passage comes first, and shows two. If the lines name the "relevant"
+    passages, it also says how many answers move up and down.
+    The exit code is 1 if nothing takes effect or all is better left off.
     """
+    if question is not None and ask_file is not None:
+        raise typer.BadParameter("give either a question or --ask-file, not both", param_hint="--ask-file")
+    questions: Any = question if ask_file is None else read_ask_file(ask_file)
+    if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
+        questions = questions[0]
     given = dict(read_argument(it) for it in arguments or ())
     # What the user's own code prints is no part of the report.
     with redirect_stdout(sys.stderr):
@@ -62,10 +75,10 @@ def check_command(
         if embed is not None:
             options["embed"] = find_function(embed)
         with wrap_function(fn, config, sets, options) as wrapped:
-            if question is None:
+            if questions is None:
                 note("No question was given, so a stand-in is asked; one of your users' says more.")
-            text = question or _STAND_IN
-            found = asyncio.run(wrapped.acheck(text, **given)) if wrapped.is_async else wrapped.check(text, **given)
+            asked = questions or _STAND_IN
+            found = asyncio.run(wrapped.acheck(asked, **given)) if wrapped.is_async else wrapped.check(asked, **given)
     if json_output:
         as_json(found.to_dict())
     else:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import qtmiddleware
 from tests.support.command_line import Ended
+from tests.support.shared_data import DEMO
 
 Run = Callable[..., Ended]
 QUERY = "Does Jaco have any health concerns?"
@@ -23,6 +25,12 @@ def search(query, top_k=2, include_metadata=False):
     print("asked")
     rows = [{"id": str(n), "score": 0.9 - n / 100} for n in range(3)]
     return [{**row, "text": TEXTS[n]} if include_metadata else row for n, row in enumerate(rows)][:top_k]
+
+
+def find(query, top_k=3):
+    texts = [*TEXTS, "Birds sing", "Fish swim", "Bees hum", "Cows graze"]
+    scores = [0.8, 0.79, 0.78, 0.4, 0.3, 0.2, 0.1]
+    return [{"id": str(n), "score": scores[n], "text": text} for n, text in enumerate(texts)][:top_k]
 
 
 class Index:
@@ -61,11 +69,99 @@ def test_a_method_that_is_wrapped_or_takes_a_vector_is_checked_too(qtm: Run, fol
     assert (vector.code, "embedded into 2 numbers" in vector.out) == (0, True)
 
 
+FILES = {
+    "text": ("questions.txt", "Does Jaco have any health concerns?\n\nWhen is the fee due?\nDo cats sleep?\n"),
+    "JSON lines": (
+        "questions.jsonl",
+        '{"question": "Is Jaco in good health?"}\n{"query": "When is the fee due?"}\n{"text": "Do cats sleep?"}',
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_questions_of_a_file_are_asked_and_those_whose_first_passage_changes_are_counted(
+    qtm: Run, folder: Path, kind: str
+) -> None:
+    name, text = FILES[kind]
+    (folder / name).write_text(text, encoding="utf-8")
+    ended = qtm("check", "app:find", "--ask-file", name, folder=folder)
+    assert ended.code == 0
+    assert "in 2 of 3 questions another passage comes first" in " ".join(ended.out.split())
+    assert "Jaco has no health concerns" in ended.out
+    assert "may help or harm, so measure" in ended.out
+    assert all(len(line) <= 80 for line in ended.out.splitlines())
+
+
+def test_the_questions_of_a_query_log_are_asked_each_once_and_hashes_are_not(qtm: Run, folder: Path) -> None:
+    for query_text in (True, False):
+        log = {"path": str(folder / "log.jsonl"), "queryText": query_text}
+        with qtmiddleware.QueryMiddleware({"log": log}) as middleware:
+            search = middleware.wrap(lambda query, top_k=2: [{"id": "a", "text": "Cats sleep"}])
+            for question in (QUERY, QUERY, "When is the fee due?", "Do cats sleep?"):
+                search(question)
+            search([0.1, 0.2])
+    ended = qtm("check", "app:find", "--ask-file", "log.jsonl", "--json", folder=folder)
+    assert (ended.code, json.loads(ended.out)["sample"]["asked"]) == (0, 3)
+    assert "4 hashed questions of the file cannot be asked" in ended.err
+
+
+def test_judged_questions_say_how_many_answers_move(qtm: Run, folder: Path) -> None:
+    asked = [(QUERY, "1"), ("When is the fee due?", "2"), ("Do cats sleep?", "0")]
+    lines = [json.dumps({"question": question, "relevant": [id_]}) for question, id_ in asked]
+    (folder / "judged.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    ended = qtm("check", "app:find", "--ask-file", "judged.jsonl", "--json", folder=folder)
+    judged = {"questions": 3, "found": 3, "first_before": 1, "first_after": 3, "better": 2, "worse": 0}
+    assert json.loads(ended.out)["sample"]["judged"] == judged
+
+
+def test_the_questions_of_a_data_set_are_asked_with_its_judgements(qtm: Run, folder: Path) -> None:
+    ended = qtm("check", "app:find", "--ask-file", str(DEMO), "--json", folder=folder)
+    sample = json.loads(ended.out)["sample"]
+    assert (sample["asked"], sample["judged"]["questions"]) == (10, 10)
+    assert sample["left_out"] > 10
+
+
+def test_questions_none_of_which_changes_anything_end_with_1(qtm: Run, folder: Path) -> None:
+    (folder / "questions.txt").write_text("Do cats sleep?\nWhen do cats sleep?\nWhere do cats sleep?", encoding="utf-8")
+    ended = qtm("check", "app:find", "--ask-file", "questions.txt", folder=folder)
+    assert (ended.code, "leave it off" in ended.out) == (1, True)
+
+
+def test_a_file_of_fewer_than_three_questions_is_asked_and_said_to_be_short(qtm: Run, folder: Path) -> None:
+    (folder / "one.txt").write_text(QUERY, encoding="utf-8")
+    ended = qtm("check", "app:find", "--ask-file", "one.txt", folder=folder)
+    assert (ended.code, "one.txt holds 1 question; 3 to 10 say more." in ended.err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"queries": []}', "line 1: has no question"),
+        ('What?\n{"question": "What?", "relevant": "a"}', 'line 2: "relevant" must be a list of passage ids'),
+        ('What?\n{"question"', "line 2: is not JSON"),
+        ("\udce9", "line 1: is not UTF-8"),
+        ('{"query_id": "1", "queries": ["sha256:0123456789abcdef"]}', "must hold questions, not their hashes"),
+        ("\n \n", "it holds none"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_asked_is_refused_with_its_line(
+    qtm: Run, folder: Path, content: str | None, said: str
+) -> None:
+    if content is not None:
+        (folder / "questions.txt").write_text(content, encoding="utf-8", errors="surrogateescape")
+    ended = qtm("check", "app:index.search", "--ask-file", "questions.txt", folder=folder)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (("nowhere:search",), 2, "nowhere"),
         (("app:index.search", QUERY, "--query-arg", "query"), 2, "wrapped already"),
+        (("app:index.search", QUERY, "--ask-file", "app.py"), 2, "not both"),
         (("broken:search",), 1, "nothing_of_that_name"),
     ],
 )
