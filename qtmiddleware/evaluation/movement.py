@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
-from qtmiddleware.retrieval.keyword_evidence import find_held_words
+from qtmiddleware.retrieval.bm25 import find_held_words
 from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
