@@ -89,31 +89,6 @@ def read_keywords(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
     return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
 
 
-def find_held_words(keywords: str, text: str) -> tuple[str, ...]:
-    """Returns those words of the *keywords*, in their order and each once, that stand in *text*."""
-    counts = count_terms([text], find_terms(keywords))[0].counts
-    words = {strip_plural(word): word for word in _split_words(keywords)[::-1]}
-    return tuple(words[term] for term in dict.fromkeys(map(strip_plural, _split_words(keywords))) if term in counts)
-
-
-def locate_words(keywords: str, text: str) -> list[tuple[int, int]]:
-    """Returns from where to where words of the *keywords* stand in *text*, in their order; none overlap."""
-    terms = find_terms(keywords)
-    spans: list[tuple[int, int]] = []
-    patterns = compile_patterns()
-    for word in patterns.word.finditer(text):
-        start = word.start()
-        for piece in patterns.runs.split(word.group()):
-            # Of scripts without spaces, as where they are counted, each pair of neighbours is a word.
-            size = 2 if patterns.unspaced.match(piece) else len(piece)
-            for at in range(start, start + max(1, len(piece) - size + 1) if piece else start):
-                if not find_terms(text[at : at + size]).isdisjoint(terms):
-                    begins = spans.pop()[0] if spans and spans[-1][1] > at else at
-                    spans.append((begins, min(at + size, start + len(piece))))
-            start += len(piece)
-    return spans
-
-
 def count_terms(
     texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
 ) -> list[TextTerms]:

@@ -255,6 +255,34 @@ def _split_words(text: str) -> list[str]:
     return words
 
 
+def find_held_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
+    """Return those words of the *keywords*, in their order and each once, of which *text* holds a form."""
+    rules = load_word_rules(language)
+    held = find_words(read_question(keywords, rules), [text], rules).places[0]
+    words = _split_words(keywords)
+    terms = [find_stem(word, rules.endings) for word in words]
+    return tuple(words[terms.index(term)] for term in dict.fromkeys(terms) if term in held)
+
+
+def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
+    """Return from where to where forms of words of the *keywords* stand in *text*, in their order; none overlap."""
+    endings = load_word_rules(language).endings
+    terms = {find_stem(word, endings) for word in _split_words(keywords)}
+    spans: list[tuple[int, int]] = []
+    patterns = compile_patterns()
+    for word in patterns.word.finditer(text):
+        start = word.start()
+        for piece in patterns.runs.split(word.group()):
+            # Of scripts without spaces, as when they are searched, each pair of neighbours is a word.
+            size = 2 if patterns.unspaced.match(piece) else len(piece)
+            for at in range(start, start + max(1, len(piece) - size + 1) if piece else start):
+                if not terms.isdisjoint(find_stem(part, endings) for part in _split_words(text[at : at + size])):
+                    begins = spans.pop()[0] if spans and spans[-1][1] > at else at
+                    spans.append((begins, min(at + size, start + len(piece))))
+            start += len(piece)
+    return spans
+
+
 def measure_coverage(question: QuestionWords, found: FoundWords) -> list[float]:
     """Return the share of the question's content words that each text holds, from 0 to 1."""
     content = frozenset(question.content)
