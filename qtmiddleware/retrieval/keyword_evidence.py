@@ -145,6 +145,9 @@ def _weigh_own_words(
     if not any(found.places):
         return None
     coverage = measure_coverage(question, found)
+    # A number or code that one passage alone holds says which is meant, however few passages there are.
+    codes = [term for term in question.content if term.isascii() and not term.isalpha() and term not in found.places[0]]
+    is_whole = is_whole and not any(sum(code in places for places in found.places) == 1 for code in codes)
     strength, reason = measure_strength(coverage, is_whole=is_whole)
     shares = [strength * share for share in weigh_words(question, found)] if strength else [0.0] * len(texts)
     return _Opinion(shares, 1.0, strength, reason, coverage)

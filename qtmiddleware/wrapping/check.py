@@ -480,9 +480,10 @@ class _Checkup:
         why = str(change) if change.is_any else self._explain_order(noted)
         said = f"{'changed' if change.is_any else 'not changed'} for this question: {why}"
         self._note(_ok("order", said, changed=change.is_any))
-        text = f"the words of a question weigh {count} candidates{_in_brackets(noted)}"
+        text = f"the words of a question weigh {count} candidates"
         if count <= len(before):
             text += ", all that the function returns: they are put in order, and none is new"
+        text += _in_brackets(noted)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._sample_orders()
         return self._advise_on_keywords(text, is_changed=change.is_any), change.after
@@ -537,6 +538,8 @@ class _Checkup:
         """Why the words of the question leave the order as it is; *noted* is what the trace says of them."""
         if not self.keywords:
             return "it has no keywords"
+        if noted.startswith("no keyword"):
+            return "no candidate holds any of its keywords"
         return noted.removeprefix("order kept: ") or "the scores tell more than the keywords do"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
