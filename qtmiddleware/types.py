@@ -339,7 +339,8 @@ class Evidence(Noun):
 
     *keywords* are the words that were looked for, each group with its weight: the question's first, then those of its
     variants. *keys* are those passages in their order after it and *scores* their sums, higher is better, of which
-    *shares* is owed to keywords. *weight*, from 0 to 1, is what keywords counted beside the scores.
+    *shares* is owed to keywords. *weight*, from 0 to 1, is how much keywords counted. *language* is the code of the
+    language whose forms of words were taken for one, empty if none were.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -347,6 +348,7 @@ class Evidence(Noun):
     keys: tuple[Key, ...] = field(repr=False)
     scores: tuple[float, ...] = field(repr=False)
     shares: tuple[float, ...] = field(repr=False)
+    language: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)

@@ -11,7 +11,7 @@ from benchmarks.quality.sets import Prepared, Source, prepared, records
 from benchmarks.quality.systems import to_plain
 from qtmiddleware import preprocess
 from qtmiddleware.evaluation import BASELINE, PRIMARY, USUAL, Comparison, Question, SystemScore, chosen
-from qtmiddleware.retrieval.keyword_evidence import find_terms
+from qtmiddleware.retrieval.bm25 import find_terms
 
 DATA: Final = Path("benchmarks/data")
 NAME: Final = "orrisdale"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
-from qtmiddleware.retrieval.keyword_evidence import find_held_words
+from qtmiddleware.retrieval.question_words import find_held_words
 from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
@@ -226,8 +226,10 @@ class _Account:
                 yield Hit(at, variant.kind, variant.weight, place, ranking.scores[place - 1], added)
 
     def _find_keywords(self, text: str) -> tuple[str, ...]:
-        groups = () if self._found.evidence is None else self._found.evidence.keywords
-        return find_held_words(" ".join(words for words, _ in groups), text)
+        evidence = self._found.evidence
+        if evidence is None:
+            return ()
+        return find_held_words(" ".join(words for words, _ in evidence.keywords), text, evidence.language)
 
     def _find_passing(self, key: Key, place: int | None) -> Iterator[int]:
         """The places of those that are before it now, and were behind it, or nowhere, in the plain list."""

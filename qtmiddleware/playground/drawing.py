@@ -9,7 +9,7 @@ from zlib import crc32
 
 from qtmiddleware.evaluation.movement import Movement, Movements
 from qtmiddleware.preprocessing.text import clean
-from qtmiddleware.retrieval.keyword_evidence import locate_words
+from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
 Way = Literal["new", "up", "down", "same", "gone", "hit"]

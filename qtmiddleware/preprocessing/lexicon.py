@@ -63,6 +63,8 @@ class Lexicon:
     fillers: tuple[str, ...] = ()
     talk: frozenset[str] = frozenset()
     shared_talk: frozenset[str] = frozenset()
+    function_words: frozenset[str] = frozenset()
+    endings: tuple[str, ...] = ()
     denials: frozenset[str] = frozenset()
     denial_patterns: tuple[str, ...] = ()
     exclusions: frozenset[str] = frozenset()
@@ -91,10 +93,10 @@ class Markers:
 
 _WORDS = (
     "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings", "titles", "talk",
-    "shared_talk", "denials", "exclusions", "conjunctions",
+    "shared_talk", "denials", "exclusions", "conjunctions", "function_words",
 )  # fmt: skip
 """The keys of a file that hold words."""
-_PATTERNS = ("chatter", "fillers", "denial_patterns", "refusals", "preambles", "abbreviations")
+_PATTERNS = ("chatter", "fillers", "denial_patterns", "refusals", "preambles", "abbreviations", "endings")
 """The keys of a file that hold patterns and what else is taken as it is written."""
 
 

@@ -30,7 +30,8 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.keyword_evidence import count_terms, find_terms, score_by_keywords
+from qtmiddleware.retrieval.bm25 import count_terms, find_terms
+from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Decision
 

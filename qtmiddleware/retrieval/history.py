@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.preprocessing.text import fold_words
-from qtmiddleware.retrieval.keyword_evidence import find_terms
+from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.types import Degradation, Message, Query
 
 # What libraries call those who speak. A tool's output is nothing anybody said.

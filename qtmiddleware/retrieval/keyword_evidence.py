@@ -1,129 +1,60 @@
-"""Lexical evidence: how well passages that were already found match the keywords of the query.
+"""Weighing passages that were already found by the words of the query.
 
-BM25 (Robertson and Zaragoza, 2009) over the candidates alone, with pairs of neighbouring keywords as further terms
-(Metzler and Croft, 2005): frequencies are taken from the candidates, so no index is needed and no call is made.
-
-How much evidence weighs is found out from the lists themselves where no weight is set, see `choose_weight`.
+The question's own words count as `question_words` says, and only where a passage holds clearly more of them than the
+function's own first one. A model's words, which are news to every function, and a weight that is set count as one sum
+of BM25 (`score_by_keywords`).
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import groupby, pairwise
-from math import ceil, log, sqrt
+from math import ceil
 from operator import add
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
+from qtmiddleware.retrieval.bm25 import Pair, count_terms, normalise, read_keywords, sum_gains, weigh_pairs, weigh_terms
 from qtmiddleware.retrieval.fusion import Fused, FusedItem
-from qtmiddleware.retrieval.responses import read_texts
+from qtmiddleware.retrieval.question_words import (
+    FULL_LEAD,
+    LEAST_LEAD,
+    WHOLE,
+    find_words,
+    load_word_rules,
+    measure_coverage,
+    read_question,
+    weigh_words,
+)
+from qtmiddleware.retrieval.responses import read_texts, read_titles
 from qtmiddleware.types import Evidence, Trace
 
-K1: Final = 1.2
-B: Final = 0.75
-# The best match of a query usually scores about five times as much over the worst one as the mean does, more where the
-# words single out a few passages, and less where most hold them alike; no passage has more evidence than so much.
-MEANS: Final = 5.0
-MOST: Final = 1.4
-# What a pair of neighbours counts beside a single term, and in how many characters of a text it is looked for.
-PAIR: Final = 0.5
-_READ: Final = 8_000
-# Variants share words with their question. At 1 their evidence would count as one opinion, at 2 as independent ones.
-OVERLAP: Final = 1.5
-
-# So many bytes are read of all texts of a question. Where they have more, those longer than their equal share are read
-# in windows, evenly spread from beginning to end.
-MOST_READ: Final = 800_000
-WINDOWS: Final = 8
-# Bytes of ASCII to lower case, and to a space what belongs to no word; those of other characters stay.
-_SPACED: Final = bytes(c if c > 127 else ord(chr(c).lower()) if chr(c).isalnum() or c == 95 else 32 for c in range(256))
-
-
-# What evidence weighs where the function's own order says little of the words, where it follows them by itself (from
-# which rank correlation to which), and where its scores are ranks, which say nothing of distances. With the words of
-# variants, which are news to every function, it weighs more.
-WEIGHT: Final = 0.35
-LEAST_WEIGHT: Final = 0.2
-WEIGHT_BESIDE_RANKS: Final = 0.1
+# What a model's words weigh beside scores, and beside scores that are ranks, which say nothing of distances.
 WEIGHT_OF_VARIANTS: Final = 0.4
 WEIGHT_OF_VARIANTS_BESIDE_RANKS: Final = 0.3
-_INDEPENDENT, _FOLLOWING = 0.35, 0.45
-# Passages a list must have to show what its order follows.
-_TELLING: Final = 20
+# Variants share words with their question. At 1 their evidence would count as one opinion, at 2 as independent ones.
+OVERLAP: Final = 1.5
 # How many scores are looked at, and how far from a whole number a rank may be by rounding.
 _LOOKED_AT: Final = 8
 _ROUNDING: Final = 1e-4
 
-
-class _Patterns(NamedTuple):
-    """How the words of a text are found that is not ASCII alone.
-
-    *unspaced* finds what is written without spaces: there a "word" is every pair of neighbouring characters, and *runs*
-    splits it off. *punctuation* finds what belongs to no word, in UTF-8: most English texts have no other sign that is
-    not ASCII.
-    """
-
-    word: re.Pattern[str]
-    unspaced: re.Pattern[str]
-    runs: re.Pattern[str]
-    punctuation: re.Pattern[bytes]
-
-
-@cache
-def _compile_patterns() -> _Patterns:
-    # Vowel signs and other marks, which \w leaves out, belong to their word.
-    marks = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M")
-    word = re.compile(rf"[\w{marks}]+")
-    unspaced = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
-    signs = [
-        sign.encode()
-        for sign in map(chr, (*range(0xA0, 0xC0), *range(0x2000, 0x2070)))
-        if not word.search(unicodedata.normalize("NFKC", sign).casefold())
-    ]
-    return _Patterns(word, re.compile(unspaced), re.compile(f"({unspaced})"), re.compile(b"|".join(signs)))
-
-
 WeightedKeywords = Sequence[tuple[str, float]]
 """The keywords of several queries, each with its weight."""
-Pair = tuple[str, str]
-"""Two neighbouring words."""
-_Term = TypeVar("_Term", str, Pair)
 
 
-Gains = list[tuple[int, float]]
-"""What something adds to the score of each text that it is in, by the place of the text."""
+@dataclass(eq=False, repr=False, slots=True)
+class _Opinion:
+    """What words say of the candidates: *shares* of each one's sum, beside the *weight* of its score.
 
-
-class TextTerms(NamedTuple):
-    """What one text holds: how often each term, how many words in all, and which pairs of terms side by side."""
-
-    counts: Mapping[str, int]
-    length: int
-    pairs: Set[Pair] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How far the lists of one function follow the words of the question by themselves: from -1 to 1, and of how many.
-
-    The *mean* of Spearman's rank correlation between their order and the evidence. It begins as if some lists had been
-    seen, so that the first ones decide little, and forgets what is long ago.
+    *strength* is how much words count, from 0 to 1, *reason* why, and *coverage* the share of the question's words that
+    each candidate holds, if passages may leave the plain set only for others that hold more.
     """
 
-    mean: float = _INDEPENDENT
-    lists: int = 10
-
-    def observe(self, evidence: Sequence[float]) -> Agreement:
-        """Returns it with one more list, whose passages have this *evidence*; itself where the list is too short."""
-        if len(evidence) < _TELLING or (correlation := correlate_ranks(evidence)) is None:
-            return self
-        lists = min(self.lists + 1, 200)
-        return Agreement(self.mean + (correlation - self.mean) / lists, lists)
+    shares: Sequence[float]
+    weight: float
+    strength: float
+    reason: str
+    coverage: Sequence[float] = ()
 
 
 def weigh_by_keywords(
@@ -131,66 +62,157 @@ def weigh_by_keywords(
     collect_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
     own_scores: Sequence[float | None],
-    agreement: Agreement,
     trace: Trace,
-) -> tuple[Fused, Agreement]:
-    """Returns *fused* with its leading candidates ordered by score and by keywords; unchanged where none has a text.
+    *,
+    language: str = "",
+    asked: int | None = None,
+    top_k: int | None = None,
+) -> Fused:
+    """Return *fused* with its leading candidates ordered by score and by words; unchanged if none has a text.
 
-    *collect_keywords* is called only where there are texts to look for keywords in. *own_scores* are those of the
-    question's own list, *agreement* is that of the earlier lists of the same function; it is returned with this one.
+    Args:
+        collect_keywords: Called only if there are texts to look for keywords in.
+        own_scores: Those of the question's own list.
+        language: The code of the question's language, empty if unknown.
+        asked: How many passages the question's own search asked for.
+        top_k: How many passages the caller asked for.
     """
     candidates, rest = fused.items[: options.candidates], fused.items[options.candidates :]
     if len(candidates) < 2:
-        return fused, agreement
-    texts = read_texts([it.item for it in candidates], options.text_field)
+        return fused
+    items = [it.item for it in candidates]
+    texts = read_texts(items, options.text_field)
     if not any(texts):
         trace.note("keyword_evidence", "no text in the metadata; order kept")
-        return fused, agreement
-    keywords = collect_keywords()
-    evidence = score_by_keywords(keywords, texts)
-    if evidence is None:
-        trace.note("keyword_evidence", "no keyword in any candidate; order kept")
-        return fused, agreement
-    numbers = [it.score for it in candidates]
-    weight, has_variants = options.weight, len(keywords) > 1
-    if weight is None:
-        weight, why = choose_weight(own_scores, agreement, has_variants=has_variants)
-        if why:
-            usual = WEIGHT_OF_VARIANTS if has_variants else WEIGHT
-            trace.note("keyword_evidence", f"weight {weight:.2f} of {usual}: {why}")
-    if not has_variants and all(it.sources == 1 for it in candidates):
-        agreement = agreement.observe(evidence)
+        return fused
+    keywords, numbers = collect_keywords(), [it.score for it in candidates]
     spread = max(numbers) - min(numbers) if fused.spread is None else fused.spread
+    if len(keywords) > 1 or options.weight is not None:
+        language = ""
+        opinion = _weigh_all_words(keywords, texts, own_scores, options.weight)
+    else:
+        is_whole = asked is not None and len(own_scores) < asked
+        opinion = _weigh_own_words(keywords[0][0], texts, read_titles(items), language, is_whole=is_whole)
+    if opinion is None:
+        trace.note("keyword_evidence", "no keyword in any candidate; order kept")
+        return fused
+    if opinion.reason:
+        trace.note("keyword_evidence", opinion.reason)
     # What follows the candidates has no evidence, and no score above theirs: it stays behind them, in its order.
-    scores = add_evidence(fused.scores, [*evidence, *(0.0 for _ in rest)], weight, spread)
+    shares = [*opinion.shares, *(0.0 for _ in rest)]
+    scores = add_evidence(fused.scores, shares, opinion.weight, spread)
+    order = sorted(range(len(candidates)), key=lambda place: -scores[place])
+    if opinion.coverage and top_k and top_k < len(order):
+        order = _keep_covering(order, opinion.coverage, top_k)
+        _lower_to_order(order, scores, shares)
     weighed = [FusedItem(it.key, it.item, score, it.sources) for it, score in zip(fused.items, scores, strict=True)]
-    leading = sorted(zip(weighed, evidence, strict=False), key=lambda pair: pair[0].score, reverse=True)
-    items = [it for it, _ in leading]
+    leading = [weighed[place] for place in order]
     account = Evidence(
         keywords=tuple(keywords),
-        weight=weight,
-        keys=tuple(it.key for it in items),
-        scores=tuple(it.score for it in items),
-        shares=tuple(weight * share for _, share in leading),
+        weight=opinion.strength,
+        keys=tuple(it.key for it in leading),
+        scores=tuple(it.score for it in leading),
+        shares=tuple(shares[place] for place in order),
+        language=language,
     )
-    return Fused([*items, *weighed[len(candidates) :]], fused.method, evidence=account), agreement
+    return Fused([*leading, *weighed[len(candidates) :]], fused.method, evidence=account)
 
 
-def choose_weight(own_scores: Sequence[float | None], agreement: Agreement, *, has_variants: bool) -> tuple[float, str]:
-    """Returns what evidence weighs beside scores, and why that is less than usual.
+def _weigh_all_words(
+    keywords: WeightedKeywords, texts: Sequence[str | None], own_scores: Sequence[float | None], weight: float | None
+) -> _Opinion | None:
+    """What the words of several queries say, or those of the question under a *weight* that is set."""
+    evidence, reason = score_by_keywords(keywords, texts), ""
+    if evidence is None:
+        return None
+    if weight is None:
+        weight, reason = choose_weight(own_scores)
+    return _Opinion([weight * share for share in evidence], 1.0 - weight, weight, reason)
 
-    A function that fuses lists by rank, or whose order follows the words already, has less to gain from them.
-    *own_scores* are those of the question's own list, and *agreement* is that of the function's earlier lists.
+
+def _weigh_own_words(
+    keywords: str, texts: Sequence[str | None], titles: Sequence[str], language: str, *, is_whole: bool
+) -> _Opinion | None:
+    """What the words of the question say; *is_whole* says that the texts are the whole collection."""
+    rules = load_word_rules(language)
+    question = read_question(keywords, rules)
+    if not question.terms:
+        return None
+    titled = (
+        [_put_title_first(title, text) for title, text in zip(titles, texts, strict=True)] if any(titles) else texts
+    )
+    found = find_words(question, titled, rules)
+    if not any(found.places):
+        return None
+    coverage = measure_coverage(question, found)
+    # A number or code that one passage alone holds says which is meant, however few passages there are.
+    codes = [term for term in question.content if term.isascii() and not term.isalpha() and term not in found.places[0]]
+    is_whole = is_whole and not any(sum(code in places for places in found.places) == 1 for code in codes)
+    strength, reason = measure_strength(coverage, is_whole=is_whole)
+    shares = [strength * share for share in weigh_words(question, found)] if strength else [0.0] * len(texts)
+    return _Opinion(shares, 1.0, strength, reason, coverage)
+
+
+def _put_title_first(title: str, text: str | None) -> str | None:
+    return f"{title}\n{text}" if text and title and not text.startswith(title) else text
+
+
+def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[float, str]:
+    """Return how much the question's own words count, from 0 to 1, and what decided it, in a sentence.
+
+    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`) between 0 and 1, with lead = the largest *coverage*
+    of any passage less that of the first one; times `WHOLE` if the list *is_whole*, the whole collection.
+    """
+    most, first = max(coverage), coverage[0]
+    strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
+    if not strength:
+        return 0.0, f"order kept: no passage holds clearly more of the question's words than the first ({first:.0%})"
+    reason = f"one passage holds {most:.0%} of the question's words, the first one {first:.0%}"
+    if is_whole:
+        strength, reason = strength * WHOLE, f"{reason}; these are all passages there are, so words count a fifth"
+    return strength, f"strength {strength:.2f}: {reason}"
+
+
+def _keep_covering(order: Sequence[int], coverage: Sequence[float], top_k: int) -> list[int]:
+    """Return *order* so that a passage leaves the plain first *top_k* only for one that holds clearly more.
+
+    Newcomers are taken in their order. Each takes the place of the last passage of the plain set that it may replace.
+    """
+    places = {candidate: place for place, candidate in enumerate(order)}
+    chosen = list(order[:top_k])
+    leaving = sorted(set(range(top_k)).difference(chosen), key=lambda candidate: -places[candidate])
+    for newcomer in [candidate for candidate in chosen if candidate >= top_k]:
+        # The shares of words are fractions, so what is equal may differ by rounding.
+        least = coverage[newcomer] - LEAST_LEAD + 1e-9
+        replaced = next((candidate for candidate in leaving if coverage[candidate] <= least), None)
+        if replaced is None:
+            chosen.remove(newcomer)
+        else:
+            leaving.remove(replaced)
+    first = sorted([*chosen, *leaving], key=places.__getitem__)
+    return [*first, *(candidate for candidate in order if candidate not in set(first))]
+
+
+def _lower_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
+    """Lower the *scores*, and the *shares* of words in them, of passages that stand behind lower ones in *order*."""
+    lowest = scores[order[0]]
+    for place in order:
+        excess = max(0.0, scores[place] - lowest)
+        scores[place] -= excess
+        shares[place] -= excess
+        lowest = scores[place]
+
+
+def choose_weight(own_scores: Sequence[float | None]) -> tuple[float, str]:
+    """Return what a model's words weigh beside scores, and why that is less than usual.
+
+    *own_scores* are those of the question's own list. A function that fuses lists by rank has less to gain from words.
     """
     scores = [score for score in own_scores if score is not None]
     if len(scores) == len(own_scores) and are_reciprocal_ranks(scores):
-        weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS if has_variants else WEIGHT_BESIDE_RANKS
-        return weight, "the scores are reciprocal ranks"
-    if has_variants:
-        return WEIGHT_OF_VARIANTS, ""
-    share = (agreement.mean - _INDEPENDENT) / (_FOLLOWING - _INDEPENDENT)
-    weight = round(WEIGHT - (WEIGHT - LEAST_WEIGHT) * min(1.0, max(0.0, share)), 2)
-    return weight, "the function's order follows the words already" if weight < WEIGHT else ""
+        weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS
+        return weight, f"weight {weight:.2f} of {WEIGHT_OF_VARIANTS}: the scores are reciprocal ranks"
+    return WEIGHT_OF_VARIANTS, ""
 
 
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
@@ -214,34 +236,18 @@ def _is_sum_of_reciprocals(score: float) -> bool:
     return any(rest > 0.0 and abs(1.0 / rest - round(1.0 / rest)) < _ROUNDING for rest in rests)
 
 
-def correlate_ranks(values: Sequence[float]) -> float | None:
-    """Returns Spearman's rank correlation of *values* with their own falling order; ``None`` where all are equal.
+def add_evidence(scores: Sequence[float], shares: Sequence[float], weight: float, spread: float) -> list[float]:
+    """Return the backend's *scores* (higher is better) and the *shares* of words as one sum each.
 
-    Equal values have the mean of their ranks.
-    """
-    size, ranks = len(values), dict[int, float]()
-    order = sorted(range(size), key=lambda place: -values[place])
-    for _, group in groupby(order, key=lambda place: values[place]):
-        places, first = list(group), len(ranks)
-        ranks.update(dict.fromkeys(places, first + (len(places) - 1) / 2))
-    middle = (size - 1) / 2
-    own = sum((rank - middle) ** 2 for rank in ranks.values())
-    both = sum((place - middle) * (rank - middle) for place, rank in ranks.items())
-    return both / sqrt(own * size * (size * size - 1) / 12) if own else None
-
-
-def add_evidence(scores: Sequence[float], evidence: Sequence[float], weight: float, spread: float) -> list[float]:
-    """Returns the backend's *scores* (higher is better) and the keyword *evidence* as one sum each.
-
-    sum = (1 - weight) x (score - lowest) / spread + weight x evidence. *spread* is how far apart such scores usually
-    lie; at 0 they tell nothing apart and have no say.
+    sum = weight x (score - lowest) / spread + share. *spread* is how far apart such scores usually lie; at 0 they tell
+    nothing apart and have no say.
     """
     low = min(scores, default=0.0)
     # A score divided by less than that may be infinite.
     tells_apart = spread > 1e-300
     return [
-        (1.0 - weight) * ((score - low) / spread if tells_apart else 0.0) + weight * keyword
-        for score, keyword in zip(scores, evidence, strict=True)
+        weight * ((score - low) / spread if tells_apart else 0.0) + share
+        for score, share in zip(scores, shares, strict=True)
     ]
 
 
@@ -253,7 +259,7 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     `PAIR` x idf for each two of them that stand side by side in the text as in the query. The worst text has 0, and the
     best the more, the fewer have as much.
     """
-    queries = [(*_read_keywords(words), weight) for words, weight in keywords if weight > 0]
+    queries = [(*read_keywords(words), weight) for words, weight in keywords if weight > 0]
     all_terms = frozenset[str]().union(*(terms for terms, _, _ in queries))
     counted = count_terms(texts, all_terms, frozenset[Pair]().union(*(pairs for _, pairs, _ in queries)))
     term_gains, pair_gains, size = weigh_terms(counted), weigh_pairs(counted), len(texts)
@@ -269,202 +275,5 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     whole = sum(share**OVERLAP for share in shares) ** (1.0 / OVERLAP)
     evidence = [0.0] * len(texts)
     for (scores, _), share in zip(matching, shares, strict=True):
-        evidence = list(map(add, evidence, [share / whole * score for score in _normalize(scores)]))
+        evidence = list(map(add, evidence, [share / whole * score for score in normalise(scores)]))
     return evidence
-
-
-def find_terms(keywords: str) -> frozenset[str]:
-    """Returns the words of the *keywords* as they are compared."""
-    return frozenset(map(strip_plural, _split_words(keywords)))
-
-
-def _read_keywords(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
-    """The words of the *keywords* as they are compared, and each two that stand side by side; each once, in order."""
-    terms = list(map(strip_plural, _split_words(keywords)))
-    return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
-
-
-def find_held_words(keywords: str, text: str) -> tuple[str, ...]:
-    """Returns those words of the *keywords*, in their order and each once, that stand in *text*."""
-    counts = count_terms([text], find_terms(keywords))[0].counts
-    words = {strip_plural(word): word for word in _split_words(keywords)[::-1]}
-    return tuple(words[term] for term in dict.fromkeys(map(strip_plural, _split_words(keywords))) if term in counts)
-
-
-def locate_words(keywords: str, text: str) -> list[tuple[int, int]]:
-    """Returns from where to where words of the *keywords* stand in *text*, in their order; none overlap."""
-    terms = find_terms(keywords)
-    spans: list[tuple[int, int]] = []
-    patterns = _compile_patterns()
-    for word in patterns.word.finditer(text):
-        start = word.start()
-        for piece in patterns.runs.split(word.group()):
-            # Of scripts without spaces, as where they are counted, each pair of neighbours is a word.
-            size = 2 if patterns.unspaced.match(piece) else len(piece)
-            for at in range(start, start + max(1, len(piece) - size + 1) if piece else start):
-                if not find_terms(text[at : at + size]).isdisjoint(terms):
-                    begins = spans.pop()[0] if spans and spans[-1][1] > at else at
-                    spans.append((begins, min(at + size, start + len(piece))))
-            start += len(piece)
-    return spans
-
-
-def count_terms(
-    texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
-) -> list[TextTerms]:
-    """Returns for each text how often it holds each of the *wanted* terms, and which of the *wanted_pairs* it holds.
-
-    Each text is read once. Of long ones, as by `MOST_READ`, counts and length are those of parts, so that time does not
-    grow with length, and pairs are looked for at the beginning.
-    """
-    forms = {form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term}
-    ascii_forms = {form.encode(): term for form, term in forms.items() if form.isascii()}
-    # A pair of such characters, or one that is asked for alone and stands in no list of pairs.
-    unspaced = {
-        form for form in forms if len(form) <= 2 and not form.isascii() and _compile_patterns().unspaced.fullmatch(form)
-    }
-    whole = [text or "" for text in texts]
-    counted = []
-    for text, part in zip(whole, _read_windows(whole), strict=True):
-        runs: Sequence[str] = ()
-        plain = part.encode("utf-8", "surrogatepass")
-        if not part.isascii():
-            plain = _compile_patterns().punctuation.sub(b" ", plain)
-        if plain.isascii():
-            # Bytes are split several times as fast as a pattern finds words.
-            words = plain.translate(_SPACED).split()
-            places = [(place, ascii_forms[word]) for place, word in enumerate(words) if word in ascii_forms]
-            length = len(words)
-        else:
-            spaced, runs = _split_others(part)
-            places = [(place, forms[word]) for place, word in enumerate(spaced) if word in forms]
-            length = len(spaced) + sum(max(1, len(run) - 1) for run in runs)
-        counts: dict[str, int] = {}
-        neighbours: list[Pair] = []
-        before, previous = -2, ""
-        for place, term in places:
-            counts[term] = counts.get(term, 0) + 1
-            if place == before + 1:
-                neighbours.append((previous, term))
-            before, previous = place, term
-        if runs and unspaced:
-            joined = " ".join(runs)
-            counts.update({form: count for form in unspaced if (count := _count_in_runs(joined, form))})
-        if runs or part is not text or len(text) > _READ:
-            pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
-        else:
-            pairs = wanted_pairs.intersection(neighbours) if neighbours else frozenset()
-        counted.append(TextTerms(counts, length, pairs))
-    return counted
-
-
-def _find_pairs_at_beginning(
-    text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted: Set[Pair]
-) -> Set[Pair]:
-    """Which of the *wanted* pairs the beginning of *text* holds, which is read only if both words were counted."""
-    if not any(one in counts and other in counts for one, other in wanted):
-        return frozenset()
-    return wanted & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
-
-
-def weigh_terms(counted: Sequence[TextTerms]) -> dict[str, Gains]:
-    """Returns what each term adds to the BM25 scores of the texts that hold it.
-
-    gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
-    idf = log(1 + (n - df + 0.5) / (df + 0.5)).
-    """
-    size = len(counted)
-    idf = _weigh_by_rarity(Counter([term for text in counted for term in text.counts]), size)
-    mean_length = sum(text.length for text in counted) / size if size else 0.0
-    gains: dict[str, Gains] = {term: [] for term in idf}
-    for place, (counts, length, _) in enumerate(counted):
-        damping = K1 * (1.0 - B + B * length / mean_length) if counts else 0.0
-        for term, tf in counts.items():
-            gains[term].append((place, idf[term] * tf * (K1 + 1.0) / (tf + damping)))
-    return gains
-
-
-def weigh_pairs(counted: Sequence[TextTerms]) -> dict[Pair, Gains]:
-    """Returns what each pair adds to the scores of the texts that hold it: `PAIR` x idf."""
-    idf = _weigh_by_rarity(Counter([pair for text in counted for pair in text.pairs]), len(counted))
-    gains: dict[Pair, Gains] = {pair: [] for pair in idf}
-    for place, text in enumerate(counted):
-        for pair in text.pairs:
-            gains[pair].append((place, PAIR * idf[pair]))
-    return gains
-
-
-def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], size: int) -> list[float]:
-    """Returns for each of *size* texts the sum of its *gains* from these *terms* or pairs, above 0 if it holds any."""
-    sums = [0.0] * size
-    for term in terms:
-        for place, gain in gains.get(term, ()):
-            sums[place] += gain
-    return sums
-
-
-def _weigh_by_rarity(frequencies: Mapping[_Term, int], size: int) -> dict[_Term, float]:
-    """The idf of each term that stands in so many of *size* texts: log(1 + (size - df + 0.5) / (df + 0.5))."""
-    return {term: log(1.0 + (size - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()}
-
-
-def _read_windows(texts: Sequence[str]) -> Sequence[str]:
-    """What is read of *texts*: all of them where they are not too long together, else parts of the long ones."""
-    if 4 * sum(map(len, texts)) <= MOST_READ:
-        return texts
-    sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
-    if sum(sizes) <= MOST_READ:
-        return texts
-    share = MOST_READ // len(texts)
-    return [
-        text if size <= share else " ".join(_cut_windows(text, share * len(text) // (size * WINDOWS)))
-        for text, size in zip(texts, sizes, strict=True)
-    ]
-
-
-def _cut_windows(text: str, width: int) -> list[str]:
-    """`WINDOWS` parts of *text*, each of *width* characters."""
-    starts = [(len(text) - width) * window // (WINDOWS - 1) for window in range(WINDOWS)]
-    return [text[start : start + width] for start in starts]
-
-
-def _split_words(text: str) -> list[str]:
-    """The words of *text*, casefolded; of scripts without spaces, all pairs of neighbours."""
-    words, runs = _split_others(text)
-    return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
-
-
-def _split_others(text: str) -> tuple[list[str], list[str]]:
-    """The words of *text*, casefolded, and apart from them its runs of scripts without spaces."""
-    if text.isascii():
-        return text.encode().translate(_SPACED).decode().split(), []
-    word, unspaced, *_ = _compile_patterns()
-    words: list[str] = word.findall(unicodedata.normalize("NFKC", text).casefold())
-    if not unspaced.search(text := " ".join(words)):
-        return words, []
-    return unspaced.sub(" ", text).split(), unspaced.findall(text)
-
-
-def _count_in_runs(runs: str, form: str) -> int:
-    """How often *form*, one or two characters, stands in *runs*; the same one twice may overlap."""
-    if len(form) == 2 and form[0] == form[1]:
-        runs = runs.replace(form[0], f"{form[0]} {form[0]}")
-    return runs.count(form)
-
-
-def strip_plural(word: str) -> str:
-    """Returns *word* without a plural's last letter, as far as that is safe in every language of the word lists.
-
-    "dogs" meets "dog"; "bus" and "class" stay.
-    """
-    return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] not in "su" else word
-
-
-def _normalize(scores: Sequence[float]) -> list[float]:
-    """*scores* over their lowest, in `MEANS` times the mean of that, at most `MOST`; zeros where all are the same."""
-    low, high = min(scores), max(scores)
-    # What differs by rounding alone is the same.
-    if high - low <= 1e-9 * high:
-        return [0.0] * len(scores)
-    width = MEANS * (sum(scores) / len(scores) - low)
-    return [min(MOST, (score - low) / width) for score in scores]

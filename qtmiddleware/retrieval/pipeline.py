@@ -431,13 +431,16 @@ class _Pipeline:
 
     def _weigh_by_keywords(self, fusion: Fusion, transformation: Transformation, variants: _Variants) -> Fused:
         began = self.trace.clock()
-        candidates, self.memory.agreement = weigh_by_keywords(
+        request = self.request
+        candidates = weigh_by_keywords(
             fusion.fused,
             lambda: collect_keywords(variants.own, transformation, variants.weighed, self.settings),
             self.settings.keyword_evidence,
             fusion.own.scores,
-            self.memory.agreement,
             self.trace,
+            language=self.query.language,
+            asked=request.width or request.top_k,
+            top_k=request.top_k,
         )
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates

@@ -13,7 +13,6 @@ from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.gate import Gate
-from qtmiddleware.retrieval.keyword_evidence import Agreement
 from qtmiddleware.retrieval.responses import Shape, estimate_chars
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead
@@ -37,7 +36,7 @@ class Memory:
     """What one wrapped function remembers between calls; *cache* and *sampler* are shared by all of a middleware."""
 
     __slots__ = (
-        *("agreement", "cache", "gate", "holds_text", "is_new", "lower_is_better", "page", "passage_chars", "problem"),
+        *("cache", "gate", "holds_text", "is_new", "lower_is_better", "page", "passage_chars", "problem"),
         *("refuses_widening", "sampler", "told_of_pages", "warned"),
     )
 
@@ -45,9 +44,6 @@ class Memory:
         self.cache = cache
         self.sampler = sampler or LogSampler()
         self.gate = Gate()
-        # How far the lists follow the words by themselves. A value that is replaced: of two questions that end at the
-        # same moment one may go uncounted.
-        self.agreement = Agreement()
         self.refuses_widening = False
         # Whether no list of this function was read yet.
         self.is_new = True

@@ -11,7 +11,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import JOINED, NOTHING, STANDALONE, TEXT_FIELDS
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.keyword_evidence import find_terms
+from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.retrieval.request import EVIDENT, Request
 from qtmiddleware.retrieval.responses import SearchResult, read_response, read_usage
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together

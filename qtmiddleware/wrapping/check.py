@@ -19,7 +19,6 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
 from qtmiddleware.errors import InvalidQuery, ResponseShapeError, without_credentials
 from qtmiddleware.retrieval.fusion import find_direction, has_scores
-from qtmiddleware.retrieval.keyword_evidence import WEIGHT, score_by_keywords
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Memory, Request, find_query_problem, prepare_query
 from qtmiddleware.retrieval.responses import (
@@ -32,7 +31,6 @@ from qtmiddleware.retrieval.responses import (
     list_fields,
     read_id,
     read_response,
-    read_text,
     read_usage,
     suggest_id_field,
     suggest_score_field,
@@ -181,7 +179,6 @@ class _Checkup:
     def __init__(self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]) -> None:
         settings = replace(request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None))
         memory = Memory(TransformationCache(settings))
-        memory.agreement = request.memory.agreement
         call.runtime = replace(call.runtime, memory=memory)
         self.call = call
         self.name, self.argument = call.signature.function_name, call.signature.argument
@@ -479,13 +476,14 @@ class _Checkup:
             retrieval, change = yield from self._retrieve(before, transformation_type="none", rerank=rerank)
         except Exception as error:
             return self._note_later_failure(_KEYWORDS, error), before
-        why = str(change) if change.is_any else self._explain_order(candidates, len(change.after))
+        noted = next((what for stage, what in retrieval.trace.notes if stage == "keyword_evidence"), "")
+        why = str(change) if change.is_any else self._explain_order(noted)
         said = f"{'changed' if change.is_any else 'not changed'} for this question: {why}"
         self._note(_ok("order", said, changed=change.is_any))
-        noted = next((what for stage, what in retrieval.trace.notes if stage == "keyword_evidence"), "")
-        text = f"the words of a question weigh {count} candidates{_in_brackets(noted)}"
+        text = f"the words of a question weigh {count} candidates"
         if count <= len(before):
             text += ", all that the function returns: they are put in order, and none is new"
+        text += _in_brackets(noted)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._sample_orders()
         return self._advise_on_keywords(text, is_changed=change.is_any), change.after
@@ -536,22 +534,13 @@ class _Checkup:
         finding = self._note(_problem("call", f"{self.name}() raised {_describe_error(error)} in a later call"))
         return _problem(part, finding.text)
 
-    def _explain_order(self, candidates: SearchResult, count: int) -> str:
-        """Why the words of the question leave the order as it is."""
+    def _explain_order(self, noted: str) -> str:
+        """Why the words of the question leave the order as it is; *noted* is what the trace says of them."""
         if not self.keywords:
             return "it has no keywords"
-        options = self.settings.keyword_evidence
-        texts = [read_text(item, options.text_field) for item in candidates.ranking.items[: options.candidates]]
-        evidence = score_by_keywords([(self.keywords, 1.0)], texts)
-        if evidence is None:
+        if noted.startswith("no keyword"):
             return "no candidate holds any of its keywords"
-        if max(evidence) - min(evidence) < 1e-9:
-            return "all candidates hold its keywords alike"
-        best = sorted(range(len(evidence)), key=lambda place: -evidence[place])[:count]
-        if best == list(range(len(best))):
-            return "its keywords agree with the function's own order"
-        weight = WEIGHT if options.weight is None else options.weight
-        return f"the scores tell more than the keywords do (keywordEvidence.weight {weight:g})"
+        return noted.removeprefix("order kept: ") or "the scores tell more than the keywords do"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
         if not self.call.runtime.factory.has_model:

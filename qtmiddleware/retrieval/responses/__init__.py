@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.responses.columns import read_columns, read_texts
+from qtmiddleware.retrieval.responses.columns import read_columns, read_texts, read_titles
 from qtmiddleware.retrieval.responses.fields import (
     ABSENT,
     ADVICE,
@@ -71,6 +71,7 @@ __all__ = [
     "read_score",
     "read_text",
     "read_texts",
+    "read_titles",
     "read_usage",
     "rescore",
     "suggest_id_field",

@@ -149,6 +149,18 @@ def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]
     return texts
 
 
+def read_titles(items: Sequence[Any]) -> list[str]:
+    """Return the ``title`` in the metadata of each of *items*, empty if it has none; of all if one cannot be read."""
+    likeness = _find_likeness(items)
+    try:
+        metadata = list(map(read_metadata, items)) if likeness is None else _read_metadata(items, likeness)
+        titles = [held.get("title") for held in metadata]
+    except Exception:
+        # An item may raise at whatever is read of it, and a title is not worth that.
+        return [""] * len(items)
+    return [title if isinstance(title, str) else "" for title in titles]
+
+
 def _read_metadata(items: Sequence[Any], likeness: _Likeness) -> list[Mapping[str, Any]]:
     """What `read_metadata` returns for each of *items*, which begin with one of that *likeness* or are read alone."""
     names, get = likeness.metadata, likeness.get

@@ -15,37 +15,32 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import spearmanr
 
-from qtmiddleware.retrieval.keyword_evidence import (
+from qtmiddleware.retrieval.bm25 import (
     K1,
-    LEAST_WEIGHT,
     MEANS,
     MOST,
     MOST_READ,
-    OVERLAP,
     PAIR,
-    WEIGHT,
-    WEIGHT_BESIDE_RANKS,
-    WEIGHT_OF_VARIANTS,
-    WEIGHT_OF_VARIANTS_BESIDE_RANKS,
     WINDOWS,
-    Agreement,
     B,
-    add_evidence,
-    are_reciprocal_ranks,
-    choose_weight,
-    correlate_ranks,
     count_terms,
-    find_held_words,
     find_terms,
-    locate_words,
-    score_by_keywords,
     strip_plural,
     sum_gains,
     weigh_pairs,
     weigh_terms,
 )
+from qtmiddleware.retrieval.keyword_evidence import (
+    OVERLAP,
+    WEIGHT_OF_VARIANTS,
+    WEIGHT_OF_VARIANTS_BESIDE_RANKS,
+    add_evidence,
+    are_reciprocal_ranks,
+    choose_weight,
+    score_by_keywords,
+)
+from qtmiddleware.retrieval.question_words import find_held_words, locate_words
 
 TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
 MEAN = (3 + 5 + 3) / 3
@@ -431,88 +426,47 @@ def test_equal_few_or_round_scores_are_no_ranks() -> None:
     assert not are_reciprocal_ranks([0.9, 0.8, 0.7, 0.6, 0.5])
 
 
-@given(st.lists(st.integers(0, 6), min_size=2, max_size=40))
-def test_the_rank_correlation_is_spearmans(values: list[int]) -> None:
-    found = correlate_ranks(values)
-    if len(set(values)) < 2:
-        assert found is None
-    else:
-        assert found == pytest.approx(spearmanr(values, range(len(values), 0, -1)).statistic)
+def test_a_models_words_weigh_less_beside_scores_that_are_ranks() -> None:
+    assert choose_weight([0.9, None, 0.5]) == (WEIGHT_OF_VARIANTS, "")
+    weight, reason = choose_weight(fuse_ranks(60, list(range(20))))
+    assert weight == WEIGHT_OF_VARIANTS_BESIDE_RANKS
+    assert "reciprocal ranks" in reason
 
 
-def observe(evidence: list[float], times: int) -> Agreement:
-    agreement = Agreement()
-    for _ in range(times):
-        agreement = agreement.observe(evidence)
-    return agreement
-
-
-def test_words_weigh_less_where_the_lists_follow_them_already_and_never_nothing() -> None:
-    cosines = [0.9 - 0.0071 * place for place in range(50)]
-    follows, ignores = [1.0 - place / 50 for place in range(50)], [float(7 * place % 50) for place in range(50)]
-    weights = [choose_weight(cosines, observe(follows, times), has_variants=False)[0] for times in (0, 1, 2, 5, 200)]
-    assert weights == sorted(weights, reverse=True)
-    assert weights[-1] == pytest.approx(LEAST_WEIGHT)
-    assert choose_weight(cosines, observe(ignores, 30), has_variants=False) == (WEIGHT, "")
-    ranks = fuse_ranks(60, list(range(50)))
-    assert choose_weight(ranks, observe(ignores, 30), has_variants=False)[0] == WEIGHT_BESIDE_RANKS
-    assert choose_weight(ranks, observe(follows, 30), has_variants=True)[0] == WEIGHT_OF_VARIANTS_BESIDE_RANKS
-    assert choose_weight(cosines, observe(follows, 30), has_variants=True) == (WEIGHT_OF_VARIANTS, "")
-
-
-def test_no_single_list_moves_the_weight_by_much() -> None:
-    follows = [1.0 - place / 50 for place in range(50)]
-    first, second = (choose_weight((), observe(follows, times), has_variants=False)[0] for times in (0, 1))
-    assert first == WEIGHT
-    assert 0.0 < first - second < 0.1
-
-
-@given(st.lists(st.permutations(range(20)), min_size=1, max_size=3))
-def test_the_first_lists_of_a_function_count_as_if_ten_had_been_seen(orders: list[list[int]]) -> None:
-    agreement = Agreement()
-    for order in orders:
-        agreement = agreement.observe(list(map(float, order)))
-    shown = [spearmanr(order, range(20, 0, -1)).statistic for order in orders]
-    assert agreement.mean == pytest.approx((10 * Agreement().mean + sum(shown)) / (10 + len(shown)))
-
-
-def test_a_short_list_or_one_without_evidence_shows_nothing() -> None:
-    assert Agreement().observe([1.0, 0.5, 0.0]) == Agreement()
-    assert Agreement().observe([0.0] * 50) == Agreement()
-
-
-# --- scores and evidence ------------------------------------------------------------------------------------------
+def add_sum(scores: list[float], evidence: list[float], weight: float, spread: float) -> list[float]:
+    """Scores and evidence under a weight that is set."""
+    return add_evidence(scores, [weight * share for share in evidence], 1.0 - weight, spread)
 
 
 def test_scores_and_evidence_are_added_by_weight() -> None:
     # Scores 2, 6, 4 become 0, 1, 0.5; evidence is on that scale already.
-    assert add_evidence([2, 6, 4], [0.0, 0.5, 1.0], 0.25, 4.0) == pytest.approx(
+    assert add_sum([2, 6, 4], [0.0, 0.5, 1.0], 0.25, 4.0) == pytest.approx(
         [0.75 * 0 + 0.25 * 0, 0.75 * 1 + 0.25 * 0.5, 0.75 * 0.5 + 0.25 * 1]
     )
 
 
 def test_the_spread_is_the_unit_of_the_scores() -> None:
-    assert add_evidence([2, 6, 4], [0.0, 0.5, 1.0], 0.25, 2.0) == pytest.approx(
+    assert add_sum([2, 6, 4], [0.0, 0.5, 1.0], 0.25, 2.0) == pytest.approx(
         [0.75 * 0 + 0.25 * 0, 0.75 * 2 + 0.25 * 0.5, 0.75 * 1 + 0.25 * 1]
     )
 
 
 def test_negative_scores_are_only_another_scale() -> None:
     evidence = [0.0, 0.5, 1.0]
-    assert add_evidence([-4, 0, -2], evidence, 0.25, 4.0) == add_evidence([2, 6, 4], evidence, 0.25, 4.0)
+    assert add_sum([-4, 0, -2], evidence, 0.25, 4.0) == add_sum([2, 6, 4], evidence, 0.25, 4.0)
 
 
 def test_scores_that_tell_nothing_apart_have_no_say() -> None:
-    assert add_evidence([1.0, 1.0], [0.0, 1.0], 0.25, 0.0) == [0.0, 0.25]
+    assert add_sum([1.0, 1.0], [0.0, 1.0], 0.25, 0.0) == [0.0, 0.25]
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(0.0, [0.0, 1.0]), (1.0, [0.7, 0.0])])
 def test_a_weight_at_its_limit_hears_one_side_alone(weight: float, expected: list[float]) -> None:
-    assert add_evidence([1.0, 2.0], [0.7, 0.0], weight, 1.0) == expected
+    assert add_sum([1.0, 2.0], [0.7, 0.0], weight, 1.0) == expected
 
 
 def test_no_scores_stay_none() -> None:
-    assert add_evidence([], [], 0.25, 1.0) == []
+    assert add_sum([], [], 0.25, 1.0) == []
 
 
 @example([(0.0, 0.0), (1.0, 0.0)], 1.0, 5e-324)
@@ -522,7 +476,7 @@ def test_no_scores_stay_none() -> None:
     st.floats(0, 1e6),
 )
 def test_the_sum_is_never_negative(pairs: list[tuple[float, float]], weight: float, spread: float) -> None:
-    result = add_evidence([score for score, _ in pairs], [keyword for _, keyword in pairs], weight, spread)
+    result = add_sum([score for score, _ in pairs], [keyword for _, keyword in pairs], weight, spread)
     assert len(result) == len(pairs)
     assert all(value >= 0 for value in result)
 

@@ -108,7 +108,7 @@ def test_half_an_answer_is_used_and_not_remembered() -> None:
 )
 def test_a_history_that_no_model_reads_is_told(config: dict[str, Any], reason: str, way: Way) -> None:
     retrieval = way.wrap(config=config).retrieve(FOLLOW_UP, history=HISTORY)
-    assert retrieval.trace.notes == [("history", f"not searched with: {reason}")]
+    assert ("history", f"not searched with: {reason}") in retrieval.trace.notes
     assert retrieval.status == "full"
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from qtmiddleware.retrieval.fusion import measure_spread
-from qtmiddleware.retrieval.keyword_evidence import WEIGHT
 from tests.support.retrieval_world import (
     PASSAGES,
     QUERY,
@@ -166,34 +165,34 @@ def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
         {"id": "b", "score": 0.89, "metadata": {"text": "Jaco: health concerns"}},
         {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
     ]
-    found = Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)
+    weight = 0.35
+    config = {"keywordEvidence": {"weight": weight}}
+    found = Way("sync").wrap(lambda query, top_k: rows, config=config).retrieve(QUERY)
     # (1 - weight) x score over the lowest + weight x evidence: one of three matches, in five times the mean
     assert [match.id for match in found.matches] == ["b", "a", "c"]
-    expected = [(1 - WEIGHT) * (0.79 / 0.8) + WEIGHT / (5 / 3), 1 - WEIGHT, 0.0]
+    expected = [(1 - weight) * (0.79 / 0.8) + weight / (5 / 3), 1 - weight, 0.0]
     assert [match.fused_score for match in found.matches] == pytest.approx(expected)
     assert [match.score for match in found.matches] == [0.89, 0.9, 0.1]
 
 
-def test_words_weigh_less_beside_the_scores_of_a_rank_fusion_unless_a_weight_is_set() -> None:
+def test_a_weight_that_is_set_is_used_whatever_the_scores_are() -> None:
     rows = [
         {"id": str(rank), "score": 1 / (60 + rank), "metadata": {"text": "Jaco: health" if rank == 8 else "Cats sleep"}}
         for rank in range(1, 11)
     ]
-    own = Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)
     told = Way("sync").wrap(lambda query, top_k: rows, config={"keywordEvidence": {"weight": 0.35}}).retrieve(QUERY)
-    assert own.trace.notes == [("keyword_evidence", "weight 0.10 of 0.35: the scores are reciprocal ranks")]
     assert told.trace.notes == []
-    without_words = [next(it.fused_score for it in found.matches if it.id == "1") for found in (own, told)]
-    assert without_words[1] / without_words[0] == pytest.approx(0.65 / 0.9)
+    assert told.evidence is not None
+    assert told.evidence.weight == 0.35
 
 
-def test_a_function_whose_order_follows_the_words_is_found_out_by_its_own_lists() -> None:
+def test_words_are_silent_around_a_function_whose_order_follows_them() -> None:
     texts = ["health concerns " * (20 - place) + "and cats " * place for place in range(20)]
     rows = [{"id": str(n), "score": 0.9 - 0.0173 * n, "metadata": {"text": text}} for n, text in enumerate(texts)]
-    searched, other = (Way("sync").wrap(lambda query, top_k: rows) for _ in range(2))
-    notes = [searched.retrieve(QUERY).trace.notes for _ in range(40)]
-    assert notes[-1] == [("keyword_evidence", "weight 0.20 of 0.35: the function's order follows the words already")]
-    assert notes[0] == other.retrieve(QUERY).trace.notes == []
+    found = Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)
+    assert [it.id for it in found.matches] == [str(n) for n in range(len(found.matches))]
+    assert found.evidence is not None
+    assert found.evidence.weight == 0.0
 
 
 def test_the_models_keywords_count_as_evidence() -> None:

@@ -263,9 +263,9 @@ def test_a_function_that_fails_now_and_then_is_checked_by_the_calls_that_succeed
 
 
 ORDERS: Final = {
-    "all candidates hold its keywords alike": ["Jaco has health concerns"] * 4,
+    "no passage holds clearly more of the question's words than the first (100%)": ["Jaco has health concerns"] * 4,
     "no candidate holds any of its keywords": ["Cats sleep", "Dogs bark", "Birds sing"],
-    "its keywords agree with the function's own order": ["Jaco health concerns", "Jaco sleeps", "Cats sleep"],
+    "than the first (33%)": ["Jaco sleeps", "Jaco eats", "Cats sleep"],
 }
 
 
@@ -300,14 +300,11 @@ def test_a_question_that_is_none_is_said_and_nothing_is_called(query: Any, said:
     assert not check.helps
 
 
-def test_what_words_weigh_is_said_where_it_is_less_than_usual() -> None:
-    def fused_by_rank(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-        held = [*texts(8), *texts(8)]
-        return [{"id": str(n), "score": 1 / (61 + n), "text": text} for n, text in enumerate(held[:top_k])]
-
-    verdict = checked(fused_by_rank).verdicts[0]
+def test_what_decided_how_much_words_count_is_said() -> None:
+    rows = [{"id": str(n), "score": 1 - n / 10, "text": text} for n, text in enumerate(["Jaco sleeps", *texts(8)])]
+    verdict = checked(lambda query: rows).verdicts[0]
     assert verdict.state == "ok"
-    assert "weight 0.10 of 0.35: the scores are reciprocal ranks" in verdict.text
+    assert "strength 1.00: one passage holds 100% of the question's words, the first one 33%" in verdict.text
 
 
 def test_what_is_switched_off_is_said_with_its_setting() -> None:

@@ -1,0 +1,1 @@
+"""How the words of a question weigh beside scores: the fit of the formula, see `__main__`."""

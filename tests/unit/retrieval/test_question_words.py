@@ -1,0 +1,170 @@
+"""What passages hold of a question's own words, and when that moves them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.catalogue import LANGUAGES
+from qtmiddleware.retrieval.keyword_evidence import measure_strength
+from qtmiddleware.retrieval.question_words import (
+    find_stem,
+    find_words,
+    load_word_rules,
+    measure_coverage,
+    read_question,
+    weigh_words,
+)
+from tests.support.retrieval_world import Way
+
+ENGLISH = load_word_rules("en")
+WORDS = st.lists(
+    st.sampled_from(["renew", "renewal", "renewals", "ill", "illness", "still", "card", "car", "cards", "the", "fee"]),
+    max_size=12,
+).map(" ".join)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("ill", "illness"), ("renew", "renewal"), ("run", "running"), ("fee", "fees")]
+)
+def test_forms_of_a_word_have_one_stem(one: str, other: str) -> None:
+    assert find_stem(one, ENGLISH.endings) == find_stem(other, ENGLISH.endings)
+
+
+@given(st.text("abcdeilnrstuy", min_size=1, max_size=14), st.sampled_from(["", *LANGUAGES]))
+def test_a_stem_is_the_beginning_of_its_word_and_never_short(word: str, language: str) -> None:
+    stem = find_stem(word, load_word_rules(language).endings)
+    assert word.startswith(stem)
+    assert len(stem) >= min(3, len(word))
+
+
+@given(WORDS, st.lists(WORDS, min_size=1, max_size=5))
+def test_words_are_found_as_in_a_list_of_all_stems(keywords: str, texts: list[str]) -> None:
+    question = read_question(keywords, ENGLISH)
+    found = find_words(question, texts, ENGLISH)
+    for text, places in zip(texts, found.places, strict=True):
+        stems = Counter(find_stem(word, ENGLISH.endings) for word in text.split())
+        held = {term: len(it) for term, it in places.items()}
+        assert held == {term: stems[term] for term in question.terms if stems[term]}
+
+
+@given(st.text(), st.lists(st.one_of(st.none(), st.text()), min_size=1, max_size=5), st.sampled_from(["", *LANGUAGES]))
+def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language: str) -> None:
+    rules = load_word_rules(language)
+    question = read_question(keywords, rules)
+    found = find_words(question, texts, rules)
+    assert len(found.places) == len(texts)
+    if question.terms and any(found.places):
+        assert all(0.0 <= share <= 1.0 for share in measure_coverage(question, found))
+        assert all(share >= 0.0 for share in weigh_words(question, found))
+
+
+def test_function_words_are_no_content_unless_there_is_nothing_else() -> None:
+    assert read_question("most renewals with my card", ENGLISH).content == ["renew", "card"]
+    assert read_question("with my most", ENGLISH).content
+
+
+@pytest.mark.parametrize(
+    ("keyword", "text"),
+    [("cafe", "Das Café öffnet"), ("straße", "die STRASSE dort"), ("健康", "犬の健康状態"), ("naïve", "naive — œuvre")],
+)
+def test_accents_case_and_scripts_without_spaces_meet(keyword: str, text: str) -> None:
+    question = read_question(keyword, load_word_rules(""))
+    assert measure_coverage(question, find_words(question, [text, "nothing"], load_word_rules(""))) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("near", "far"),
+    [
+        ("the card has a fee", "the card that we all of us renew costs a fee"),
+        ("a fee for each card", "a fee is due when you have lost the old card"),
+    ],
+)
+def test_words_that_stand_near_each_other_in_any_order_count_more(near: str, far: str) -> None:
+    question = read_question("card fee", ENGLISH)
+    padding = " and so on" * 10
+    weighed = weigh_words(question, find_words(question, [near + padding, far + padding, "zebra"], ENGLISH))
+    assert weighed[0] > weighed[1] > weighed[2] == 0.0
+
+
+def test_words_of_the_opening_count_more() -> None:
+    question, padding = read_question("card", ENGLISH), " and so on" * 30
+    first, last, _ = weigh_words(question, find_words(question, ["card" + padding, padding + " card", "x"], ENGLISH))
+    assert first > last
+
+
+@pytest.mark.parametrize(
+    ("coverage", "is_whole", "strength"),
+    [
+        ([1.0, 1.0, 0.0], False, 0.0),
+        ([0.5, 0.6], False, 0.0),
+        ([0.5, 0.7], False, 0.5),
+        ([0.2, 0.5], False, 1.0),
+        ([0.0, 1.0], False, 1.0),
+        ([0.0, 1.0], True, 0.2),
+    ],
+)
+def test_words_are_as_strong_as_the_lead_of_a_passage_over_the_first(
+    coverage: list[float], is_whole: bool, strength: float
+) -> None:
+    found, reason = measure_strength(coverage, is_whole=is_whole)
+    assert found == pytest.approx(strength)
+    assert f"{coverage[0]:.0%}" in reason
+
+
+VOCABULARY = ("jaco", "health", "concerns", "dog", "food", "allotment", "zebra", "and so on")
+PASSAGES = st.lists(
+    st.tuples(st.floats(0, 1), st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=6).map(" ".join)),
+    min_size=2,
+    max_size=12,
+)
+
+
+def search(passages: list[tuple[float, str]], top_k: int) -> tuple[list[str], list[str], list[float | None]]:
+    """The ids of the plain call, those of the wrapped one and its scores."""
+    ordered = sorted(passages, reverse=True)
+    rows = [{"id": str(n), "score": score, "text": text} for n, (score, text) in enumerate(ordered)]
+
+    def find(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        return rows[:top_k]
+
+    found = Way("sync").wrap(find).retrieve("Does Jaco the dog have health concerns?", top_k=top_k)
+    return (
+        [str(n) for n in range(min(top_k, len(rows)))],
+        [str(it.id) for it in found.matches],
+        [it.fused_score for it in found.matches],
+    )
+
+
+def cover(text: str) -> float:
+    return len({"jaco", "dog", "health", "concerns"}.intersection(text.split())) / 4
+
+
+@given(PASSAGES, st.integers(1, 12))
+def test_an_order_changes_only_if_a_passage_holds_clearly_more_than_the_first(
+    passages: list[tuple[float, str]], top_k: int
+) -> None:
+    plain, ours, _ = search(passages, top_k)
+    held = [cover(text) for _, text in sorted(passages, reverse=True)]
+    if max(held) - held[0] <= 0.1:
+        assert ours == plain
+
+
+@given(PASSAGES, st.integers(1, 6))
+def test_a_passage_leaves_the_plain_set_only_for_one_that_holds_clearly_more(
+    passages: list[tuple[float, str]], top_k: int
+) -> None:
+    plain, ours, scores = search(passages, top_k)
+    held = [cover(text) for _, text in sorted(passages, reverse=True)]
+    gone, new = sorted(set(plain) - set(ours)), sorted(set(ours) - set(plain))
+    assert len(gone) == len(new)
+    for newcomer, left in zip(
+        sorted(new, key=lambda it: held[int(it)]), sorted(gone, key=lambda it: held[int(it)]), strict=True
+    ):
+        assert held[int(newcomer)] >= held[int(left)] + 0.1
+    known = [score for score in scores if score is not None]
+    assert known == sorted(known, reverse=True)
