@@ -1,4 +1,4 @@
-"""Fits the evidence of a question's own words, and prints gain against harm of today's formula and of the new one.
+"""Fits the evidence of a question's own words, and prints gain against harm beside one sum of BM25.
 
     python -m benchmarks.evidence --data ../shared/data --recordings ../shared/recordings
 
@@ -18,25 +18,27 @@ from pathlib import Path
 from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
+PACKAGE: Final = HERE.parents[1] / "qtmiddleware"
+LEXICONS: Final = PACKAGE / "preprocessing" / "lexicons"
 
 
 def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from benchmarks.evidence.candidates import CUT, KINDS, find_places, read_lists
+    from benchmarks.evidence.candidates import KINDS, PARTS, find_places, read_lists
     from benchmarks.evidence.fitting import LIMITS, Constants, find_group, try_all
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path, required=True)
-    parser.add_argument("--no-fit", action="store_true", help="only measure the constants that `formula` has")
+    parser.add_argument("--no-fit", action="store_true", help="only measure the constants that the package has")
     options = parser.parse_args()
     lists: list[Any] = []
     for listed in read_lists(find_places(options.data, options.recordings)):
-        lists += _keep(listed, (*KINDS, CUT))
+        lists += _keep(listed, (*KINDS, *PARTS))
     chosen = Constants()
     print(f"\n## Chosen: {chosen}\n")
     _print_sets(lists, chosen)
-    _print_groups(lists, {"today": None, "chosen": chosen})
+    _print_groups(lists, {"one sum": None, "chosen": chosen})
     _print_worse(lists, chosen)
     _print_first(lists, chosen)
     if not options.no_fit:
@@ -51,8 +53,8 @@ def _keep(listed: Any, kinds: Sequence[str]) -> list[Any]:
     from benchmarks.evidence.candidates import KEPT
 
     known = hashlib.sha256(repr([(it.id, it.text, it.lists) for it in listed.questions]).encode())
-    for name in ("formula.py", "arrays.py", "words.json"):
-        known.update((HERE / name).read_bytes())
+    for file in (HERE / "arrays.py", *sorted((PACKAGE / "retrieval").glob("*.py")), *LEXICONS.glob("*.json")):
+        known.update(file.read_bytes())
     file = KEPT / f"features-{listed.place.name.replace('/', '-')}-{known.hexdigest()[:12]}.pickle"
     if not file.is_file():
         file.write_bytes(pickle.dumps([it for kind in kinds if (it := build_lists(listed, kind)) is not None]))
@@ -60,26 +62,26 @@ def _keep(listed: Any, kinds: Sequence[str]) -> list[Any]:
 
 
 def _print_sets(lists: Sequence[Any], constants: Any) -> None:
-    """A row per set with vectors: nDCG@10 raw, today and new, worse questions, right first results."""
-    from benchmarks.evidence.arrays import rank_as_today, summarise
-    from benchmarks.evidence.candidates import CUT
+    """A row per set with vectors: nDCG@10, worse questions and right first results, of both kinds of evidence."""
+    from benchmarks.evidence.arrays import rank_by_sum, summarise
+    from benchmarks.evidence.candidates import PARTS
     from benchmarks.evidence.fitting import rank
 
-    head = ["set", "questions", "raw", "today", "worse", "first right", "new", "worse", "first right"]
+    head = ["set", "questions", "raw", "one sum", "worse", "first right", "kinds", "worse", "first right"]
     for recorded in (False, True):
         rows = []
         for it in lists:
             mask = it.recorded if recorded else None
-            if it.kind not in ("cosine", CUT) or (recorded and not (it.recorded.any() and it.kind == "cosine")):
+            if it.kind not in ("cosine", *PARTS) or (recorded and not (it.recorded.any() and it.kind == "cosine")):
                 continue
-            old, new = (summarise(it, how, mask) for how in (rank_as_today(it), rank(it, constants)))
+            old, new = (summarise(it, how, mask) for how in (rank_by_sum(it), rank(it, constants)))
             shown = [f"{old.raw:.3f}", *_cells(old), *_cells(new)]
             rows.append((f"{it.group}, {it.kind}", [it.name, str(old.questions), *shown], (old, new)))
         for group in dict.fromkeys(group for group, _, _ in rows):
             print(f"\n### {group}, {'recorded questions' if recorded else 'all questions'}\n")
             _print_table(head, [cells for name, cells, _ in rows if name == group])
             both = [pair for name, _, pair in rows if name == group]
-            for label, at in (("today", 0), ("new", 1)):
+            for label, at in (("one sum", 0), ("kinds", 1)):
                 print(f"mean {label}: {_describe([pair[at] for pair in both])}")
 
 
@@ -98,7 +100,7 @@ def _describe(found: Sequence[Any]) -> str:
 
 def _print_groups(lists: Sequence[Any], named: dict[str, Any]) -> None:
     """Means over sets, by kind of function and group of sets."""
-    from benchmarks.evidence.arrays import rank_as_today, summarise
+    from benchmarks.evidence.arrays import rank_by_sum, summarise
     from benchmarks.evidence.fitting import rank
 
     print("\n## By kind of function and group of sets\n")
@@ -108,7 +110,7 @@ def _print_groups(lists: Sequence[Any], named: dict[str, Any]) -> None:
             some = [it for it in lists if (it.kind, it.group) == (kind, group)]
             cells = [kind, group, str(len(some))]
             for constants in named.values():
-                found = [summarise(it, rank(it, constants) if constants else rank_as_today(it)) for it in some]
+                found = [summarise(it, rank(it, constants) if constants else rank_by_sum(it)) for it in some]
                 worst = min(range(len(some)), key=lambda at: found[at].gain)
                 cells += [f"{sum(it.gain for it in found) / len(found):+.2f}"]
                 cells += [
@@ -163,7 +165,6 @@ def _print_worse(lists: Sequence[Any], constants: Any) -> None:
 def _print_first(lists: Sequence[Any], constants: Any) -> None:
     """What it costs that a passage leaves the plain first ones only for one that covers clearly more."""
     from benchmarks.evidence.arrays import summarise
-    from benchmarks.evidence.candidates import CUT
     from benchmarks.evidence.fitting import keep_first, rank
 
     print("\n## A passage leaves the plain first ones only for one that covers more by so much\n")
@@ -175,7 +176,7 @@ def _print_first(lists: Sequence[Any], constants: Any) -> None:
                 ("small", "cosine"),
                 ("own", "cosine"),
                 ("large", "cosine"),
-                ("large", CUT),
+                ("large", "parts of 40"),
                 ("outside", "cosine"),
             ):
                 found = []
@@ -195,16 +196,16 @@ def _print_first(lists: Sequence[Any], constants: Any) -> None:
 
 def _print_frontier(pool: Any, fitted: Sequence[Any], limits: Sequence[float]) -> None:
     """Gain and worse questions under each limit: on all sets, and each set with constants chosen on the others."""
-    from benchmarks.evidence.arrays import rank_as_today, summarise
+    from benchmarks.evidence.arrays import rank_by_sum, summarise
 
     print("\n## Gain against worse questions\n")
-    today = [summarise(it, rank_as_today(it)) for it in fitted]
+    summed = [summarise(it, rank_by_sum(it)) for it in fitted]
     means = []
     for some in pool.groups.values():
-        found = [today[at] for at in some]
+        found = [summed[at] for at in some]
         gain, worse = sum(it.gain for it in found) / len(found), sum(it.worse for it in found) / len(found)
         means.append(f"{gain:+.2f} ({worse:.1%})")
-    rows = [["today", "", *means]]
+    rows = [["one sum", "", *means]]
     for limit in limits:
         whole = pool.constants.index(pool.choose(limit))
         rows.append([f"{limit:g} %", str(pool.constants[whole])])

@@ -6,11 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.evidence import formula
-from benchmarks.evidence.candidates import CUT, WIDE, Asked, List, Listed
+from benchmarks.evidence.candidates import PARTS, WIDE, Asked, List, Listed
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.retrieval.fusion import measure_spread
-from qtmiddleware.retrieval.keyword_evidence import Agreement, add_evidence, choose_weight, score_by_keywords
+from qtmiddleware.retrieval.keyword_evidence import add_evidence, score_by_keywords
+from qtmiddleware.retrieval.question_words import (
+    find_words,
+    load_word_rules,
+    measure_coverage,
+    measure_kinds,
+    read_question,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,13 +27,15 @@ if TYPE_CHECKING:
 NO_SCORES: Final = "no scores"
 FEATURES: Final = ("bm25", "near", "head", "coverage")
 MEASURED_DEPTH: Final = 10
+WEIGHT_OF_SUM: Final = 0.35
+"""What one sum of BM25 weighs, as `keywordEvidence.weight: 0.35` does; it was the default until evidence had kinds."""
 
 
 @dataclass
 class Lists:
     """The lists of one *kind* of function for one *set*: a row per question, a column per passage, best first.
 
-    *scores* are -inf behind the end of a list. *today* are the scores with today's evidence.
+    *scores* are -inf behind the end of a list. *summed* are the scores with one sum of BM25 as evidence.
     """
 
     group: str
@@ -44,7 +52,7 @@ class Lists:
     ideal: Floats
     best: Floats
     features: Mapping[str, Floats]
-    today: Floats
+    summed: Floats
 
     @property
     def title(self) -> str:
@@ -69,13 +77,12 @@ def build_lists(listed: Listed, kind: str) -> Lists | None:
         np.zeros(size), np.zeros(size, int), empty.copy(), np.ones(size), np.zeros(size),
         {name: empty.copy() for name in FEATURES}, np.full((size, WIDE), -np.inf),
     )  # fmt: skip
-    agreement = Agreement()
     for at, (asked, found) in enumerate(rows):
-        agreement = _fill_row(lists, at, asked, found, listed, agreement)
+        _fill_row(lists, at, asked, found, listed)
     return lists
 
 
-def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed, agreement: Agreement) -> Agreement:
+def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed) -> None:
     import numpy as np
 
     places, scores = list(found.places[:WIDE]), list(found.scores[:WIDE])
@@ -84,7 +91,7 @@ def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed, 
     texts, size = [listed.texts[place] for place in places], len(places)
     spread = scores[0] - scores[-1] if lists.kind == NO_SCORES else measure_spread(scores)
     # A part of a set is a collection of its own.
-    grades = {place: grade for place, grade in asked.grades.items() if lists.kind != CUT or place in places}
+    grades = {place: grade for place, grade in asked.grades.items() if lists.kind not in PARTS or place in places}
     lists.places[at, :size], lists.scores[at, :size] = places, scores
     lists.spread[at], lists.sizes[at] = spread if spread > 1e-12 else 1.0, size
     lists.grades[at, :size] = [max(0, grades.get(place, 0)) for place in places]
@@ -92,16 +99,17 @@ def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed, 
     lists.ideal[at] = sum(max(0, grade) / np.log2(rank + 2) for rank, grade in enumerate(ideal)) or 1.0
     lists.best[at] = max(ideal, default=0)
     prepared = prepare(asked.text)
-    language = formula.load_language(prepared.language)
-    words = formula.read_question(prepared.keywords, language)
-    if words.terms and (evidence := formula.weigh_words(words, formula.find_held(words, texts, language))) is not None:
-        for name in FEATURES:
-            lists.features[name][at, :size] = getattr(evidence, name)
-    own: list[float | None] = [None] * size if lists.kind == NO_SCORES else list(scores)
-    weight, _ = choose_weight(own, agreement, has_variants=False)
-    old = score_by_keywords([(prepared.keywords, 1.0)], texts)
-    lists.today[at, :size] = range(size, 0, -1) if old is None else add_evidence(scores, old, weight, spread)
-    return agreement if old is None else agreement.observe(old)
+    rules = load_word_rules(prepared.language)
+    words = read_question(prepared.keywords, rules)
+    words_found = find_words(words, texts, rules)
+    if words.terms and any(words_found.places):
+        lists.features["coverage"][at, :size] = measure_coverage(words, words_found)
+        for name, numbers in measure_kinds(words, words_found)._asdict().items():
+            lists.features[name][at, :size] = numbers
+    evidence = score_by_keywords([(prepared.keywords, 1.0)], texts)
+    weighed = [WEIGHT_OF_SUM * share for share in evidence or ()]
+    summed = add_evidence(scores, weighed, 1.0 - WEIGHT_OF_SUM, spread) if evidence else range(size, 0, -1)
+    lists.summed[at, :size] = summed
 
 
 def order(lists: Lists, scores: Floats) -> Any:
@@ -156,6 +164,6 @@ Rank = Callable[[Lists], Any]
 """What makes an order of lists: the columns of each row, best first."""
 
 
-def rank_as_today(lists: Lists) -> Any:
-    """Today's order."""
-    return order(lists, lists.today)
+def rank_by_sum(lists: Lists) -> Any:
+    """The order with one sum of BM25 as evidence."""
+    return order(lists, lists.summed)

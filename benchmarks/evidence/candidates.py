@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -30,10 +30,8 @@ KINDS: Final = ("cosine", "bm25", "rrf", "sum", "reranked", "no scores")
 """The kinds of function; the last one's lists are those of the first without scores."""
 NOT_RERANKED: Final = ("canard_dev", "covidqa", "hotpotqa_small")
 """Sets whose passages would take long to be scored token by token."""
-CUT: Final = "cut"
-"""A kind of its own: the collection is one of the parts into which the set is cut, each of near passages."""
-PART: Final = 40
-"""Passages of a part."""
+PARTS: Final = {f"parts of {size}": size for size in (5, 10, 20, 40)}
+"""Kinds of their own: the collection is one of the parts into which the set is cut, each of so many near passages."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +120,17 @@ def _make_lists(place: Place, data: Dataset) -> list[dict[str, Any]]:
     with prepared_with(data, place.name.replace("/", "-"), ScriptedModel({})) as one:
         corpus = Corpus(one)
         one.vectors([question.text for question in data.questions])
-        parts = cut_into_parts(corpus._vectors)
+        parts = {
+            kind: cut_into_parts(corpus._vectors, size) for kind, size in PARTS.items() if len(data.passages) > 4 * size
+        }
         for question in data.questions:
             # Scoring token by token takes long.
             reranks = question.id in recorded and place.name not in NOT_RERANKED
             found = {kind: search(question.text)[:WIDE] for kind, search in _build_kinds(corpus, reranks).items()}
             grades = {at[id_]: grade for id_, grade in data.qrels[question.id].items() if id_ in at}
-            if len(data.passages) > 4 * PART and any(grades.values()):
-                found[CUT] = _search_part(corpus, question.text, max(parts, key=lambda part: _sum_grades(part, grades)))
+            for kind, cut in parts.items() if any(grades.values()) else ():
+                part = max(cut, key=lambda part: sum(grades.get(at, 0) for at in part))
+                found[kind] = _search_part(corpus, question.text, part)
             rows.append(
                 {
                     "id": question.id,
@@ -164,14 +165,14 @@ def _build_kinds(corpus: Corpus, reranks: bool) -> dict[str, Callable[[str], Sco
     return {**searches, "reranked": rerank} if reranks else searches
 
 
-def cut_into_parts(vectors: Any) -> list[frozenset[int]]:
-    """Returns the places of all passages in parts of `PART`: each a passage drawn at random and its nearest ones."""
+def cut_into_parts(vectors: Any, size: int) -> list[frozenset[int]]:
+    """Return the places of all passages in parts of *size*: each a passage drawn at random and its nearest ones."""
     import numpy as np
 
     random, left, parts = Random(SEED), list(range(len(vectors))), []
     while left:
         seed = random.choice(left)
-        near = np.argsort(-(vectors[left] @ vectors[seed]), kind="stable")[:PART]
+        near = np.argsort(-(vectors[left] @ vectors[seed]), kind="stable")[:size]
         parts.append(frozenset(left[int(at)] for at in near))
         left = [it for it in left if it not in parts[-1]]
     return parts
@@ -182,7 +183,3 @@ def _search_part(corpus: Corpus, question: str, part: frozenset[int]) -> Scored:
 
     scores = corpus._vectors @ corpus._embed([question])[0]
     return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable") if int(at) in part]
-
-
-def _sum_grades(part: frozenset[int], grades: Mapping[int, int]) -> int:
-    return sum(grade for at, grade in grades.items() if at in part)

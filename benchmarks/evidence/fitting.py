@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, Final
 
-from benchmarks.evidence import formula
 from benchmarks.evidence.arrays import Lists, measure, order
-from benchmarks.evidence.candidates import CUT, WIDE
+from benchmarks.evidence.candidates import PARTS, WIDE
+from qtmiddleware.retrieval.question_words import FULL_LEAD, HALF, LEAST_LEAD, WEIGHT, WHOLE
 
 LIMITS: Final = (3.0, 3.5, 4.0, 4.5, 5.0, 7.0)
 """Per cent of the questions that may do worse, in the mean of each group's sets."""
@@ -21,41 +21,41 @@ GRID: Final[Mapping[str, Sequence[float]]] = {
     "bm25": (0.0, 0.4, 0.7, 1.0),
     "near": (0.0, 0.7, 1.0),
     "head": (0.0, 0.35, 0.7),
-    "least_lack": (0.0, 0.1, 0.2),
-    "full_lack": (0.3, 0.4, 0.5),
+    "least_lead": (0.0, 0.1, 0.2),
+    "full_lead": (0.3, 0.4, 0.5),
     "whole": (0.2, 0.3, 1.0),
 }
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What is fitted; see `formula`."""
+    """What is fitted; see `qtmiddleware.retrieval.question_words`."""
 
-    bm25: float = formula.BM25
-    near: float = formula.NEAR
-    head: float = formula.HEAD
-    least_lack: float = formula.LEAST_LACK
-    full_lack: float = formula.FULL_LACK
-    whole: float = formula.WHOLE
+    bm25: float = WEIGHT
+    near: float = WEIGHT
+    head: float = WEIGHT
+    least_lead: float = LEAST_LEAD
+    full_lead: float = FULL_LEAD
+    whole: float = WHOLE
 
     def __str__(self) -> str:
         return ", ".join(f"{it.name} {getattr(self, it.name):g}" for it in fields(self))
 
 
 def find_strength(lists: Lists, constants: Constants) -> Any:
-    """Returns how loud words are in each list."""
+    """Return how much words count in each list, as `keyword_evidence.measure_strength` does."""
     import numpy as np
 
     coverage = lists.features["coverage"]
-    lack = coverage.max(1) - coverage[:, 0]
+    most, first = coverage.max(1), coverage[:, 0]
     # Reranked lists are short because the function cuts them.
-    is_whole = (lists.sizes < WIDE) & (lists.kind != "reranked")
-    share = (lack - constants.least_lack) / (constants.full_lack - constants.least_lack)
+    is_whole = (lists.sizes < WIDE) & (lists.kind != "reranked") & ((most < 1.0) | (first > HALF))
+    share = (most - first - constants.least_lead) / (constants.full_lead - constants.least_lead)
     return np.clip(share, 0.0, 1.0) * np.where(is_whole, constants.whole, 1.0)
 
 
 def rank(lists: Lists, constants: Constants) -> Any:
-    """Returns the order under these *constants*, as `formula.add_words` makes it."""
+    """Return the order under these *constants*."""
     features = lists.features
     words = constants.bm25 * features["bm25"] + constants.near * features["near"] + constants.head * features["head"]
     base = (lists.scores - lists.scores[:, :1]) / lists.spread[:, None]
@@ -115,8 +115,8 @@ class Pool:
 
 def find_group(lists: Lists) -> str:
     """Returns to which group of the fit *lists* belong; empty if they are only reported."""
-    if lists.kind == CUT:
-        return "parts" if lists.group in ("large", "outside") else ""
+    if lists.kind in PARTS:
+        return "parts" if lists.group != "language" else ""
     group = "small" if lists.group == "own" else lists.group
     if lists.kind != "cosine":
         return "other kinds" if group in ("small", "large") else ""

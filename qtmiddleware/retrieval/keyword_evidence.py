@@ -18,6 +18,7 @@ from qtmiddleware.retrieval.bm25 import Pair, count_terms, normalise, read_keywo
 from qtmiddleware.retrieval.fusion import Fused, FusedItem
 from qtmiddleware.retrieval.question_words import (
     FULL_LEAD,
+    HALF,
     LEAST_LEAD,
     WHOLE,
     find_words,
@@ -161,14 +162,15 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
     """Return how much the question's own words count, from 0 to 1, and what decided it, in a sentence.
 
     strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`) between 0 and 1, with lead = the largest *coverage*
-    of any passage less that of the first one; times `WHOLE` if the list *is_whole*, the whole collection.
+    of any passage less that of the first one. If the list *is_whole*, the whole collection, times `WHOLE`, unless one
+    passage holds every word and the first one no more than half of them.
     """
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
     if not strength:
         return 0.0, f"order kept: no passage holds clearly more of the question's words than the first ({first:.0%})"
     reason = f"one passage holds {most:.0%} of the question's words, the first one {first:.0%}"
-    if is_whole:
+    if is_whole and (most < 1.0 or first > HALF):
         strength, reason = strength * WHOLE, f"{reason}; these are all passages there are, so words count a fifth"
     return strength, f"strength {strength:.2f}: {reason}"
 

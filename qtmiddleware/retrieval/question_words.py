@@ -47,6 +47,8 @@ FULL_LEAD: Final = 0.3
 """From this share on words have their full strength."""
 WHOLE: Final = 0.2
 """The strength beside the scores of a whole collection: its tail is far away and makes every lead look small."""
+HALF: Final = 0.5
+"""Even there words have full strength if one passage holds all of them and the first one at most this share."""
 HEAD_CHARS: Final = 120
 WINDOW: Final = 3
 # Longer gaps are not looked into.
@@ -289,8 +291,16 @@ def measure_coverage(question: QuestionWords, found: FoundWords) -> list[float]:
     return [len(content & places.keys()) / len(content) for places in found.places]
 
 
-def weigh_words(question: QuestionWords, found: FoundWords) -> list[float]:
-    """Return what words add to the score of each text at full strength, in spreads: `WEIGHT` x (bm25 + near + head)."""
+class Kinds(NamedTuple):
+    """Each kind of evidence of every text, from 0 to about 1."""
+
+    bm25: Sequence[float]
+    near: Sequence[float]
+    head: Sequence[float]
+
+
+def measure_kinds(question: QuestionWords, found: FoundWords) -> Kinds:
+    """Return each kind of evidence of every text."""
     counted = [
         TextTerms({term: len(places) for term, places in own.items()}, length, _find_neighbours(question, found, own))
         for length, own in zip(found.lengths, found.places, strict=True)
@@ -303,11 +313,16 @@ def weigh_words(question: QuestionWords, found: FoundWords) -> list[float]:
     # Words that no text holds count as the rarest, so that a head without them holds the less.
     rarity = weigh_by_rarity({term: holders[term] for term in content}, size)
     whole = sum(rarity.values())
-    shares = []
-    for at, own in enumerate(found.places):
-        head = sum(rarity[term] for term in content & own.keys() if own[term][0][0] < found.head_ends[at]) / whole
-        shares.append(WEIGHT * (bm25[at] + _measure_nearness(question, found, own) + head))
-    return shares
+    near, head = [], []
+    for own, end in zip(found.places, found.head_ends, strict=False):
+        near.append(_measure_nearness(question, found, own))
+        head.append(sum(rarity[term] for term in content & own.keys() if own[term][0][0] < end) / whole)
+    return Kinds(bm25, near, head)
+
+
+def weigh_words(question: QuestionWords, found: FoundWords) -> list[float]:
+    """Return what words add to the score of each text at full strength, in spreads: `WEIGHT` x (bm25 + near + head)."""
+    return [WEIGHT * sum(kinds) for kinds in zip(*measure_kinds(question, found), strict=True)]
 
 
 def _find_neighbours(question: QuestionWords, found: FoundWords, own: Mapping[str, Sequence[_Place]]) -> Set[Pair]:

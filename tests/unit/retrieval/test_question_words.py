@@ -105,7 +105,9 @@ def test_words_of_the_opening_count_more() -> None:
         ([0.5, 0.7], False, 0.5),
         ([0.2, 0.5], False, 1.0),
         ([0.0, 1.0], False, 1.0),
-        ([0.0, 1.0], True, 0.2),
+        ([0.0, 0.9], True, 0.2),
+        ([0.6, 1.0], True, 0.2),
+        ([0.5, 1.0], True, 1.0),
     ],
 )
 def test_words_are_as_strong_as_the_lead_of_a_passage_over_the_first(

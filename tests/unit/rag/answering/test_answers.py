@@ -67,9 +67,9 @@ def test_settings_of_the_call_count(telling: Telling) -> None:
 @every_telling
 def test_the_trace_tells_how_the_answering_ended(telling: Telling) -> None:
     said = telling.answer(telling.way.wrap(script=scripted(answer="He is fit [1]. Quite [1].")), QUERY)
-    assert said.retrieval.trace.notes == [("answer", f"1 of {len(said.matches)} passages cited")]
+    assert said.retrieval.trace.notes[-1] == ("answer", f"1 of {len(said.matches)} passages cited")
     silent = telling.answer(telling.way.wrap(script=scripted(answer="NO_ANSWER It is not said.")), QUERY)
-    assert silent.retrieval.trace.notes == [("answer", "not in the passages")]
+    assert silent.retrieval.trace.notes[-1] == ("answer", "not in the passages")
 
 
 @every_telling
