@@ -18,7 +18,7 @@ from time import perf_counter
 def main() -> None:
     # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from benchmarks.quality import ablation, beside_peers, languages, private, systems, vectors, wrong_model
+    from benchmarks.quality import ablation, beside_peers, languages, private, small, systems, vectors, wrong_model
     from benchmarks.quality.sets import Source
 
     parts = {
@@ -28,6 +28,7 @@ def main() -> None:
         "peers": (beside_peers.run, "other libraries on the same replies and vectors (see setup-peers)"),
         "check-vectors": (vectors.run, "the vectors, beside those of sentence-transformers"),
         "languages": (languages.run, "the rules in other languages"),
+        "small": (small.run, "small collections of one topic, by preset"),
         "private": (private.run, "documents in a vocabulary that no model knows, which lie in benchmarks/data"),
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

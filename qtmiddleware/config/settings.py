@@ -137,7 +137,11 @@ class KeywordEvidenceSettings(SettingsGroup):
 
     enabled: bool = option(True, "Whether candidates are weighed by keywords.")
     candidates: int = option(
-        50, "How many passages each search asks for when the wrapped function has a top_k.", ge=1, le=10_000
+        50,
+        "How many passages each search asks for if your function has a top_k. 0 asks for no more than you do: words "
+        "alone then reorder the passages of the plain call and exchange none.",
+        ge=0,
+        le=10_000,
     )
     max_chars: int = option(
         1_000_000,
@@ -147,8 +151,9 @@ class KeywordEvidenceSettings(SettingsGroup):
     )
     weight: float | None = option(
         None,
-        "Share of the keyword score in the sum, the rest is the backend's; null is 0.4 with a model's words and "
-        "0.35 without, and less where the function's own lists show that words help it less.",
+        "A fixed share of the keyword score in the sum; the rest is your function's score. null lets the list decide: "
+        "the question's own words count only if a passage holds clearly more of them than the first one, and a "
+        "model's words count 0.4.",
         ge=0.0,
         le=1.0,
     )

@@ -78,7 +78,8 @@ def weigh_by_keywords(
         asked: How many passages the question's own search asked for.
         top_k: How many passages the caller asked for.
     """
-    candidates, rest = fused.items[: options.candidates], fused.items[options.candidates :]
+    count = options.candidates or len(fused.items)
+    candidates, rest = fused.items[:count], fused.items[count:]
     if len(candidates) < 2:
         return fused
     items = [it.item for it in candidates]
