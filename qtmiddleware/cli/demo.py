@@ -37,6 +37,9 @@ _QUESTION = "q30"
 _INDEX = Path(".tmp/demo/index.sqlite")
 _SHOWN_FIRST = ("q46", "q16", "q13", "q30", "q44", "q53", "q40", "q23")
 """One of each kind, which the list of examples begins with."""
+_SMALL_COLLECTIONS = (
+    "A small collection (20 to 100 passages on one topic) gains most from one model call: see docs/choose-a-tier.md."
+)
 _THINKING = 0.4
 """Seconds a recorded reply takes on the page, so that what runs meanwhile can be seen."""
 
@@ -79,6 +82,7 @@ def demo_command(
         as_json({**comparison.to_dict(), "model": answers.name, "example": _example_to_dict(example, walked)})
         return
     show_comparison(comparison)
+    notes.print(_SMALL_COLLECTIONS)
     _walk_through(data, example, walked)
 
 
