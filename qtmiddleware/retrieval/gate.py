@@ -44,7 +44,7 @@ LOOKED_AT: Final = 30
 NEAR: Final = 10
 LEADING: Final = 3
 # So much of a passage is read: a longer one holds every word somewhere, and takes time.
-_READ: Final = 1_500
+_READ: Final = 800
 
 # How many numbers of one signal are remembered, and how many of them what is expected beforehand weighs.
 MAX_OBSERVED: Final = 512
