@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -60,24 +61,29 @@ def main() -> None:
     sets = {it.name: ask(it) for it in places if not names or it.name in names}
     sets = {name: asked for name, asked in sets.items() if asked}
     head = ["set", "questions", "rules", "always", "random", "oracle", "before, static", "static"]
-    rows, means = [], [list[float]() for _ in range(10)]
-    for name, asked in sets.items():
-        found = measure(asked, options.rate, _EXPECTED)
-        for column, number in zip(means, found, strict=True):
-            column.append(number)
-        rows.append([name, str(len(asked)), *format_row(found)])
-        print(name, flush=True)
-    rows.append(["mean", "", *format_row([sum(column) / len(column) for column in means])])
+    measured = {name: measure(asked, options.rate, _EXPECTED) for name, asked in sets.items()}
+    rows = [[name, str(len(sets[name])), *format_row(found)] for name, found in measured.items()]
+    large = {it.name for it in places if it.group == "large"}
+    for title, some in (
+        ("mean of large sets", measured.keys() & large),
+        ("mean of the others", measured.keys() - large),
+        ("mean", measured.keys()),
+    ):
+        if some:
+            found = [sum(column) / len(some) for column in zip(*(measured[name] for name in some), strict=True)]
+            rows.append([title, str(sum(len(sets[name]) for name in some)), *format_row(found)])
     print(f"\nPoints of nDCG@10; kept and, in brackets, beyond rules, at {options.rate:.0%} calls\n")
     print(table([*head, "before, in order", "in order"], rows))
     print("\nWith one signal left out, and with one alone, static, beyond rules\n")
-    whole = share_of(sets, options.rate, lambda it: it.signals, list(_EXPECTED))
-    rows = [["all", f"{whole:.0%}", ""]]
+    whole = share_of(sets, options.rate, list(_EXPECTED))
+    rows = [["all", f"{whole:.1%}", ""]]
     for name in _EXPECTED:
         others = [it for it in _EXPECTED if it != name]
-        shares = [share_of(sets, options.rate, lambda it: it.signals, some) for some in (others, [name])]
-        rows.append([name, *(f"{share:.0%}" for share in shares)])
+        rows.append([name, *(f"{share_of(sets, options.rate, some):.1%}" for some in (others, [name]))])
     print(table(["signal", "without it", "alone"], rows))
+    if len(sets) > 1:
+        share = choose_on_others(sets, options.rate, list(_EXPECTED))
+        print(f"\nEach set by those of the signals that keep most on the other sets, static, beyond rules: {share:.1%}")
 
 
 def ask(place: Place) -> list[Asked]:
@@ -175,15 +181,29 @@ def format_row(found: Sequence[float]) -> list[str]:
     ]
 
 
-def share_of(
-    sets: Mapping[str, Sequence[Asked]], rate: float, pick: Callable[[Asked], Signals], names: Sequence[str]
-) -> float:
-    """Which share of what a call gains beyond the rules the signals of these *names* keep, in the mean of sets."""
-    kept = whole = 0.0
-    for asked in sets.values():
-        kept += spend(asked, find_doubts([pick(it) for it in asked], names), rate)
-        whole += sum(it.full - it.rules for it in asked) / len(asked)
-    return kept / whole
+def share_of(sets: Mapping[str, Sequence[Asked]], rate: float, names: Sequence[str]) -> float:
+    """Which share of what a call gains beyond the rules the signals of these *names* keep, in the mean of *sets*."""
+    kept = sum(spend(asked, find_doubts([it.signals for it in asked], names), rate) for asked in sets.values())
+    return kept / sum(measure_room(asked) for asked in sets.values())
+
+
+def measure_room(asked: Sequence[Asked]) -> float:
+    """What a call for each question gains beyond the rules, in the mean."""
+    return sum(it.full - it.rules for it in asked) / len(asked)
+
+
+def choose_on_others(sets: Mapping[str, Sequence[Asked]], rate: float, names: Sequence[str]) -> float:
+    """Which share the gate keeps if each set is left out of the choice among all selections of *names*."""
+    selections = [some for count in range(1, len(names) + 1) for some in combinations(names, count)]
+    gains = {
+        name: [spend(asked, find_doubts([it.signals for it in asked], some), rate) for some in selections]
+        for name, asked in sets.items()
+    }
+    kept = 0.0
+    for name in sets:
+        sums = [sum(gains[other][at] for other in sets if other != name) for at in range(len(selections))]
+        kept += gains[name][sums.index(max(sums))]
+    return kept / sum(map(measure_room, sets.values()))
 
 
 def find_doubts(signals: Sequence[Signals], names: Sequence[str]) -> list[float]:
