@@ -5,13 +5,13 @@ which a low one means doubt:
 
 ==============  =======================================================================================================
 ``lead``        How far the first score lies above the tenth (or the last of fewer), in the backend's own unit.
-``coverage``    Share of the question's keywords that stand in one of the first three passages.
+``coverage``    Share of the question's words that stand, in any of their forms, in one of the first three passages.
 ``agreement``   How high the scores put the passage that the words of the question put first, from 0 (the last of the
                 first thirty) to 1 (the first): two ways of searching that agree seldom err together. 0 where the words
                 tell no passages apart.
-``joint_lead``  How far the leading three of the first thirty lie above their mean when scores, stretched from 0 to 1,
-                and words are added as keyword evidence usually is. The first counts most, as in nDCG: the one passage
-                that answers is seen, and several that do.
+``joint_lead``  How far the first of the first thirty lies above the tenth when the words of the question are added to
+                the scores, stretched from 0 to 1, as strongly as the free tier adds them: how clear its result is. In
+                a collection of few passages words count in full here.
 ==============  =======================================================================================================
 
 Where scores are missing, ranks stand in for them beside the words.
@@ -24,14 +24,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nlargest
 from itertools import islice
-from math import log2
-from operator import mul
 from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.bm25 import count_terms, find_terms
-from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
+from qtmiddleware.retrieval.keyword_evidence import measure_strength
+from qtmiddleware.retrieval.question_words import (
+    find_words,
+    load_word_rules,
+    measure_coverage,
+    read_question,
+    weigh_words,
+)
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Decision
 
@@ -39,17 +43,14 @@ from qtmiddleware.types import Decision
 LOOKED_AT: Final = 30
 NEAR: Final = 10
 LEADING: Final = 3
-SHARE_OF_WORDS: Final = 0.35
-# The discount of a rank in nDCG.
-_DISCOUNTS: Final = tuple(1.0 / log2(rank + 2) for rank in range(LEADING))
 # So much of a passage is read: a longer one holds every word somewhere, and takes time.
-_READ: Final = 1_500
+_READ: Final = 800
 
 # How many numbers of one signal are remembered, and how many of them what is expected beforehand weighs.
 MAX_OBSERVED: Final = 512
 PRIOR: Final = 5
 # Between which numbers most queries lie where sentences are compared by cosines; counts until an index shows its own.
-_EXPECTED: Final = {"lead": (0.05, 0.4), "coverage": (0.4, 1.0), "agreement": (0.2, 1.0), "joint_lead": (0.4, 0.65)}
+_EXPECTED: Final = {"lead": (0.05, 0.4), "coverage": (0.25, 1.0), "agreement": (0.2, 1.0), "joint_lead": (0.5, 1.5)}
 # Between which doubts most queries lie, as evenly as need be: the mean of several percentiles is seldom near 0 or 1.
 _LOWEST, _HIGHEST = 0.18, 0.8
 
@@ -136,11 +137,15 @@ class Gate:
         keywords: str = "",
         *,
         target_call_rate: float,
+        language: str = "",
     ) -> Decision:
-        """Whether to ask the model, given the first result's *scores* and *texts*, best first, and the *keywords*."""
+        """Whether to ask the model, given the first result's *scores* and *texts*, best first, and the *keywords*.
+
+        *language* is the code of the question's language, empty if unknown.
+        """
         if target_call_rate <= 0.0:
             return Decision(call=False, reason="target_call_rate_is_zero")
-        signals = measure_signals(scores, list(islice(texts, LOOKED_AT)), keywords)
+        signals = measure_signals(scores, list(islice(texts, LOOKED_AT)), keywords, language)
         if not signals:
             self.record_forced_call(target_call_rate)
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
@@ -184,29 +189,29 @@ class Percentiles:
         return percentile
 
 
-def measure_signals(scores: Sequence[float | None], texts: Sequence[str | None], keywords: str) -> dict[str, float]:
+def measure_signals(
+    scores: Sequence[float | None], texts: Sequence[str | None], keywords: str, language: str = ""
+) -> dict[str, float]:
     """Returns the signals of a first result, best first, as far as there are *scores* or *texts* to measure them."""
     signals: dict[str, float] = {}
     near = _to_numbers(scores[:NEAR])
     if len(near) > 1:
         signals["lead"] = abs(near[0] - near[-1])
-    terms = find_terms(keywords)
-    if not terms or not any(texts):
+    rules = load_word_rules(language)
+    question = read_question(keywords, rules)
+    if not question.terms or not any(texts):
         return signals
     read = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
-    covered = set().union(*(text.counts for text in count_terms(read[:LEADING], terms)))
-    signals["coverage"] = len(covered) / len(terms)
+    found = find_words(question, read, rules)
+    signals["coverage"] = len(set().union(*found.places[:LEADING])) / len(question.terms)
     if len(read) >= LEADING:
         heights = _measure_heights(scores[: len(read)], len(read))
-        evidence = score_by_keywords([(keywords, 1.0)], read) or [0.0] * len(read)
-        best = max(evidence)
-        signals["agreement"] = heights[evidence.index(best)] if best > 0.0 else 0.0
-        joint = [
-            (1.0 - SHARE_OF_WORDS) * height + SHARE_OF_WORDS * match
-            for height, match in zip(heights, evidence, strict=True)
-        ]
-        leading = sum(map(mul, nlargest(LEADING, joint), _DISCOUNTS)) / sum(_DISCOUNTS)
-        signals["joint_lead"] = leading - _mean(joint)
+        words = weigh_words(question, found)
+        best = max(words)
+        signals["agreement"] = heights[words.index(best)] if best > min(words) else 0.0
+        strength, _ = measure_strength(measure_coverage(question, found), is_whole=False)
+        joint = nlargest(NEAR, [height + strength * word for height, word in zip(heights, words, strict=True)])
+        signals["joint_lead"] = joint[0] - joint[-1]
     return signals
 
 

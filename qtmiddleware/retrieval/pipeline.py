@@ -353,6 +353,7 @@ class _Pipeline:
             (read_text(item, text_field) for item in first.ranking.items),
             self.query.keywords,
             target_call_rate=self.settings.escalation.target_call_rate,
+            language=self.query.language,
         )
         return self.trace.decision.call
 

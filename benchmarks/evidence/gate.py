@@ -1,0 +1,254 @@
+"""What the gate keeps of the gain of `combined`, beside the gate before it, random calls and an oracle.
+
+    python -m benchmarks.evidence.gate --data ../shared/data --recordings ../shared/recordings
+
+Only questions without a history are asked, for the gate decides nothing about follow-ups. *Kept* is the gain over the
+raw query divided by that of a call for every question; *beyond rules* counts only what the rules do not gain by
+themselves. *Static* calls for the share of a whole set whose doubt is highest, as if all percentiles were known; *in
+order* is `Gate.decide` on ten orders of the questions, each from nothing, and stands with the calls it really made.
+Indexes and vectors are kept under `.tmp/quality`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+if TYPE_CHECKING:
+    from benchmarks.evidence.candidates import Place
+
+RATE: Final = 0.35
+ORDERS: Final = 10
+FORMER: Final = {"lead": (0.05, 0.4), "coverage": (0.4, 1.0), "agreement": (0.2, 1.0), "joint_lead": (0.4, 0.65)}
+"""The signals of the gate before, with the numbers between which it expected them."""
+SHARE_OF_WORDS: Final = 0.35
+READ_BEFORE: Final = 1_500
+
+Signals = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question: what *rules* and a call (*full*) gain over the raw query; the gate's signals, now and *before*."""
+
+    rules: float
+    full: float
+    signals: Signals
+    before: Signals
+
+
+def main() -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from benchmarks.evidence.candidates import find_places
+    from benchmarks.quality.report import table
+    from qtmiddleware.retrieval.gate import _EXPECTED
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--recordings", type=Path, required=True)
+    parser.add_argument("--sets", default="", help="names with commas; all that have recorded replies by default")
+    parser.add_argument("--rate", type=float, default=RATE, help="the share of calls")
+    options = parser.parse_args()
+    names = options.sets.split(",") if options.sets else []
+    places = [it for it in find_places(options.data, options.recordings) if it.recording]
+    sets = {it.name: ask(it) for it in places if not names or it.name in names}
+    sets = {name: asked for name, asked in sets.items() if asked}
+    head = ["set", "questions", "rules", "always", "random", "oracle", "before, static", "static"]
+    measured = {name: measure(asked, options.rate, _EXPECTED) for name, asked in sets.items()}
+    rows = [[name, str(len(sets[name])), *format_row(found)] for name, found in measured.items()]
+    large = {it.name for it in places if it.group == "large"}
+    for title, some in (
+        ("mean of large sets", measured.keys() & large),
+        ("mean of the others", measured.keys() - large),
+        ("mean", measured.keys()),
+    ):
+        if some:
+            found = [sum(column) / len(some) for column in zip(*(measured[name] for name in some), strict=True)]
+            rows.append([title, str(sum(len(sets[name]) for name in some)), *format_row(found)])
+    print(f"\nPoints of nDCG@10; kept and, in brackets, beyond rules, at {options.rate:.0%} calls\n")
+    print(table([*head, "before, in order", "in order"], rows))
+    print("\nWith one signal left out, and with one alone, static, beyond rules\n")
+    whole = share_of(sets, options.rate, list(_EXPECTED))
+    rows = [["all", f"{whole:.1%}", ""]]
+    for name in _EXPECTED:
+        others = [it for it in _EXPECTED if it != name]
+        rows.append([name, *(f"{share_of(sets, options.rate, some):.1%}" for some in (others, [name]))])
+    print(table(["signal", "without it", "alone"], rows))
+    if len(sets) > 1:
+        share = choose_on_others(sets, options.rate, list(_EXPECTED))
+        print(f"\nEach set by those of the signals that keep most on the other sets, static, beyond rules: {share:.1%}")
+
+
+def ask(place: Place) -> list[Asked]:
+    """Returns the questions of one set on which the gate decides."""
+    from benchmarks.quality.report import SEED
+    from benchmarks.quality.sets import prepared_with, records
+    from qtmiddleware.evaluation import Dataset, chosen
+    from qtmiddleware.providers.llms.recorded import RecordedModel
+    from qtmiddleware.retrieval.gate import LOOKED_AT, Gate, measure_signals
+
+    assert place.recording is not None
+    replies = records(place.recording)
+    data = Dataset.load(place.folder).only(replies)
+    data = data.only({question.id for question in data.questions if not question.history})
+    if not data.questions:
+        return []
+    given: list[tuple[Any, list[Any], str, str]] = []
+    decide = Gate.decide
+
+    def listen(gate: Gate, scores: Any, texts: Any, keywords: str, *, target_call_rate: float, language: str) -> Any:
+        given.append((scores, list(texts)[:LOOKED_AT], keywords, language))
+        return decide(gate, *given[-1][:3], target_call_rate=target_call_rate, language=language)
+
+    asked = []
+    model = RecordedModel(replies.values(), [question.to_record() for question in data.questions])
+    with prepared_with(data, place.name, model) as one, patch.object(Gate, "decide", listen):
+        compared = one.measured(chosen(["rules", "combined"]), SEED)
+        gated = one.bench.system(chosen(["combined, auto"])["combined, auto"])
+        for question in data.questions:
+            given.clear()
+            gated(question)
+            if given and (signals := measure_signals(*given[0])):
+                rules, full = (compared[name].gains[question.id] for name in ("rules", "combined"))
+                asked.append(Asked(rules, full, signals, measure_before(*given[0][:3])))
+    return asked
+
+
+def measure_before(scores: Sequence[float], texts: Sequence[str | None], keywords: str) -> Signals:
+    """Returns the signals of the gate before: all keywords, by BM25, under one share."""
+    from math import log2
+
+    from qtmiddleware.retrieval.bm25 import count_terms, find_terms
+    from qtmiddleware.retrieval.gate import LEADING, _measure_heights, measure_signals
+    from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
+
+    signals = measure_signals(scores, [], "")
+    terms, read = find_terms(keywords), [(text or "")[:READ_BEFORE] for text in texts]
+    if not terms or not any(read):
+        return signals
+    held = set().union(*(text.counts for text in count_terms(read[:LEADING], terms)))
+    heights = _measure_heights(scores[: len(read)], len(read))
+    words = score_by_keywords([(keywords, 1.0)], read) or [0.0] * len(read)
+    joint = [(1.0 - SHARE_OF_WORDS) * one + SHARE_OF_WORDS * other for one, other in zip(heights, words, strict=True)]
+    discounts = [1.0 / log2(rank + 2) for rank in range(LEADING)]
+    leading = sum(one * other for one, other in zip(sorted(joint, reverse=True), discounts, strict=False))
+    return {
+        **signals,
+        "coverage": len(held) / len(terms),
+        "agreement": heights[words.index(max(words))] if max(words) > 0.0 else 0.0,
+        "joint_lead": leading / sum(discounts) - sum(joint) / len(joint),
+    }
+
+
+def measure(asked: Sequence[Asked], rate: float, expected: Mapping[str, tuple[float, float]]) -> list[float]:
+    """Returns the mean gains of each policy; for those in order with their call rates, rules and a call first."""
+    rules, full = (sum(getattr(it, name) for it in asked) / len(asked) for name in ("rules", "full"))
+    policies = [
+        spend(asked, [it.full - it.rules for it in asked], rate),
+        spend(asked, find_doubts([it.before for it in asked], list(FORMER)), rate),
+        spend(asked, find_doubts([it.signals for it in asked], list(expected)), rate),
+    ]
+    orders = [
+        *decide_in_order(asked, [it.before for it in asked], rate, FORMER),
+        *decide_in_order(asked, [it.signals for it in asked], rate, expected),
+    ]
+    return [rules, full, rules + rate * (full - rules), *(rules + it for it in policies), rules + orders[0], orders[1],
+            rules + orders[2], orders[3]]  # fmt: skip
+
+
+def format_row(found: Sequence[float]) -> list[str]:
+    """The gains of `measure` as cells: points, and which share of that of a call for each question."""
+    rules, full, *gains = found
+
+    def share(gain: float, calls: float | None = None) -> str:
+        if full < 0.005 or full - rules < 0.005:
+            return "" if calls is None else f"at {calls:.1%}"
+        return f"{gain / full:.1%} ({(gain - rules) / (full - rules):.1%})" + (f" at {calls:.1%}" if calls else "")
+
+    return [
+        f"{100 * rules:+.1f}",
+        f"{100 * full:+.1f}",
+        *(share(gain) for gain in gains[:4]),
+        share(gains[4], gains[5]),
+        share(gains[6], gains[7]),
+    ]
+
+
+def share_of(sets: Mapping[str, Sequence[Asked]], rate: float, names: Sequence[str]) -> float:
+    """Which share of what a call gains beyond the rules the signals of these *names* keep, in the mean of *sets*."""
+    kept = sum(spend(asked, find_doubts([it.signals for it in asked], names), rate) for asked in sets.values())
+    return kept / sum(measure_room(asked) for asked in sets.values())
+
+
+def measure_room(asked: Sequence[Asked]) -> float:
+    """What a call for each question gains beyond the rules, in the mean."""
+    return sum(it.full - it.rules for it in asked) / len(asked)
+
+
+def choose_on_others(sets: Mapping[str, Sequence[Asked]], rate: float, names: Sequence[str]) -> float:
+    """Which share the gate keeps if each set is left out of the choice among all selections of *names*."""
+    selections = [some for count in range(1, len(names) + 1) for some in combinations(names, count)]
+    gains = {
+        name: [spend(asked, find_doubts([it.signals for it in asked], some), rate) for some in selections]
+        for name, asked in sets.items()
+    }
+    kept = 0.0
+    for name in sets:
+        sums = [sum(gains[other][at] for other in sets if other != name) for at in range(len(selections))]
+        kept += gains[name][sums.index(max(sums))]
+    return kept / sum(map(measure_room, sets.values()))
+
+
+def find_doubts(signals: Sequence[Signals], names: Sequence[str]) -> list[float]:
+    """How low the percentiles of each question's signals are, in the mean."""
+    columns = {name: sorted(it[name] for it in signals if name in it) for name in names}
+    return [1.0 - sum(_find_percentile(it[name], columns[name]) for name in names if name in it) / len(names)
+            for it in signals]  # fmt: skip
+
+
+def _find_percentile(number: float, ordered: Sequence[float]) -> float:
+    lower, equal = sum(it < number for it in ordered), sum(it == number for it in ordered)
+    return (lower + equal / 2) / len(ordered)
+
+
+def spend(asked: Sequence[Asked], doubts: Sequence[float], rate: float) -> float:
+    """The gain beyond the rules of calls for the share of questions of the highest doubt; equal ones share theirs."""
+    left, gain = rate * len(asked), 0.0
+    rounded = [round(doubt, 9) for doubt in doubts]
+    for doubt in sorted(set(rounded), reverse=True):
+        gains = [it.full - it.rules for it, own in zip(asked, rounded, strict=True) if own == doubt]
+        gain += sum(gains) * min(1.0, left / len(gains))
+        left -= min(left, len(gains))
+    return gain / len(asked)
+
+
+def decide_in_order(
+    asked: Sequence[Asked], signals: Sequence[Signals], rate: float, expected: Mapping[str, tuple[float, float]]
+) -> tuple[float, float]:
+    """The gain beyond the rules and the call rate of a real gate that is given these *signals*."""
+    from qtmiddleware.retrieval import gate
+
+    gain = calls = 0.0
+    for order in range(ORDERS):
+        places = list(range(len(asked)))
+        if order:
+            Random(order).shuffle(places)
+        with patch.object(gate, "_EXPECTED", expected):
+            real = gate.Gate()
+        for place in places:
+            with patch.object(gate, "measure_signals", lambda *_, place=place: dict(signals[place])):
+                if real.decide([], target_call_rate=rate).call:
+                    gain += asked[place].full - asked[place].rules
+                    calls += 1
+    return gain / len(asked) / ORDERS, calls / len(asked) / ORDERS
+
+
+if __name__ == "__main__":
+    main()
