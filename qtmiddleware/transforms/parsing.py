@@ -312,11 +312,10 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
         if verdict.text is None:
             rules.add(verdict.rule)
             continue
-        key = normalise(verdict.text)
-        if key in chosen:
+        if verdict.key in chosen:
             notes.append("dropped: duplicate")
         elif len(chosen) < most:
-            chosen[key] = verdict.text
+            chosen[verdict.key] = verdict.text
         elif field.shape == "list":
             notes.append("dropped: more than asked for")
             break

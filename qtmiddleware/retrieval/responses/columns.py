@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 from operator import getitem
 from typing import Any
 
@@ -117,7 +118,11 @@ def read_columns(
         score = id_ = None
         if is_alike:
             for name in score_names:
-                if is_number(value := get(item, name)):
+                value = get(item, name)
+                if type(value) is float and isfinite(value):
+                    score = value
+                    break
+                if is_number(value):
                     score = to_number(value)
                     break
             for name in id_names:
