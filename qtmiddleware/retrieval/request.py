@@ -90,7 +90,7 @@ class Memory:
         self.sampler.log(logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about)
 
 
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Request:
     """What the flow is given.
 

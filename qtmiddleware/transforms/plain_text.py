@@ -253,12 +253,12 @@ def _split_numbers(line: str) -> list[str]:
 
 def find_field(key: str, fields: Sequence[ReplyField]) -> str:
     """Returns the name of the field that *key* means, `GENERIC`, `ASIDE`, or ``""`` where it means nothing known."""
-    plain = re.sub(r"[\W\d_]+", "", key[:80].casefold())
-    if not plain:
-        return ""
     asked = {field.name for field in fields}
     if key in asked:
         return key
+    plain = re.sub(r"[\W\d_]+", "", key[:80].casefold())
+    if not plain:
+        return ""
     if _ASIDE.search(plain):
         return ASIDE
     for name, pattern in _NAMES.items():

@@ -79,13 +79,13 @@ class Candidate(NamedTuple):
 class Verdict(NamedTuple):
     """What becomes of a text: the *text* to search for, or ``None`` with the *rule* that objects, by its name.
 
-    *key* is what two spellings of the text share. *note* says that it was dropped by which rule, or how it was changed.
+    *note* says that it was dropped by which rule, or how it was changed. *key* is what two spellings of the text share.
     """
 
     text: str | None
-    key: str = ""
     note: str = ""
     rule: str = ""
+    key: str = ""
 
 
 def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
@@ -95,12 +95,12 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     candidate = Candidate(given, value, normalise(value), field, prompt, prompt.query)
     for rule, objects in RULES.items():
         if objects(candidate):
-            return Verdict(None, note=f"dropped: {rule}", rule=rule)
+            return Verdict(None, f"dropped: {rule}", rule)
     limit = MAX_CHARS[field.shape]
     if len(value) <= limit:
-        return Verdict(value.rstrip(), candidate.key)
+        return Verdict(value.rstrip(), key=candidate.key)
     value = shorten(value, limit).rstrip()
-    return Verdict(value, normalise(value), "cut: too long")
+    return Verdict(value, "cut: too long", key=normalise(value))
 
 
 def _extract_value(text: str, given: str, field: ReplyField, query: str) -> str:
