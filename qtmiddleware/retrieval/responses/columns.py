@@ -109,9 +109,10 @@ def read_columns(
         ids = [read_own_id(item, options.id_field) for item in items]
         return ids, [read_namespace(item, namespace) for item in items], scores
     alike, get = likeness.find_alike(items), likeness.get
-    for item, is_alike in zip(items, alike, strict=True):
-        if not is_alike:
-            check_item(item, options.text_field)
+    if False in alike:
+        for item, is_alike in zip(items, alike, strict=True):
+            if not is_alike:
+                check_item(item, options.text_field)
     id_names, score_names, has_namespace = likeness.ids, likeness.scores, likeness.has_namespace
     ids, namespaces, scores = [], [], []
     for item, is_alike in zip(items, alike, strict=True):

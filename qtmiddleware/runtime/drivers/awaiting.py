@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, Observation, atell
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, atell
 from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
@@ -43,18 +43,6 @@ DRAIN_SECONDS: Final = 0.02
 
 def _start(step: Leaf, world: World) -> Awaitable[Any]:
     """Start one step; its answer is to be awaited."""
-    if step.observation is not NOT_OBSERVED:
-        return _observe(step, step.observation, world)
-    return _start_unobserved(step, world)
-
-
-async def _observe(step: Leaf, observation: Observation, world: World) -> Any:
-    """Perform one step as the operation of *observation*; returns its answer."""
-    with observation:
-        return observation.keep(await _start_unobserved(step, world))
-
-
-def _start_unobserved(step: Leaf, world: World) -> Awaitable[Any]:
     if isinstance(step, Search):
         return world.asearch(step) if world.native_async else in_thread(partial(world.search, step))
     if isinstance(step, Ask):
@@ -73,9 +61,16 @@ def _start_unobserved(step: Leaf, world: World) -> Awaitable[Any]:
     return world.aembed(step.texts) if world.native_async else in_thread(partial(world.embed, step.texts))
 
 
+async def _perform(step: Leaf, world: World) -> Any:
+    """Perform one step; returns its answer."""
+    with step.observation as observation:
+        return observation.keep(await _start(step, world))
+
+
 async def _attempt(step: Leaf, world: World, began: float) -> Outcome:
     try:
-        value = await _start(step, world)
+        # Of most steps nobody hears.
+        value = await (_start(step, world) if step.observation is NOT_OBSERVED else _perform(step, world))
     except Exception as error:
         return Outcome(error=error, seconds=perf_counter() - began, began=began)
     return Outcome(value, seconds=perf_counter() - began, began=began)
@@ -88,8 +83,10 @@ class _Batch:
     under way is cancelled, and told of as late once it has cleaned up or `DRAIN_SECONDS` are over.
     """
 
-    __slots__ = ("_begun", "_context", "_deadline", "_loop", "_next", "_open", "_outcomes", "_steps", "_tasks", "_tell")
-    __slots__ += ("_timer", "_world")
+    __slots__ = (
+        *("_begun", "_context", "_deadline", "_loop", "_next", "_open", "_outcomes"),
+        *("_steps", "_tasks", "_tell", "_timer", "_world"),
+    )
 
     def __init__(
         self, together: Together, world: World, context: Context, tell: Callable[[list[Outcome]], None]
@@ -296,7 +293,7 @@ async def arun(flow: Flow[T], world: World) -> T:
                 step = flow.send(await _perform_beside(step, world, context))
                 continue
             try:
-                answer = await _start(step, world)
+                answer = await _perform(step, world)
             except Exception as error:
                 step = flow.throw(error)
             else:
