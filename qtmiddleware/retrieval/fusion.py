@@ -113,10 +113,10 @@ class Fusion:
 def weighted_rankings(original: Ranking, others: Sequence[Ranking], options: FusionSettings) -> list[Ranking]:
     """Returns the rankings that take part in the fusion, with their final weights; the original's comes first."""
     weight = options.weights.original
-    if any(ranking.variant.kind == "standalone" and ranking.keys for ranking in others):
+    if "standalone" in [ranking.variant.kind for ranking in others if ranking.keys]:
         weight = options.weights.original_in_conversation
     weighted = [ranking for ranking in others if ranking.variant.weight > 0]
-    if any(ranking.keys for ranking in weighted) and (weight <= 0 or not options.include_original):
+    if (weight <= 0 or not options.include_original) and any(ranking.keys for ranking in weighted):
         return weighted
     variant = Variant(original.variant.kind, original.variant.text, weight or 1.0)
     return [Ranking(variant, original.keys, original.scores, original.items, original.initial), *weighted]
@@ -164,7 +164,7 @@ def has_scores(rankings: Iterable[Ranking]) -> bool:
 
     A function that reranks and returns the scores of its first search has an order that these scores would undo.
     """
-    return all(_is_usable(ranking.scores) for ranking in rankings)
+    return all(map(_is_usable, [ranking.scores for ranking in rankings]))
 
 
 def _is_usable(scores: Sequence[float | None]) -> bool:

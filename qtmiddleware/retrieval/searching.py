@@ -196,7 +196,7 @@ def search_variants(
     outcomes = yield Together(steps, deadline, limit)
     for step in steps:
         trace.count_search(step.calls, step.reads)
-    if seconds := max((it.embed_seconds for it in steps), default=0.0):
+    if seconds := max([it.embed_seconds for it in steps]):
         trace.stage("embed", seconds, detail="variants", began=began)
     trace.stage("search.variants", perf_counter() - began)
     results: list[SearchResult] = []

@@ -60,7 +60,7 @@ class _Guard:
     def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
         match row.guard:
             case "each":
-                return tuple(kept for text in texts if (kept := self._repair(row.name, text)) is not None)
+                return tuple([kept for text in texts if (kept := self._repair(row.name, text)) is not None])
             case "together":
                 return self._repair_together(row.name, [text for text in texts if self._is_readable(row.name, text)])
             case "terms":
