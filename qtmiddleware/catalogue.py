@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
@@ -145,13 +146,15 @@ class Transformation:
     @property
     def is_empty(self) -> bool:
         """Whether nothing usable is held."""
-        return not any(getattr(self, name) for name in TEXT_FIELDS)
+        return not any(_read_texts(self))
 
 
 TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
     {it.name: TextField(name=it.name, **it.metadata[_ROW]) for it in fields(Transformation) if _ROW in it.metadata}
 )
 """The fields of `Transformation` that hold texts, by name."""
+
+_read_texts: Final = attrgetter(*TEXT_FIELDS)
 
 NOTHING: Final = Transformation()
 """What a model makes of a question that it is not asked about."""

@@ -142,14 +142,15 @@ class Trace:
     total_ms: float = 0.0
     decision: Decision | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
-    _stages: list[Stage] = field(default_factory=list)
+    _stages: list[tuple[str, float, float, str, str]] = field(default_factory=list)
+    """The fields of each stage: most accounts are never read."""
     _more_read_units: float = 0
     _began: float = field(default_factory=perf_counter)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages in the order they were noted; each tells when it began."""
-        return tuple(self._stages)
+        return tuple(Stage(*it) for it in self._stages)
 
     @property
     def added_ms(self) -> float:
@@ -186,7 +187,7 @@ class Trace:
         *began* is on the clock of `time.perf_counter`.
         """
         started = self.clock() - seconds if began is None else began - self._began
-        self._stages.append(Stage(name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
+        self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, what: str) -> None:
         """Write down something worth knowing that is no failure."""
@@ -232,7 +233,7 @@ class Trace:
             "cache_hits": self.cache_hits,
             "decision": None if self.decision is None else asdict(self.decision),
             "stages": [
-                {**asdict(it), "started_ms": round(it.started_ms, 3), "ms": round(it.ms, 3)} for it in self._stages
+                {**asdict(it), "started_ms": round(it.started_ms, 3), "ms": round(it.ms, 3)} for it in self.stages
             ],
             "notes": [list(note) for note in self.notes],
         }

@@ -33,7 +33,8 @@ class Lexicon:
     """The word list of one language, every word folded; README.md in `lexicons` says what each of its parts means.
 
     *stop* are the words of all its classes, *verbs* its auxiliaries and modals, *kept* and *removed* the
-    phrases that are, *extra* what a user wants out whatever its capitals.
+    phrases that are, *extra* what a user wants out whatever its capitals. *removable* are the stop words that deny
+    nothing.
     """
 
     language: str
@@ -72,6 +73,10 @@ class Lexicon:
     preambles: tuple[str, ...] = ()
     abbreviations: tuple[str, ...] = ()
     no_answer: str = ""
+    removable: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "removable", self.stop - self.negations - {""})
 
     def collect_words(self) -> frozenset[str]:
         """Return every word that may be removed in lower case, by itself or as the first of a phrase."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final, Literal
 
 from qtmiddleware.preprocessing.lexicon import Lexicon
@@ -67,28 +66,29 @@ def is_negation(key: str, lexicon: Lexicon) -> bool:
 def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterator[Span]:
     """The names among the words of *tokens*: acronyms, and runs of capitalised words inside a sentence."""
     whole = 1 < len(tokens) <= SHORT and all(is_capitalised(token) for token in tokens)
-    for is_name, group in groupby(_number_runs(tokens, lexicon, whole, text), key=lambda pair: pair[0] > 0):
-        if not is_name:
-            continue
-        for _, run in groupby(group, key=lambda pair: pair[0]):
-            yield from _trim_name(text, [token for _, token in run], lexicon)
+    for run in _find_runs(text, tokens, lexicon, whole):
+        yield from _trim_name(text, run, lexicon)
 
 
-def _number_runs(tokens: Sequence[Token], lexicon: Lexicon, whole: bool, text: str) -> Iterator[tuple[int, Token]]:
-    """Every token with the number of the run of capitalised words it stands in, 0 for none."""
-    number, inside, leads = 0, False, False
+def _find_runs(text: str, tokens: Sequence[Token], lexicon: Lexicon, whole: bool) -> list[list[Token]]:
+    """The runs of capitalised words among *tokens*; punctuation ends one unless it belongs to a title or initial."""
+    runs: list[list[Token]] = []
+    is_inside = leads = False
     for at, token in enumerate(tokens):
         led, leads = leads, leads_to_name(text, tokens, at, lexicon)
-        belongs = leads or led or _may_be_name(token, lexicon, whole)
-        number += belongs and not inside
-        yield (number if belongs else 0), token
-        inside = belongs and (leads or not token.closed)
+        belongs = leads or led or (is_capitalised(token) and _may_be_name(token, lexicon, whole))
+        if belongs and is_inside:
+            runs[-1].append(token)
+        elif belongs:
+            runs.append([token])
+        is_inside = belongs and (leads or not token.closed)
+    return runs
 
 
 def _may_be_name(token: Token, lexicon: Lexicon, whole: bool) -> bool:
-    """Whether *token* can be part of a name by its capitals and its place."""
+    """Whether the capitalised *token* can be part of a name by its place and what it says."""
     key = token.key
-    if not is_capitalised(token) or is_negation(key, lexicon):
+    if is_negation(key, lexicon):
         return False
     if token.kind == "acronym":
         return key not in lexicon.stop or key in lexicon.acronyms

@@ -69,14 +69,14 @@ def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexi
         part = ""
         if index in names or not key:
             part = token.text
-        elif not _is_removed(key, lexicon):
+        elif key not in lexicon.removable:
             part = _strip_elision(token.text, key, lexicon, all_caps)
         if part:
             first = index if first < 0 else first
             parts.append(part)
     # Only behind another verb is it certain: "Is Can Yaman ...", but not "What Is ...".
     is_certain = first > 0 and keys[first - 1] in lexicon.verbs
-    is_name = first in topics or (first in names and _is_removed(keys[first], lexicon))
+    is_name = first in topics or (first in names and keys[first] in lexicon.removable)
     return Stripped(" ".join(parts), is_certain and is_name)
 
 
@@ -103,7 +103,7 @@ def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
         return key
     if token.kind != "acronym":
         return ""
-    return key if _is_removed(key, lexicon) and key not in lexicon.acronyms else ""
+    return key if key in lexicon.removable and key not in lexicon.acronyms else ""
 
 
 def _find_removed_phrases(
@@ -135,13 +135,8 @@ def _count_greeting(tokens: Sequence[Token], keys: Sequence[str], index: int, le
     after = index + length
     if not length or after >= len(keys):
         return 0
-    is_question = _is_removed(keys[after], lexicon) or match_phrase(lexicon.lead_ins, keys, after)
+    is_question = keys[after] in lexicon.removable or match_phrase(lexicon.lead_ins, keys, after)
     return length if tokens[after - 1].closed or is_question else 0
-
-
-def _is_removed(key: str, lexicon: Lexicon) -> bool:
-    """Whether the word *key* is removed."""
-    return bool(key) and key in lexicon.stop and key not in lexicon.negations
 
 
 def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str:
@@ -152,7 +147,7 @@ def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str
     elided, _, rest = key.partition("'")
     while rest and elided in lexicon.elisions and key not in lexicon.negations:
         key, shown = rest, shown.partition("'")[2]
-        if _is_removed(key, lexicon):
+        if key in lexicon.removable:
             return ""
         if shown.isupper() and len(shown) > 1 and not all_caps:
             return shown
@@ -239,7 +234,7 @@ def _find_names(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
         if token.kind == "acronym" or not token.text[0].isupper() or key in lexicon.extra:
             continue
-        if not _is_removed(key, lexicon):
+        if key not in lexicon.removable:
             continue
         if token.opens and not (index and leads_to_name(text, tokens, index - 1, lexicon)):
             continue
@@ -265,5 +260,5 @@ def _find_first_name(
         return ()
     if keys[0] not in lexicon.homographs or keys[0] in lexicon.extra or keys[1] in lexicon.pronouns:
         return ()
-    others = (index for index, key in enumerate(keys) if index and index not in kept and _is_removed(key, lexicon))
+    others = (index for index, key in enumerate(keys) if index and index not in kept and key in lexicon.removable)
     return () if any(True for _ in others) else (0,)

@@ -112,7 +112,8 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
     for match in BLANKS.finditer(text, start, end):
         chunk, place = match.group(), match.start()
         before = tokens[-1] if tokens else None
-        if before is not None and _is_amount(before, place) and (sign := SIGN.match(chunk)):
+        is_number = before is not None and before.kind == "number"
+        if before and is_number and _is_amount(before, place) and (sign := SIGN.match(chunk)):
             after = place + sign.end()
             amount = text[before.start : after]
             is_closed = after < match.end()
@@ -134,8 +135,8 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
 
 
 def _is_amount(token: Token, place: int) -> bool:
-    """Whether *token* is a number that ends in a digit, one blank before *place*."""
-    return token.kind == "number" and token.end + 1 == place and token.text[-1].isdigit()
+    """Whether the number *token* ends in a digit, one blank before *place*."""
+    return token.end + 1 == place and token.text[-1].isdigit()
 
 
 def _belongs_to_number(text: str, before: Token, start: int, end: int) -> bool:

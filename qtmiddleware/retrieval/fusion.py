@@ -113,10 +113,10 @@ class Fusion:
 def weighted_rankings(original: Ranking, others: Sequence[Ranking], options: FusionSettings) -> list[Ranking]:
     """Returns the rankings that take part in the fusion, with their final weights; the original's comes first."""
     weight = options.weights.original
-    if any(ranking.variant.kind == "standalone" and ranking.keys for ranking in others):
+    if "standalone" in [ranking.variant.kind for ranking in others if ranking.keys]:
         weight = options.weights.original_in_conversation
     weighted = [ranking for ranking in others if ranking.variant.weight > 0]
-    if any(ranking.keys for ranking in weighted) and (weight <= 0 or not options.include_original):
+    if (weight <= 0 or not options.include_original) and any(ranking.keys for ranking in weighted):
         return weighted
     variant = Variant(original.variant.kind, original.variant.text, weight or 1.0)
     return [Ranking(variant, original.keys, original.scores, original.items, original.initial), *weighted]
@@ -164,15 +164,14 @@ def has_scores(rankings: Iterable[Ranking]) -> bool:
 
     A function that reranks and returns the scores of its first search has an order that these scores would undo.
     """
-    return all(_is_usable(ranking.scores) for ranking in rankings)
+    return all(map(_is_usable, [ranking.scores for ranking in rankings]))
 
 
 def _is_usable(scores: Sequence[float | None]) -> bool:
-    numbers = [score for score in scores if score is not None]
-    if len(numbers) < len(scores):
+    if None in scores:
         return False
-    falls = not numbers or numbers[0] >= numbers[-1]
-    return numbers == sorted(numbers, reverse=falls)
+    falls = not scores or scores[0] >= scores[-1]  # type: ignore[operator]
+    return list(scores) == sorted(scores, reverse=falls)  # type: ignore[type-var]
 
 
 def measure_spread(scores: Sequence[float]) -> float:
@@ -239,7 +238,7 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
     """The weighted mean of the scores, each list stretched to the mean spread of all."""
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
     lowest = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
-    whole = sum(ranking.variant.weight for ranking in rankings if ranking.keys) or 1.0
+    whole = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
     weights = [sign * ranking.variant.weight / whole if ranking.keys else 0.0 for ranking in rankings]
     spreads = list(map(measure_spread, lists))
     mean = _weighted_mean_spread(rankings, spreads)
@@ -248,7 +247,7 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
         for scores, least, weight, spread in zip(lists, lowest, weights, spreads, strict=True)
     ]
     # What a passage would have that is the lowest of every list; each list adds what it has over that.
-    floor = sum(weight * least for weight, least in zip(weights, lowest, strict=True))
+    floor = sum([weight * least for weight, least in zip(weights, lowest, strict=True)])
     return Fused(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean, gains)
 
 
@@ -319,8 +318,8 @@ def _min_max(scores: Sequence[float]) -> list[float]:
 def _weighted_mean_spread(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
     """The weighted mean of the lists' spreads, of those that have one."""
     weighted = [(it.variant.weight, spread) for it, spread in zip(rankings, spreads, strict=True) if spread]
-    whole = sum(weight for weight, _ in weighted)
-    return sum(weight / whole * spread for weight, spread in weighted) if whole else 0.0
+    whole = sum([weight for weight, _ in weighted])
+    return sum([weight / whole * spread for weight, spread in weighted]) if whole else 0.0
 
 
 def _sort_by_score(merged: Mapping[Key, FusedItem]) -> list[FusedItem]:

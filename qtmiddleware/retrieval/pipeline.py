@@ -396,8 +396,7 @@ class _Pipeline:
             return variants, variants if most is None else variants[: most - 1]
         most = self.request.max_searches
         # What a follow-up asks for is found by a search more than the budget rather than not at all.
-        least = any(it.kind == STANDALONE for it in variants)
-        count = None if most is None else max(most - 1, int(least))
+        count = None if most is None else max(most - 1, int(any(it.kind == STANDALONE for it in variants)))
         if self._lets_passage_lead(variants):
             variants, notes = let_passage_lead(variants, self.settings.fusion)
             self.trace.notes.extend(notes)

@@ -90,7 +90,7 @@ class Memory:
         self.sampler.log(logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about)
 
 
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Request:
     """What the flow is given.
 
@@ -104,6 +104,9 @@ class Request:
     question under way: what is performed in step with others must not. *bulkhead* has the threads for what is performed
     beside the original's own search. *observation* is the operation that the retrieval is part of, and *hooks* are told
     of it in the end.
+
+    It *uses_keyword_evidence* if the candidates are weighed by keywords, and *uses_reranker* if a reranker scores the
+    leading ones.
     """
 
     original: Any
@@ -126,16 +129,16 @@ class Request:
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()
+    uses_keyword_evidence: bool = field(init=False)
+    uses_reranker: bool = field(init=False)
 
-    @property
-    def uses_keyword_evidence(self) -> bool:
-        """Whether the candidates are weighed by keywords."""
+    def __post_init__(self) -> None:
+        """Note what is asked at every stage."""
         settings = self.settings
-        return (
-            settings.keyword_evidence.enabled
-            and settings.preprocess.apply_to != "text"
-            and FUSION_METHODS[settings.fusion.method].merges
-        )
+        merges = FUSION_METHODS[settings.fusion.method].merges
+        weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
+        self.uses_keyword_evidence = merges and weighs
+        self.uses_reranker = merges and settings.rerank.enabled
 
     @property
     def skip_reason(self) -> str:
@@ -173,11 +176,6 @@ class Request:
         if self.page and not self.page_is_known:
             problems.append(Degradation("query", PAGED, describe_page(self.page)))
         return problems
-
-    @property
-    def uses_reranker(self) -> bool:
-        """Whether the leading candidates are scored by a reranker."""
-        return self.settings.rerank.enabled and FUSION_METHODS[self.settings.fusion.method].merges
 
     @property
     def width(self) -> int | None:

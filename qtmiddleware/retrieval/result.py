@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
@@ -207,6 +208,6 @@ def _find_model(results: Sequence[SearchResult]) -> SearchResult:
 def _rebuild(model: SearchResult, items: Sequence[Any]) -> Any:
     """The response of *model* with *items* in place of its own; the very object where they are the same ones."""
     own = model.ranking.items
-    if len(items) == len(own) and all(a is b for a, b in zip(items, own, strict=True)):
+    if len(items) == len(own) and all(map(is_, items, own)):
         return model.response
     return model.shape.rebuild(model.response, list(map(get_raw, items)))

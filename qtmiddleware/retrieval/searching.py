@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final
+from weakref import ref
 
-from qtmiddleware.catalogue import JOINED, NOTHING, STANDALONE, TEXT_FIELDS
+from qtmiddleware.catalogue import JOINED, NOTHING, STANDALONE, TEXT_FIELDS, TextField
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
@@ -51,30 +52,28 @@ def build_variants(
             transformation = replace(transformation, rewrite=original)
         original = ""
     candidates = [
-        Variant(row.variant, text, getattr(options.weights, name))
-        for name, row in TEXT_FIELDS.items()
+        (row, text)
+        for row in TEXT_FIELDS.values()
         if row.variant
-        for text in transformation.texts(name)
+        for text in transformation.texts(row.name)
         if text and not text.isspace()
     ]
-    variants: list[Variant] = []
+    texts: dict[TextField, list[str]] = {}
     notes: list[tuple[str, str]] = []
-    repeats = find_repeats([candidate.text for candidate in candidates], original=original)
-    for candidate, other in zip(candidates, repeats, strict=True):
+    repeats = find_repeats([text for _, text in candidates], original=original)
+    for (row, text), other in zip(candidates, repeats, strict=True):
         if other is None:
-            variants.append(candidate)
+            texts.setdefault(row, []).append(text)
         else:
-            repeated = "original" if other == ORIGINAL else candidates[other].kind
-            notes.append((candidate.kind, f"not searched: says the same as the {repeated}"))
-    texts: dict[str, list[str]] = {}
-    for it in variants:
-        texts.setdefault(it.kind, []).append(it.text)
+            repeated = "original" if other == ORIGINAL else candidates[other][0].variant
+            notes.append((row.variant, f"not searched: says the same as the {repeated}"))
     terms = find_terms(keywords)
-    topics = {kind: 1.0 if kind == STANDALONE else _measure_topic(own, terms) for kind, own in texts.items()}
-    return (
-        tuple([Variant(it.kind, it.text, it.weight / len(texts[it.kind]) * topics[it.kind]) for it in variants]),
-        tuple(notes),
-    )
+    variants: list[Variant] = []
+    for row, own in texts.items():
+        topic = 1.0 if row.variant == STANDALONE else _measure_topic(own, terms)
+        weight = getattr(options.weights, row.name) / len(own) * topic
+        variants += [Variant(row.variant, text, weight) for text in own]
+    return tuple(variants), tuple(notes)
 
 
 def _measure_topic(texts: Sequence[str], terms: Set[str]) -> float:
@@ -197,7 +196,7 @@ def search_variants(
     outcomes = yield Together(steps, deadline, limit)
     for step in steps:
         trace.count_search(step.calls, step.reads)
-    if seconds := max((it.embed_seconds for it in steps), default=0.0):
+    if seconds := max([it.embed_seconds for it in steps]):
         trace.stage("embed", seconds, detail="variants", began=began)
     trace.stage("search.variants", perf_counter() - began)
     results: list[SearchResult] = []
@@ -219,28 +218,36 @@ def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
     return Degradation(stage, outcome.reason, outcome.detail)
 
 
-_under_way: Final[ContextVar[Search | None]] = ContextVar("under_way", default=None)
-
-
 class Searching:
-    """Counts a call of the function for *step*, and lets the function write down there how it searched.
+    """One call of a function for *step*, while it runs; threads and tasks of ours have it in their context.
 
-    An earlier try counts as a call, and is forgotten otherwise.
+    The function may write down in *step* how it searched. An earlier try counts as a call, and is forgotten otherwise.
+
+    *fn*, the function itself, is set inside the ``with``: an interrupt on the way in leaves a call of nothing behind.
+    The context holds the call weakly: an interrupt on the way out leaves none behind either, as it ends with the frame
+    that made it.
     """
 
-    __slots__ = ("_step", "_token")
+    __slots__ = ("__weakref__", "_token", "fn", "step")
 
     def __init__(self, step: Search) -> None:
-        self._step = step
+        self.step = step
+        self.fn: Callable[..., Any] | None = None
 
-    def __enter__(self) -> None:
-        step = self._step
+    def __enter__(self) -> Searching:
+        step = self.step
         step.calls += 1
         step.initial.clear()
         step.reads.clear()
-        self._token = _under_way.set(step)
+        under_way = _under_way.get()
+        if under_way:
+            under_way = tuple([it for it in under_way if it() is not None])
+        self._token = _under_way.set((*under_way, ref(self)))
+        return self
 
     def __exit__(self, *_: object) -> None:
+        # A task that the function began, and that outlives its call, is none of its calls any more.
+        self.fn = None
         try:
             _under_way.reset(self._token)
         except ValueError:
@@ -248,22 +255,39 @@ class Searching:
             return
 
 
+_under_way: Final[ContextVar[tuple[ref[Searching], ...]]] = ContextVar("under_way", default=())
+"""The calls of functions that the running code is part of, the innermost last."""
+
+
+def is_nested_call(fn: Callable[..., Any]) -> bool:
+    """Whether we are called from within a call of *fn* that we made: a function that searches through itself."""
+    under_way = _under_way.get()
+    return bool(under_way) and any((call := it()) is not None and call.fn is fn for it in under_way)
+
+
+def _find_step() -> Search | None:
+    """The search under way."""
+    under_way = _under_way.get()
+    call = under_way[-1]() if under_way else None
+    return None if call is None else call.step
+
+
 def note_embedding(seconds: float) -> None:
     """Note that embedding the text of the search under way took so long."""
-    if (step := _under_way.get()) is not None:
+    if (step := _find_step()) is not None:
         step.embed_seconds += seconds
 
 
 def note_reads(response: Any) -> None:
     """Note what *response*, one of those to the search under way, says it read; most say nothing."""
-    step = _under_way.get()
-    if step is not None and (units := read_usage(response)) is not None:
+    units = read_usage(response)
+    if units is not None and (step := _find_step()) is not None:
         step.reads.append(units)
 
 
 def note_initial_list(name: str, ranking: Ranking) -> None:
     """Note *ranking* as one of those the response to the search under way is merged from; several are one list."""
-    step = _under_way.get()
+    step = _find_step()
     if step is None:
         return
     if (before := step.initial.get(name)) is not None:

@@ -60,6 +60,8 @@ def build_standalone_prompt(settings: Settings, query: str, history: Sequence[Me
 def merge(parts: Iterable[Transformation]) -> Transformation:
     """Returns what several replies to one query hold together: the first of each single text, all of each list."""
     parts = [part for part in parts if part is not NOTHING]
+    if len(parts) == 1:
+        return parts[0]
     texts = {name: _drop_repeats([found for part in parts if (found := part.texts(name))]) for name in TEXT_FIELDS}
     return fill(texts, dict.fromkeys([note for part in parts for note in part.notes]))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES, detect_language
@@ -110,6 +110,8 @@ def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
     return frozenset({asked, given} - {""}) or frozenset(LANGUAGES)
 
 
+# A text is asked for its lead-in, and what is left of it for whether it is talk.
+@lru_cache(4)
 def find_chatter_end(text: str, query: str) -> int:
     """Returns how many characters at the start of *text* are chatter; 0 where none is or *query* opens so too."""
     end = place = 0
@@ -131,8 +133,7 @@ def find_chatter_end(text: str, query: str) -> int:
 
 def _opens_like_chatter(text: str) -> bool:
     """Whether the first word of *text*, in ASCII, is one that chatter or a filler begins with; few are."""
-    word = find_first_word(text)
-    return any(word in phrases for phrases in _chatter_phrases())
+    return find_first_word(text) in _opening_words()
 
 
 def _is_chatter(keys: Sequence[str], query: str) -> bool:
@@ -195,6 +196,13 @@ def _chatter_phrases() -> tuple[_Patterns, _Patterns]:
     lists = [load(code) for code in LANGUAGES]
     chatter = _compile_patterns(pattern for one in lists for pattern in one.chatter)
     return chatter, _compile_patterns(pattern for one in lists for pattern in one.fillers)
+
+
+@cache
+def _opening_words() -> frozenset[str]:
+    """The words that chatter or a filler begins with."""
+    chatter, fillers = _chatter_phrases()
+    return frozenset((*chatter, *fillers))
 
 
 def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
@@ -264,5 +272,11 @@ def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
 
 def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
     """Whether *text* opens as *pattern* says, in words that are not all the query's own."""
-    match = pattern.match(fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ "))
+    match = pattern.match(_fold_opening(text))
     return match is not None and not (match.group() and set(split_words(match.group())) <= set(fold_words(query)))
+
+
+# A text is asked whether it refuses, and then whether it is an empty form.
+@lru_cache(4)
+def _fold_opening(text: str) -> str:
+    return fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")

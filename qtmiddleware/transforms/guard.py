@@ -52,13 +52,15 @@ class _Guard:
 
     def check(self, given: Transformation) -> Transformation:
         self.notes.update(dict.fromkeys(given.notes))
-        kept = {name: self._check_field(row, given.texts(name)) for name, row in TEXT_FIELDS.items()}
+        kept = {
+            name: self._check_field(row, texts) for name, row in TEXT_FIELDS.items() if (texts := given.texts(name))
+        }
         return fill(kept, self.notes)
 
     def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
         match row.guard:
             case "each":
-                return tuple(kept for text in texts if (kept := self._repair(row.name, text)) is not None)
+                return tuple([kept for text in texts if (kept := self._repair(row.name, text)) is not None])
             case "together":
                 return self._repair_together(row.name, [text for text in texts if self._is_readable(row.name, text)])
             case "terms":
@@ -108,7 +110,7 @@ class _Guard:
         """The key terms, if any of them is in the query's script or words; single terms of another are common."""
         asked = self.query.casefold()
         if all(is_other_script(term, self.query) and term.casefold() not in asked for term in terms):
-            self.notes.update({(field, _MISMATCH): None} if terms else {})
+            self.notes[field, _MISMATCH] = None
             return ()
         return terms
 
@@ -144,6 +146,8 @@ def is_other_script(text: str, query: str) -> bool:
     the same. A text in a script that is a part of the query passes too, unless that part is Latin: there it is the
     technical terms.
     """
+    if text.isascii() and query.isascii():
+        return False
     asked, given = _find_script(query), _find_script(text)
     if not asked or not given or asked == given:
         return False

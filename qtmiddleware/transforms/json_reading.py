@@ -18,6 +18,7 @@ JSON_OPENING: Final = re.compile(r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\
 """How a text begins that is meant as JSON."""
 _START: Final = re.compile(r"[\[{]")
 _SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
+_SPACE_OR_COMMAS: Final = re.compile(r"(?:[\s,]++|//[^\n]*+)*+")
 _CLOSERS: Final = {'"': '"', "'": "'", "“": "”", "”": "”", "‘": "’"}
 _OPENERS: Final = "".join(_CLOSERS)
 _BARE_KEY: Final = re.compile(r"[^\W\d][\w-]{0,60}(?=\s*:)")
@@ -145,10 +146,7 @@ class _Reader:
 
     def reach_end(self, bracket: str) -> bool:
         """Step over spaces and commas, and over *bracket* if that is next; say whether the container ends here."""
-        self.skip_space()
-        while not self.is_cut and self.text.startswith(",", self.position):
-            self.position += 1
-            self.skip_space()
+        self.skip(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
         if self.position >= len(self.text):
             self.is_cut = True
         if self.is_cut:
@@ -172,10 +170,10 @@ class _Reader:
         return key
 
     def skip_colon(self) -> None:
-        self.skip_space()
+        self.skip(_SPACE)
         if self.text.startswith(":", self.position):
             self.position += 1
-            self.skip_space()
+            self.skip(_SPACE)
         elif self.position < len(self.text):
             raise _NotJson
         if self.position >= len(self.text):
@@ -205,9 +203,9 @@ class _Reader:
         word = match.group(1)
         return _LITERALS.get(word, word if word[-1].isdigit() else None)
 
-    def skip_space(self) -> None:
-        here = self.text[self.position : self.position + 1]
-        if (here == "/" or here.isspace()) and (match := _SPACE.match(self.text, self.position)):
+    def skip(self, filling: re.Pattern[str]) -> None:
+        """Step over *filling*, of which there may be none."""
+        if match := filling.match(self.text, self.position):
             self.position = match.end()
 
 

@@ -77,7 +77,7 @@ _TEXT_KEY: Final = re.compile(
 _SCHEMA_KEYS: Final = {"type", "description", "properties", "items", "required"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FieldTexts:
     """The texts a reply gives for each field, the likeliest first, before any of them is judged.
 
@@ -173,7 +173,8 @@ def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
     """The texts for each field in the JSON of *text*, or in its plain text where it holds none for them."""
     values = find_json(text)
     found = pick_texts(values, text, prompt.fields)
-    found = replace(found, is_cut=is_cut or found.is_cut, is_empty=found.is_empty or not text.strip())
+    found.is_cut = is_cut or found.is_cut
+    found.is_empty = found.is_empty or not text.strip()
     if found.named or found.texts or JSON_OPENING.match(text) or is_error_page(text):
         return found
     return _find_plain_texts(prompt, text, found)
@@ -312,11 +313,10 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
         if verdict.text is None:
             rules.add(verdict.rule)
             continue
-        key = normalise(verdict.text)
-        if key in chosen:
+        if verdict.key in chosen:
             notes.append("dropped: duplicate")
         elif len(chosen) < most:
-            chosen[key] = verdict.text
+            chosen[verdict.key] = verdict.text
         elif field.shape == "list":
             notes.append("dropped: more than asked for")
             break

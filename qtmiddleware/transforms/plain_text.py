@@ -48,6 +48,7 @@ _NUMBER: Final = re.compile(
     r"\(?[a-h]\\?\)\s+|[①-⑳]\s*|Q\d{1,2}[.:)]\s+|\d\ufe0f?\u20e3\s*|"
     r"(?P<emphasis>(\*\*|__|\*|_)\(?(?:\d{1,2}\\?[.):]|[a-h]\\?[.)])\)?\2\s*|(\*\*|__|\*|_)\d{1,2}\3\\?[.):]\s+)"
 )
+_DIGIT: Final = re.compile(r"\d")
 _EMPHASIS: Final = str.maketrans("", "", "*_\\")
 _BOLD: Final = re.compile(r"^\*\*(?=\S)(.{1,400}?)(?<=\S)\*\*")
 _TAG: Final = re.compile(r"<(/?)([A-Za-z][\w -]{1,30})>")
@@ -85,7 +86,8 @@ def split_items(text: str) -> list[str]:
 
 def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
     """Return *texts* without the numbers by which they are counted, if they are: two of them are "1." and "2."."""
-    if not {1, 2} <= {_read_number(text) for text in texts}:
+    counted = [text for text in texts if _DIGIT.search(text)]
+    if len(counted) < 2 or not {1, 2} <= set(map(_read_number, counted)):
         return list(texts)
     return [_strip_mark(_unwrap(text), query, is_counted=True) for text in texts]
 
@@ -95,9 +97,12 @@ def strip_marks(text: str, query: str) -> str:
 
     A text alone is no second item of a list, so "2. Weltkrieg" keeps its number.
     """
-    # A number may stand in bold, alone or with its text.
-    text = _strip_mark(_strip_bold(_strip_mark(_unwrap(text), query).strip()), query)
-    text = _strip_bold(text.strip())
+    text = text.strip()
+    # Before two letters stands no mark, and most texts begin with a word.
+    if not text[:2].isalpha():
+        # A number may stand in bold, alone or with its text.
+        text = _strip_mark(_strip_bold(_strip_mark(_unwrap(text), query).strip()), query)
+        text = _strip_bold(text.strip())
     label, rest = split_label(text, query)
     if label:
         text = rest.lstrip("* ")
@@ -248,12 +253,12 @@ def _split_numbers(line: str) -> list[str]:
 
 def find_field(key: str, fields: Sequence[ReplyField]) -> str:
     """Returns the name of the field that *key* means, `GENERIC`, `ASIDE`, or ``""`` where it means nothing known."""
-    plain = re.sub(r"[\W\d_]+", "", key[:80].casefold())
-    if not plain:
-        return ""
     asked = {field.name for field in fields}
     if key in asked:
         return key
+    plain = re.sub(r"[\W\d_]+", "", key[:80].casefold())
+    if not plain:
+        return ""
     if _ASIDE.search(plain):
         return ASIDE
     for name, pattern in _NAMES.items():

@@ -79,32 +79,39 @@ class Candidate(NamedTuple):
 class Verdict(NamedTuple):
     """What becomes of a text: the *text* to search for, or ``None`` with the *rule* that objects, by its name.
 
-    *note* says that it was dropped by which rule, or how it was changed.
+    *note* says that it was dropped by which rule, or how it was changed. *key* is what two spellings of the text share.
     """
 
     text: str | None
     note: str = ""
     rule: str = ""
+    key: str = ""
 
 
 def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     """Whether *text*, given for *field* of *prompt*, may be searched for: the first rule that objects rejects it."""
-    value = _extract_value(text, field, prompt.query)
-    candidate = Candidate(clean(text), value, normalise(value), field, prompt, prompt.query)
+    given = clean(text)
+    value = _extract_value(text, given, field, prompt.query)
+    candidate = Candidate(given, value, normalise(value), field, prompt, prompt.query)
     for rule, objects in RULES.items():
         if objects(candidate):
             return Verdict(None, f"dropped: {rule}", rule)
     limit = MAX_CHARS[field.shape]
-    note = "cut: too long" if len(value) > limit else ""
-    return Verdict(shorten(value, limit).rstrip(), note)
+    if len(value) <= limit:
+        return Verdict(value.rstrip(), key=candidate.key)
+    value = shorten(value, limit).rstrip()
+    return Verdict(value, "cut: too long", key=normalise(value))
 
 
-def _extract_value(text: str, field: ReplyField, query: str) -> str:
-    """*text* without what stands around it: marks, quotes, a lead-in, a remark in brackets, a sentence cut in two."""
+def _extract_value(text: str, given: str, field: ReplyField, query: str) -> str:
+    """*text*, in its clean form *given*, without what stands around it.
+
+    That is marks, quotes, a lead-in, a remark in brackets, a sentence cut in two.
+    """
     if field.shape == "passage":
-        whole = clean(keep_whole_sentences(text) if isinstance(text, Cut) else text)
+        whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else given
         return strip_quotes(strip_lead_in(whole, query, is_passage=True), query)
-    value = clean(strip_marks(clean(text), query))
+    value = clean(strip_marks(given, query))
     aside = _ASIDE.search(value[-200:]) if value.endswith(_BRACKETS) else None
     if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
         value = value[: -len(aside.group())]
@@ -139,11 +146,11 @@ def _refuses(it: Candidate) -> bool:
 
 def _copies_prompt(it: Candidate) -> bool:
     # The instructions, or the example in them.
-    return it.key.count(" ") >= 3 and it.key in _normalise_instructions(it.prompt.system)
+    return it.key.count(" ") >= 3 and it.key in _normalise_known(it.prompt.system)
 
 
-# Instructions are the same for question after question.
-_normalise_instructions = lru_cache(32)(normalise)
+# Instructions are the same for question after question, and the question is for text after text.
+_normalise_known = lru_cache(32)(normalise)
 
 
 def _says_nothing(it: Candidate) -> bool:
@@ -153,15 +160,15 @@ def _says_nothing(it: Candidate) -> bool:
 
 def _repeats_query(it: Candidate) -> bool:
     # One of several sub-queries may well be the query: it is one side of it then.
-    return not (holds_parts(it.field) or holds_terms(it.field)) and it.key == normalise(it.query)
+    return it.key == _normalise_known(it.query) and not (holds_parts(it.field) or holds_terms(it.field))
 
 
 def _is_long_term(it: Candidate) -> bool:
-    return holds_terms(it.field) and len(it.value) > MAX_KEYWORD_CHARS
+    return len(it.value) > MAX_KEYWORD_CHARS and holds_terms(it.field)
 
 
 def _has_no_letters(it: Candidate) -> bool:
-    return not holds_terms(it.field) and not any(map(str.isalpha, it.value)) and any(map(str.isalpha, it.query))
+    return not any(map(str.isalpha, it.value)) and any(map(str.isalpha, it.query)) and not holds_terms(it.field)
 
 
 def _points_elsewhere(it: Candidate) -> bool:
@@ -169,7 +176,7 @@ def _points_elsewhere(it: Candidate) -> bool:
 
 
 def _is_json(it: Candidate) -> bool:
-    return not holds_terms(it.field) and bool(JSON_OPENING.match(it.value)) and it.value[:1] != it.query[:1]
+    return bool(JSON_OPENING.match(it.value)) and it.value[:1] != it.query[:1] and not holds_terms(it.field)
 
 
 RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {

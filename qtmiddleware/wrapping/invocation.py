@@ -7,13 +7,11 @@ import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
 
 from qtmiddleware.config import Layers
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
@@ -127,41 +125,6 @@ async def _return(value: Any) -> Any:
     return value
 
 
-class _Call:
-    """One call of a wrapped function by us, while it runs; threads and tasks of ours have it in their context.
-
-    *fn* is set inside the ``with``: an interrupt on the way in leaves a call of nothing behind. The context holds it
-    weakly: an interrupt on the way out leaves none behind either, as it ends with the frame that made it.
-    """
-
-    __slots__ = ("__weakref__", "_token", "fn")
-
-    def __init__(self) -> None:
-        self.fn: Callable[..., Any] | None = None
-
-    def __enter__(self) -> _Call:
-        self._token = _calls.set((*[call for call in _calls.get() if call() is not None], ref(self)))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # A task that the function began, and that outlives its call, is none of its calls any more.
-        self.fn = None
-        try:
-            _calls.reset(self._token)
-        except ValueError:
-            # A coroutine that is thrown away may be closed in another context than it ran in.
-            return
-
-
-_calls: Final[ContextVar[tuple[ref[_Call], ...]]] = ContextVar("calls", default=())
-
-
-def is_nested_call(fn: Callable[..., Any]) -> bool:
-    """Whether we are called from within a call of *fn* that we made: a function that searches through itself."""
-    calls = _calls.get()
-    return bool(calls) and any((call := it()) is not None and call.fn is fn for it in calls)
-
-
 @dataclass(eq=False, repr=False, slots=True)
 class Invocation:
     """One call of the wrapped function, ready to be made again with other texts: what its flow searches with."""
@@ -240,7 +203,7 @@ class Invocation:
         return response
 
     def _call(self, step: Search, query: Any, top_k: int | None) -> Any:
-        with _Call() as call, Searching(step):
+        with Searching(step) as call:
             call.fn = self.fn
             response = wait_for_response(self._call_plainly(query, top_k))
             note_reads(response)
@@ -249,7 +212,7 @@ class Invocation:
     async def _acall(self, step: Search, query: Any, top_k: int | None) -> Any:
         if not self.is_async:
             return await in_thread(lambda: self._call(step, query, top_k))
-        with _Call() as call, Searching(step):
+        with Searching(step) as call:
             call.fn = self.fn
             response = await as_awaitable(self._call_plainly(query, top_k))
             note_reads(response)

@@ -51,7 +51,7 @@ from qtmiddleware.retrieval.responses.items import (
     to_namespace,
 )
 from qtmiddleware.retrieval.responses.rows import PlainRow, get_raw, name_places, reads_like_text
-from qtmiddleware.types import Key, Ranking, Variant
+from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
 __all__ = [
     "ADVICE",
@@ -162,7 +162,7 @@ def read_keys_and_scores(
     names the document is followed by NUL and the text, so that two chunks of one document stay two. Raises
     `ResponseShapeError` for an item that is no passage.
     """
-    outer = to_namespace(get_field(response, "namespace"))
+    outer = DEFAULT_NAMESPACE if type(response) is list else to_namespace(get_field(response, "namespace"))
     ids, namespaces, scores = read_columns(items, options, outer)
     if None not in ids and PlainRow not in set(map(type, items)):
         return list(zip(namespaces, ids, strict=True)), scores  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
         items = get_path(response, path)
         if items is None or items is ABSENT:
             return ()
-        return items if isinstance(items, Sequence) else list(items)
+        return items if isinstance(items, (list, Sequence)) else list(items)
 
     name = f"the list in {'.'.join(path)!r}" if path else "a list"
     return Shape(read, lambda response, items: replace_items(response, path, items), name)

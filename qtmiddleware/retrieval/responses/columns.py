@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 from operator import getitem
 from typing import Any
 
@@ -107,29 +108,45 @@ def read_columns(
         scores = [read_score(item, options.score_field) for item in items]
         ids = [read_own_id(item, options.id_field) for item in items]
         return ids, [read_namespace(item, namespace) for item in items], scores
-    alike, get = likeness.find_alike(items), likeness.get
+    alike = likeness.find_alike(items)
+    if not all(alike):
+        for item, is_alike in zip(items, alike, strict=True):
+            if not is_alike:
+                check_item(item, options.text_field)
+    ids, scores = _read_ids(items, alike, likeness), _read_scores(items, alike, likeness)
+    if all(alike) and not likeness.has_namespace:
+        return ids, [namespace] * len(items), scores
+    return ids, [read_namespace(item, namespace) for item in items], scores
+
+
+def _read_ids(items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness) -> list[str | None]:
+    get, names = likeness.get, likeness.ids
+    ids: list[str | None] = []
     for item, is_alike in zip(items, alike, strict=True):
-        if not is_alike:
-            check_item(item, options.text_field)
-    id_names, score_names, has_namespace = likeness.ids, likeness.scores, likeness.has_namespace
-    ids, namespaces, scores = [], [], []
-    for item, is_alike in zip(items, alike, strict=True):
-        score = id_ = None
-        if is_alike:
-            for name in score_names:
-                if is_number(value := get(item, name)):
-                    score = to_number(value)
-                    break
-            for name in id_names:
-                if (value := get(item, name)) is not None:
-                    id_ = str(value) or None
-                    break
-        else:
-            score, id_ = read_score(item), read_own_id(item)
-        scores.append(score)
+        id_ = None if is_alike else read_own_id(item)
+        for name in names if is_alike else ():
+            if (value := get(item, name)) is not None:
+                id_ = str(value) or None
+                break
         ids.append(id_)
-        namespaces.append(read_namespace(item, namespace) if has_namespace or not is_alike else namespace)
-    return ids, namespaces, scores
+    return ids
+
+
+def _read_scores(items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness) -> list[float | None]:
+    get, names = likeness.get, likeness.scores
+    scores: list[float | None] = []
+    for item, is_alike in zip(items, alike, strict=True):
+        score = None if is_alike else read_score(item)
+        for name in names if is_alike else ():
+            value = get(item, name)
+            if type(value) is float and isfinite(value):
+                score = value
+                break
+            if is_number(value):
+                score = to_number(value)
+                break
+        scores.append(score)
+    return scores
 
 
 def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]:

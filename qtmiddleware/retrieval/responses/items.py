@@ -193,9 +193,13 @@ def estimate_chars(item: Any) -> int:
             count += len(value)
         elif kind is float or kind is int:
             count += _NUMBER_CHARS
-        elif kind is not dict and is_array(value):
+        elif kind is dict:
+            if id(value) not in seen:
+                seen.add(id(value))
+                rest.extend(value.values())
+        elif is_array(value):
             count += int(value.size) * _NUMBER_CHARS
-        elif kind is not dict and is_number(value):
+        elif is_number(value):
             count += _NUMBER_CHARS
         elif isinstance(value, (list, tuple)) and value and is_number(value[0]):
             count += len(value) * _NUMBER_CHARS  # an embedding has a thousand of them
@@ -404,7 +408,7 @@ def _list_all(item: Any) -> Mapping[str, Any]:
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
         return {}
-    return holder if isinstance(holder, Mapping) else list_fields(holder)
+    return holder if isinstance(holder, (dict, Mapping)) else list_fields(holder)
 
 
 def _measure_item(item: Any) -> dict[str, int]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Sequence
-from contextvars import Context, copy_context
+from collections.abc import Awaitable, Callable
+from contextvars import Context
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.runtime.observing import Ending, atell
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, atell
 from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
@@ -25,14 +25,17 @@ from qtmiddleware.runtime.steps import (
     Recall,
     Rerank,
     Search,
+    Step,
     T,
     Tell,
     Together,
     World,
+    leaves_of,
     model_of,
+    resume,
 )
 from qtmiddleware.runtime.threads import context_within, in_thread
-from qtmiddleware.types import NEVER
+from qtmiddleware.types import NEVER, Deadline
 
 # How long cancelled tasks may take to clean up before they are left to themselves.
 DRAIN_SECONDS: Final = 0.02
@@ -40,13 +43,13 @@ DRAIN_SECONDS: Final = 0.02
 
 def _start(step: Leaf, world: World) -> Awaitable[Any]:
     """Start one step; its answer is to be awaited."""
+    if isinstance(step, Search):
+        return world.asearch(step) if world.native_async else in_thread(partial(world.search, step))
     if isinstance(step, Ask):
         model = model_of(step, world)
         if getattr(model, "can_async", True):
             return model.acomplete(step.prompt, step.deadline)
         return in_thread(partial(model.complete, step.prompt, step.deadline))
-    if isinstance(step, Search):
-        return world.asearch(step) if world.native_async else in_thread(partial(world.search, step))
     if isinstance(step, Rerank):
         return in_thread(partial(world.rerank, step))
     if isinstance(step, Tell):
@@ -64,136 +67,230 @@ async def _perform(step: Leaf, world: World) -> Any:
         return observation.keep(await _start(step, world))
 
 
-async def _attempt(step: Leaf, world: World) -> Outcome:
-    began = perf_counter()
+async def _attempt(step: Leaf, world: World, began: float) -> Outcome:
     try:
-        value = await _perform(step, world)
+        # Of most steps nobody hears.
+        value = await (_start(step, world) if step.observation is NOT_OBSERVED else _perform(step, world))
     except Exception as error:
         return Outcome(error=error, seconds=perf_counter() - began, began=began)
     return Outcome(value, seconds=perf_counter() - began, began=began)
 
 
-async def _perform_together(
-    together: Together, world: World, context: Context, slots: asyncio.Semaphore | None = None
-) -> list[Outcome]:
-    """Perform each step in a task; they share *slots* with what else is performed for the same caller."""
-    loop, deadline, steps = asyncio.get_running_loop(), together.deadline, together.steps
-    places = slots or asyncio.Semaphore(together.limit)
-    beginnings: dict[int, float] = {}
+class _Batch:
+    """Steps performed by tasks of their own; *tell* is called once, with what came of each.
 
-    async def perform(position: int, step: Leaf) -> Outcome:
+    The task that brings the last outcome calls *tell* itself, so nobody is woken in between. At the deadline what is
+    under way is cancelled, and told of as late once it has cleaned up or `DRAIN_SECONDS` are over.
+    """
+
+    __slots__ = (
+        *("_begun", "_context", "_deadline", "_loop", "_next", "_open", "_outcomes"),
+        *("_steps", "_tasks", "_tell", "_timer", "_world"),
+    )
+
+    def __init__(
+        self, together: Together, world: World, context: Context, tell: Callable[[list[Outcome]], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._steps = together.steps
+        self._deadline = together.deadline
+        self._world = world
+        self._context = context
+        self._tell: Callable[[list[Outcome]], None] | None = tell
+        self._outcomes: list[Outcome | None] = [None] * len(together.steps)
+        self._open = len(together.steps)
+        self._next = 0
+        self._begun: dict[int, float] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        left = together.deadline.remaining()
+        self._timer = None if left == NEVER else self._loop.call_later(left, self._end_late)
+
+    def launch(self, count: int) -> None:
+        """Let *count* further steps begin, as far as there are any; where no time is left none does."""
+        if self._deadline.passed:
+            self._end_late()
+        elif not self._open:
+            self._end()
+        while count and self._next < len(self._steps) and self._tell is not None:
+            count, position, self._next = count - 1, self._next, self._next + 1
+            # Each task copies the context it is made in. Not handed over as an argument, which older factories do not
+            # take.
+            task = self._context.run(self._loop.create_task, self._perform(position))
+            # A factory of eager tasks has performed it by now.
+            if self._outcomes[position] is None:
+                self._tasks[position] = task
+                task.add_done_callback(self._read_task)
+
+    async def _perform(self, position: int) -> None:
+        began = self._begun[position] = perf_counter()
         try:
-            async with places:
-                beginnings[position] = now = perf_counter()
-                return Outcome(late=True, began=now) if deadline.passed else await _attempt(step, world)
+            outcome = await _attempt(self._steps[position], self._world, began)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             # Nobody cancelled the task: the function itself was given up by somebody of its own.
-            return Outcome(error=error)
+            outcome = Outcome(error=error)
+        if (task := self._tasks.pop(position, None)) is not None:
+            # What is told here need not be told by the loop, in another turn of it.
+            task.remove_done_callback(self._read_task)
+        self._land(position, outcome)
 
-    # Each task copies the context it is made in. Not handed over as an argument, which older factories do not take.
-    tasks = [context.run(loop.create_task, perform(position, step)) for position, step in enumerate(steps)]
-    ending: Ending = "cancelled"
-    try:
-        left = deadline.remaining()
-        if tasks and left > 0:
-            await _wait(tasks, left)
-        ending = "late"
-    finally:
-        under_way = [] if loop.is_closed() else [task for task in tasks if not task.done()]
-        if under_way:
-            for step, task in zip(steps, tasks, strict=True):
-                if task in under_way:
-                    step.observation.end(ending)
-                    if isinstance(step, Ask):
-                        step.deadline.cancel()
-            await _drain(under_way)
-    now = perf_counter()
-    return [_read_outcome(task, beginnings.get(position, now), now) for position, task in enumerate(tasks)]
+    def _read_task(self, task: asyncio.Task[None]) -> None:
+        """Take in what came of a *task* that did not tell it, as it was cancelled or ended by an interrupt."""
+        position = next(it for it, other in self._tasks.items() if other is task)
+        del self._tasks[position]
+        error = None if task.cancelled() else task.exception()
+        outcome = self._describe_late(position) if error is None else Outcome(error=error)
+        self._land(position, outcome)
 
+    def _land(self, position: int, outcome: Outcome) -> None:
+        if self._tell is None:
+            return
+        self._outcomes[position] = outcome
+        self._open -= 1
+        if not self._open:
+            self._end()
+        elif self._next < len(self._steps):
+            self.launch(1)
 
-async def _wait(tasks: Sequence[asyncio.Task[Any]], seconds: float = NEVER) -> None:
-    """Wait until all *tasks* have ended, for *seconds* at most: `asyncio.wait` without the sets that it makes."""
-    loop, under_way = asyncio.get_running_loop(), len(tasks)
-    waiter: asyncio.Future[None] = loop.create_future()
+    def _end_late(self) -> None:
+        """Give up what has not come back by the deadline, and end once it has cleaned up."""
+        self._next = len(self._steps)
+        if self._cancel("late"):
+            self._timer = self._loop.call_later(DRAIN_SECONDS, self._end)
+        else:
+            self._end()
 
-    def wake() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
+    def _end(self) -> None:
+        """Tell what came of the steps; what has not come back is late."""
+        tell, self._tell = self._tell, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if tell is not None:
+            for task in self._tasks.values():
+                task.remove_done_callback(self._read_task)
+            tell([it or self._describe_late(position) for position, it in enumerate(self._outcomes)])
 
-    def count_down(_: asyncio.Task[Any]) -> None:
-        nonlocal under_way
-        under_way -= 1
-        if not under_way:
-            wake()
-
-    for task in tasks:
-        task.add_done_callback(count_down)
-    timer = None if seconds == NEVER else loop.call_later(seconds, wake)
-    try:
-        await waiter
-    finally:
-        if timer is not None:
-            timer.cancel()
-        if under_way:
-            for task in tasks:
-                task.remove_done_callback(count_down)
-
-
-def _read_outcome(task: asyncio.Task[Outcome], began: float, now: float) -> Outcome:
-    if not task.done() or task.cancelled():
+    def _describe_late(self, position: int) -> Outcome:
+        now = perf_counter()
+        began = self._begun.get(position, now)
         return Outcome(late=True, seconds=now - began, began=began)
-    error = task.exception()
-    return task.result() if error is None else Outcome(error=error, began=began)
+
+    def _cancel(self, ending: Ending) -> list[asyncio.Task[None]]:
+        """Cancel the tasks under way, whose operations are *ending* so, and return them."""
+        tasks = list(self._tasks.values())
+        for step, outcome in zip(self._steps, self._outcomes, strict=True):
+            if outcome is None:
+                step.observation.end(ending)
+                if isinstance(step, Ask):
+                    step.deadline.cancel()
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def close(self) -> None:
+        """Give up what is under way, telling nobody, and let it clean up for `DRAIN_SECONDS` at most."""
+        if self._tell is None or self._loop.is_closed():
+            return
+        self._tell = None
+        self._end()
+        tasks = self._cancel("cancelled")
+        # A coroutine that is thrown away, as if its loop was closed in the middle, can wait for nothing.
+        if tasks and not isinstance(sys.exception(), GeneratorExit):
+            await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
 
 
-async def _drain(tasks: Sequence[asyncio.Task[Any]], seconds: float | None = DRAIN_SECONDS) -> None:
-    """Cancel *tasks* and let them clean up, for *seconds* at most."""
-    for task in tasks:
-        task.cancel()
-    # A coroutine that is thrown away, as if its loop was closed in the middle, can wait for nothing.
-    if tasks and not isinstance(sys.exception(), GeneratorExit):
-        await asyncio.wait(tasks, timeout=seconds)
+def _settle(future: asyncio.Future[T], value: T) -> None:
+    # The caller may have been cancelled while it waited.
+    if not future.done():
+        future.set_result(value)
+
+
+async def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
+    outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    batch = _Batch(together, world, context, partial(_settle, outcomes))
+    try:
+        batch.launch(together.limit)
+        return await outcomes
+    finally:
+        await batch.close()
+
+
+class _Branch:
+    """A flow that goes on beside the caller's own search: whoever brings the last outcome of a batch takes it on."""
+
+    __slots__ = ("_batch", "_context", "_flow", "_places", "_step", "_world", "outcome")
+
+    def __init__(self, beside: Beside, world: World, context: Context) -> None:
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._flow = beside.flow
+        self._world = world
+        self._context = context
+        # The caller's search has one of the places.
+        self._places = beside.limit - 1
+        self._step: Step | None = None
+        self._batch: _Batch | None = None
+
+    def advance(self, outcomes: list[Outcome] | None = None) -> None:
+        """Send *outcomes* to the flow, nothing at its beginning, and launch the batch that it asks for next."""
+        self._batch = None
+        try:
+            # In a context of its own: what the flow sets there must not stay in the caller's.
+            self._step = step = self._context.run(resume, self._flow, self._step, outcomes)
+        except StopIteration as stop:
+            _settle(self.outcome, Outcome(stop.value))
+        except BaseException as error:
+            _settle(self.outcome, Outcome(error=error))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            together = step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
+            self._batch = batch = _Batch(together, self._world, self._context, self.advance)
+            batch.launch(min(self._places, together.limit))
+
+    def add_place(self) -> None:
+        """Let one step more be under way, as the caller has come back from its search."""
+        self._places += 1
+        if self._batch is not None:
+            self._batch.launch(1)
+
+    async def close(self) -> None:
+        """Give up what is under way, and the flow."""
+        batch, self._batch = self._batch, None
+        try:
+            if batch is not None:
+                await batch.close()
+        finally:
+            self._context.run(self._flow.close)
 
 
 async def _perform_beside(beside: Beside, world: World, context: Context) -> list[Outcome]:
-    """Perform the search in the caller's own task and the flow in a task of its own."""
-    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(beside.limit)
-    task = context.run(loop.create_task, _drive(beside.flow, world, None, slots))
-    outcome, ending = Outcome(late=True), Outcome(late=True)
+    """Perform the search in the caller's own task and the flow beside it."""
+    branch = _Branch(beside, world, context.copy())
     try:
-        async with slots:
-            outcome = await _attempt(beside.search, world)
-        if outcome.error is None:
-            await _wait([task])
+        branch.advance()
+        outcome = await _attempt(beside.search, world, perf_counter())
+        if outcome.error is not None:
+            return [outcome, Outcome(late=True)]
+        branch.add_place()
+        return [outcome, await branch.outcome]
     finally:
-        if not (loop.is_closed() or task.done()):
-            # It ends by itself: what it waits for is drained there.
-            await _drain([task], None)
-    if task.done() and not task.cancelled():
-        error = task.exception()
-        ending = Outcome(task.result()) if error is None else Outcome(error=error)
-    return [outcome, ending]
+        await branch.close()
 
 
 async def arun(flow: Flow[T], world: World) -> T:
     """Perform *flow* to its end, awaiting."""
     # As it is before the original's own search, which runs in the caller's, can set anything in it.
-    return await _drive(flow, world, context_within(world.bulkhead))
-
-
-async def _drive(flow: Flow[T], world: World, context: Context | None, slots: asyncio.Semaphore | None = None) -> T:
-    """Perform *flow*, its steps within *context* or, without one, within this task's own."""
+    context = context_within(world.bulkhead)
     try:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(await _perform_together(step, world, context or copy_context(), slots))
+                step = flow.send(await _perform_together(step, world, context))
                 continue
             if isinstance(step, Beside):
-                step = flow.send(await _perform_beside(step, world, context or copy_context()))
+                step = flow.send(await _perform_beside(step, world, context))
                 continue
             try:
                 answer = await _perform(step, world)
