@@ -46,6 +46,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
 from qtmiddleware.evaluation.bench import CACHE, READING, Bench, OpenedBench, open_bench, open_model
+from qtmiddleware.evaluation.compare import OWN
 from qtmiddleware.evaluation.tuning import nested
 from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.runtime.engines import LocalEngine
@@ -179,6 +180,8 @@ def bench_command(
             progress=update,
         ) as opened:  # fmt: skip
             compared = _select_systems(opened, named, given)
+            if source is not None and source.is_wrapped:
+                compared[OWN] = {}
             is_deep = deep if deep is not None else source is None
             if source is not None:
                 confirm_searches(opened.forecast(compared, deep=is_deep), source.name, yes=yes, fewer=_FEWER)

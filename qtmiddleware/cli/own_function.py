@@ -84,6 +84,10 @@ def name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     """Raise what the function raises as a `WrapError` that names it; our own errors pass."""
     try:
         yield
+    except WrapError as error:
+        if source is None or "embed=" not in str(error):
+            raise
+        raise WrapError(f"{error}. On the command line: --embed {source.name.partition(':')[0]}:embed") from error
     except (QtMiddlewareError, typer.Exit, typer.Abort):
         raise
     except Exception as error:

@@ -227,13 +227,15 @@ class OpenedBench:
         """Measure every one of the *systems* against the raw query, on all questions.
 
         A live model is asked ahead, several questions at once, so that a question that is measured waits for no reply;
-        the time its reply took counts. Raises what `Bench.measure` raises, and `ModelError` for a model that
-        does not answer.
+        the time its reply took counts. Raises what `measure` raises, `ModelError` for a model that does not answer, and
+        `ConfigError` for a function of the user's own that never returned an id that is judged.
         """
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(self.bench.model, self.data, systems, concurrency=self.concurrency, progress=progress)
         options: dict[str, Any] = {"deep": deep, "notes": self.notes, "seed": seed, "progress": progress}
         comparison = measure_systems(self.bench, self.data, systems, **options)
+        if isinstance(self.bench, OwnFunction) and self.bench.ids is not None:
+            self.bench.ids.finish()
         return replace(comparison, counts_model_time=self.counts_model_time)
 
 

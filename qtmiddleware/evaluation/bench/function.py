@@ -60,9 +60,9 @@ def open_function(
     """Yield the function of *source*, to be measured on *data*, with the replies of *model*.
 
     *settings* say how its results are read and what a search costs. Finished runs are kept in the folder *cache* until
-    the end of the block; if that is not reached, the next such measurement takes them up. Raises `ConfigError` at the
-    end if no id that the function returned is judged, `WrapError` for a function that cannot be wrapped, or an
-    asynchronous one inside a running event loop, and `StoreError` if *cache* cannot be used.
+    the end of the block; if that is not reached, the next such measurement takes them up. Raises `WrapError` for a
+    function that cannot be wrapped, or an asynchronous one inside a running event loop, and `StoreError` if *cache*
+    cannot be used.
     """
     with ExitStack() as stack:
         base: Any = source.fn
@@ -73,8 +73,7 @@ def open_function(
         base.middleware.warm_up()
         runner = stack.enter_context(open_runner(base, "open_bench"))
         memory = KeptRuns(cache, _identify(source, data, base.middleware.config))
-        ids = IdCheck.of(data.qrels)
-        own = OwnFunction(base, source.arguments, source.top_k, runner, ids, memory, model)
+        own = OwnFunction(base, source.arguments, source.top_k, runner, IdCheck.of(data.qrels), memory, model)
         try:
             yield own
         except ConfigError:
@@ -82,7 +81,6 @@ def open_function(
             memory.finish()
             raise
         memory.finish()
-        ids.finish()
 
 
 def _build_base(settings: Settings) -> Config:
