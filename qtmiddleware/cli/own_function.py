@@ -81,7 +81,7 @@ def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) ->
 
 @contextmanager
 def name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
-    """Raise what the function raises as a `WrapError` that names it; our own errors pass."""
+    """Raise what the function raises as a `WrapError` that names it; our own errors pass, and so do our own faults."""
     try:
         yield
     except WrapError as error:
@@ -91,7 +91,7 @@ def name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     except (QtMiddlewareError, typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        if source is None:
+        said = [note for note in getattr(error, "__notes__", ()) if note.startswith("The system")]
+        if source is None or not said:
             raise
-        notes: list[str] = getattr(error, "__notes__", [])
-        raise WrapError(" ".join([f"{source.name} raised {describe_error(error)}.", *notes[-1:]])) from error
+        raise WrapError(f"{source.name} raised {describe_error(error)}. {said[-1]}") from error

@@ -31,7 +31,9 @@ from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 OWN: Final = "yours"
 MOST_FAILED: Final = 5
-"""A system that fails on so many questions, one after the other from the first on, is not asked the others."""
+"""A system that fails on each of its first so many questions is not asked the others."""
+MOST_IN_A_ROW: Final = 20
+"""Nor is one that fails on so many one after the other: its index is down, and may be up again later."""
 _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
@@ -65,10 +67,10 @@ def compare(
     asked once more, for a hundred passages, which R@100 is measured by.
 
     A question that *fn* fails on is left out of all figures, and the notes say why; what *fn* raises passes through
-    only if each of the first questions fails. Raises `ConfigError` for unknown systems, impossible settings, questions
-    or judgements that do not fit, results without ids, or ids that no judgement knows; `WrapError` for a function that
-    cannot be wrapped, or an asynchronous one where an event loop runs already; `MissingExtra` without ir-measures or
-    scipy.
+    only if it fails on each of the first five, or on twenty one after the other. Raises `ConfigError` for unknown
+    systems, impossible settings, questions or judgements that do not fit, results without ids, or ids that no judgement
+    knows; `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop runs already;
+    `MissingExtra` without ir-measures or scipy.
     """
     data = _build_dataset(name, queries, qrels)
     check_options(compare, options, WrapOptions.__optional_keys__)
@@ -131,8 +133,8 @@ def measure(
     One question at a time, so that times mean something. *deep* holds the same systems once more, asked for a hundred
     passages: R@100 is measured by them, and nothing else. *notes* are the comparison's, before those on what was found.
     A question whose run has an ``error`` is counted, noted and left out of every system's figures; the error is raised
-    if a system fails on each of its first `MOST_FAILED` questions. What a system raises passes through with a note of
-    which it was and on which question: a system that fails has no score.
+    if a system fails on each of its first `MOST_FAILED` questions, or on `MOST_IN_A_ROW` one after the other. What a
+    system raises passes through with a note of which it was and on which question: a system that fails has no score.
 
     Raises `ConfigError` if no system is called *baseline*, or there are no questions, a blank one or no relevant
     passage; `MissingExtra` without ir-measures or scipy.
@@ -154,7 +156,8 @@ def measure(
     for name, system in (deep or {}).items():
         deep_runs[name], _ = _run(f"{name}, deep", system, dataset, progress)
         dataset = _leave_failed_out(name, deep_runs[name], dataset, failures)
-    runs = {name: {asked: found[asked] for asked in dataset.qrels} for name, found in runs.items()}
+    left = [question.id for question in dataset.questions]
+    runs = {name: {asked: found[asked] for asked in left} for name, found in runs.items()}
     measured = {name: evaluate(dataset.qrels, _list_ids(found)) for name, found in runs.items()}
     for name, found in deep_runs.items():
         measured[name] = PerQuery({**measured[name].values, **evaluate(dataset.qrels, _list_ids(found), DEEP).values})
@@ -261,6 +264,7 @@ def _run(
     """Return what *system* finds for each question, and how many seconds the whole call takes."""
     runs: dict[str, Run] = {}
     seconds: dict[str, float] = {}
+    failed, total = 0, len(dataset.questions)
     for done, question in enumerate(dataset.questions, 1):
         began = perf_counter()
         try:
@@ -271,12 +275,12 @@ def _run(
         seconds[question.id] = perf_counter() - began
         found = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
         runs[question.id] = found
-        is_tried = done == min(MOST_FAILED, len(dataset.questions))
-        if is_tried and found.error is not None and all(run.error is not None for run in runs.values()):
-            found.error.add_note(f"The system {name!r} failed on each of the first {done} questions.")
+        failed = 0 if found.error is None else failed + 1
+        if found.error is not None and (failed == min(MOST_FAILED, total) == done or failed == MOST_IN_A_ROW):
+            found.error.add_note(f"The system {name!r} failed on {failed} questions in a row.")
             raise found.error
         if progress is not None:
-            progress(name, done, len(dataset.questions))
+            progress(name, done, total)
     return runs, seconds
 
 
@@ -289,7 +293,9 @@ def _leave_failed_out(
         return dataset
     failures[name] = {**failures.get(name, {}), **failed}
     if len(failed) == len(dataset.questions):
-        raise next(iter(failed.values()))
+        error = next(iter(failed.values()))
+        error.add_note(f"The system {name!r} failed on every question that was left.")
+        raise error
     return dataset.only(dataset.qrels.keys() - failed.keys())
 
 

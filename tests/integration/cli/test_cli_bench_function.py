@@ -254,7 +254,7 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
         (
             ("app:broken",),
             1,
-            "app:broken raised ConnectionError: refused. The system 'raw' failed on each of the first 4",
+            "app:broken raised ConnectionError: refused. The system 'raw' failed on 4 questions in a row.",
         ),
         (("app:renamed",), 2, "They name 'health', for example; the function returned 'chunk-"),
         (("app:index.query",), 1, "On the command line: --embed app:embed"),

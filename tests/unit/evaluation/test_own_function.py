@@ -74,7 +74,22 @@ def test_a_function_that_fails_on_the_first_five_questions_is_not_asked_the_othe
     with pytest.raises(ConnectionError, match="refused") as caught:
         compare(broken, QUERIES, QRELS)
     assert len(asked) == 5
-    assert caught.value.__notes__ == ["The system 'raw' failed on each of the first 5 questions."]
+    assert caught.value.__notes__ == ["The system 'raw' failed on 5 questions in a row."]
+
+
+def test_an_index_that_goes_down_ends_it_after_twenty_questions_in_a_row() -> None:
+    asked: list[str] = []
+
+    def dies(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        asked.append(query)
+        if len(asked) > 10:
+            raise ConnectionError("refused")
+        return search(query, top_k)
+
+    queries = {f"{number}": f"What does Jaco eat on day {number}?" for number in range(60)}
+    with pytest.raises(ConnectionError, match="refused"):
+        compare(dies, queries, {id_: {"food": 1} for id_ in queries})
+    assert len(asked) == 30
 
 
 def test_a_function_that_fails_on_every_question_of_few_is_not_measured() -> None:
