@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich import box
@@ -48,6 +48,7 @@ from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, 
 from qtmiddleware.evaluation.bench import CACHE, READING, Bench, OpenedBench, open_bench, open_model
 from qtmiddleware.evaluation.compare import OWN
 from qtmiddleware.evaluation.tuning import nested
+from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.runtime.engines import LocalEngine
 from qtmiddleware.runtime.files import refuse_link, replace_file
@@ -374,9 +375,8 @@ def judge_answers(
     from qtmiddleware.evaluation.judging import judge
 
     best = max(comparison.challengers, key=lambda score: score.difference.gain)
-    assert isinstance(opened.bench, Bench)
-    assert opened.model is not None
-    bench = replace(opened.bench, model=opened.model)
+    model = cast(LanguageModel, opened.model)
+    bench = replace(cast(Bench, opened.bench), model=model)
 
     def answers(name: str) -> Callable[[Question], str]:
         wrapped = bench.wrap(systems[name])
@@ -386,7 +386,7 @@ def judge_answers(
         answers(comparison.baseline),
         answers(best.name),
         questions,
-        opened.model,
+        model,
         baseline_name=comparison.baseline,
         challenger_name=best.name,
         seed=comparison.seed,

@@ -113,12 +113,13 @@ def show_progress() -> Iterator[ShowProgress]:
 
         def update(what: str, done: int, total: int) -> None:
             nonlocal current
-            if current is None:
-                # Not before, as a question may be asked on the same terminal first.
-                shown.enter_context(bars)
+            is_first = current is None
             if what != current:
                 bars.reset(task, description=what, total=total)
                 current = what
+            if is_first:
+                # Not before, as a question may be asked on the same terminal first.
+                shown.enter_context(bars)
             bars.update(task, completed=done)
 
         yield update

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -178,8 +178,8 @@ def _read_source(
 
 def _confirm(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
     """Ask for leave to search as often as tuning may."""
-    assert isinstance(opened.bench, OwnFunction)
-    forecast = forecast_tuning(opened.bench, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed)
+    own = cast(OwnFunction, opened.bench)
+    forecast = forecast_tuning(own, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed)
     confirm_searches(forecast, source.name, yes=yes, fewer="--questions")
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
@@ -213,8 +213,7 @@ class OpenedBench:
 
     def forecast(self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False) -> Forecast:
         """Return how often a function of the user's own is called at most to measure *systems*."""
-        assert isinstance(self.bench, OwnFunction)
-        return forecast_searches(self.bench, self.data, systems, has_model=self.has_model, deep=deep)
+        return forecast_searches(cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep)
 
     def measure(
         self,
@@ -322,10 +321,9 @@ def open_bench(
             bench = stack.enter_context(own)
             notes += _describe_function(function, bench)
         else:
-            assert recording is not None
             embedder = stack.enter_context(_open_embedder(settings, cache))
             store = stack.enter_context(open_index(data, cache, embedder, engine=engine, progress=progress))
-            bench = Bench(store, embedder, recording, settings.store.read_price)
+            bench = Bench(store, embedder, cast(LanguageModel, recording), settings.store.read_price)
         yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, counts_time)
 
 

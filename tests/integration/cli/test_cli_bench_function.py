@@ -386,9 +386,10 @@ def test_the_settings_are_tuned_to_the_function(qtm: Run, folder: Path) -> None:
     calls = sum(system["searches"] for system in told["comparison"]["systems"])
     assert calls >= 2 * told["comparison"]["questions"]
     assert (folder / "query-transform.config.json").exists() == told["isBetter"]
-    few = qtm("tune", "--function", "app:search", "--data", "questions.csv", folder=folder)
+    other = ("--data", "questions.csv", "--out", "other.json")
+    few = qtm("tune", "--function", "app:search", *other, folder=folder)
     assert (few.code, "4 judged questions are too few to tune on" in few.err) == (2, True)
-    wrapped = qtm("tune", "--function", "app:wrapped", "--data", "questions.csv", folder=folder)
+    wrapped = qtm("tune", "--function", "app:wrapped", *other, folder=folder)
     assert (wrapped.code, "name the plain function" in wrapped.err) == (2, True)
 
 
