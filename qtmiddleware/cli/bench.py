@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich import box
@@ -17,6 +18,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from qtmiddleware.cli.batch import Batch, BatchOptions, BatchTokens, ask_by_batch
+from qtmiddleware.cli.check import Arguments
 from qtmiddleware.cli.console import (
     AsJson,
     PlainConsole,
@@ -29,13 +31,24 @@ from qtmiddleware.cli.console import (
 )
 from qtmiddleware.cli.engines import Workers
 from qtmiddleware.cli.environment import NO_MODEL, note_files
+from qtmiddleware.cli.own_function import (
+    AskedFor,
+    Embed,
+    Measured,
+    Yes,
+    confirm_searches,
+    name_function_in_errors,
+    read_source,
+)
 from qtmiddleware.cli.terminal import escape_json, note
 from qtmiddleware.config import ASSIGNED, Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
-from qtmiddleware.evaluation.bench import CACHE, OpenedBench, open_bench, open_model
+from qtmiddleware.evaluation.bench import CACHE, READING, Bench, OpenedBench, open_bench, open_model
+from qtmiddleware.evaluation.compare import OWN
 from qtmiddleware.evaluation.tuning import nested
+from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.runtime.engines import LocalEngine
 from qtmiddleware.runtime.files import refuse_link, replace_file
@@ -45,10 +58,16 @@ if TYPE_CHECKING:
 
 # What a narrow terminal does without, first of all the first.
 _DISPENSABLE = ("R@100", "R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
+_FEWER = "--questions, --systems or --no-deep"
 COUNTED = ("retrieval degraded",)
 """The degradation that the table counts, so that it is no note."""
 
-Data = Annotated[Path, typer.Option(help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv; for --function also CSV or JSON: question, ids."
+    ),
+]
 Recordings = Annotated[Path | None, typer.Option(help="Replay the recorded replies in this file; no model is asked.")]
 Record = Annotated[Path | None, typer.Option(help="Write the model's replies to this file.")]
 Model = Annotated[str | None, typer.Option(help="Language model, in place of transformationModel.")]
@@ -68,6 +87,10 @@ _MEASURED: System = {group: MEASURED[group] for group in ("cache", "log")}
 
 def bench_command(
     data: Data,
+    function: Measured = None,
+    arguments: Arguments = None,
+    embed: Embed = None,
+    top_k: AskedFor = None,
     systems: Annotated[
         str | None, typer.Option(help="Names with commas between them; the usual ones by default.")
     ] = None,
@@ -81,7 +104,10 @@ def bench_command(
     model_ms: ModelMs = 0.0,
     questions: Questions = None,
     split: Split = "",
-    deep: Annotated[bool, typer.Option(help="Measure R@100 too, which asks every system once more.")] = True,
+    deep: Annotated[
+        bool | None,
+        typer.Option(help="Measure R@100 too, which asks every system once more; the default without --function."),
+    ] = None,
     cache: Cache = CACHE,
     seed: Annotated[int, typer.Option(help="Of every draw and resampling.")] = 0,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="How many questions the model gets at once.")] = 8,
@@ -98,29 +124,37 @@ def bench_command(
     workers: Workers = 1,
     batch: Batch = None,
     batch_tokens: BatchTokens = None,
+    yes: Yes = False,
     json_output: AsJson = False,
 ) -> None:
     """Compare raw, preprocessed and transformed retrieval on your own judged questions.
 
+    With --function app:search your own function is measured, on its own index:
+    nothing is embedded or copied. --data is then a CSV file with the columns
+    question and id. It says first how often the function is called; after
+    Ctrl-C the same command goes on where it was. Without --function the
+    passages in --data are embedded and searched.
     With --workers the passages are embedded in so many processes; the figures are the same.
     With --batch the model is asked by a Batch API first: submit, then collect, until all is
     there; what it said is kept, and the same command without --batch measures with it.
     """
     options = BatchOptions(batch, batch_tokens, as_json=json_output)
+    if function is not None:
+        _refuse_needless({"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1})
     named = None if systems is None else chosen(split_names(systems))
     own = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
-    settings = _find_shared_settings(own, config or (), model, sets or ())
+    settings = _find_shared_settings(own, config or (), model, sets or (), reads=function is not None)
     given = {name: _read_own_settings(loaded) for name, loaded in own.items()}
-    if (generate is None) != (docs is None):
-        raise ConfigError("--generate and --docs belong together: how many questions, about which documents")
-    if judge is not None and recordings is not None:
-        raise ConfigError("--judge needs a model that answers; recordings hold none of its answers", path="judge")
+    _check_company(generate, docs, judge, recordings)
     if report is not None:
         require_jinja()
         check_places(report, _REPORTS, "--report")
     # Before a data set is read, or anything is embedded or asked.
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
+    # What the user's own code prints is no part of the outcome.
+    with redirect_stdout(sys.stderr):
+        source = read_source(function, arguments, embed, top_k)
     # Not as others open theirs, who keep the standard output from Ray: the answer to --batch goes there.
     engine = LocalEngine(workers=workers) if workers > 1 else None
     if options.is_given:
@@ -133,16 +167,27 @@ def bench_command(
         }  # fmt: skip
         ask_by_batch({**(named if named is not None else chosen(USUAL)), **given}, opening, model_ms, options)
         return
-    with show_progress() as update, show_warnings(without=COUNTED):
+    with (
+        redirect_stdout(sys.stderr),
+        show_warnings(without=COUNTED),
+        name_function_in_errors(source),
+        show_progress() as update,
+    ):
         if generate is not None:
             generate_test_set(data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update)
         with open_bench(
-            data, settings=settings, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
-            questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine, progress=update,
+            data, settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms,
+            cache=cache, questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine,
+            progress=update,
         ) as opened:  # fmt: skip
             compared = _select_systems(opened, named, given)
+            if source is not None and source.is_wrapped:
+                compared[OWN] = {}
+            is_deep = deep if deep is not None else source is None
+            if source is not None:
+                confirm_searches(opened.forecast(compared, deep=is_deep), source.name, yes=yes, fewer=_FEWER)
             to_judge = () if judge is None else draw_judged_questions(opened, compared, judge, seed)
-            comparison = opened.measure(compared, deep=deep, seed=seed, progress=update)
+            comparison = opened.measure(compared, deep=is_deep, seed=seed, progress=update)
             for doubt in comparison.notes[len(opened.notes) :]:
                 note(doubt)
             verdicts = judge_answers(opened, comparison, compared, to_judge, update=update) if to_judge else None
@@ -157,6 +202,23 @@ def bench_command(
     _write_report(comparison, opened, report, verdicts)
 
 
+def _check_company(
+    generate: int | None, docs: Sequence[Path] | None, judge: int | None, recordings: Path | None
+) -> None:
+    """Raise `ConfigError` for options that need others, or do not go with them."""
+    if (generate is None) != (docs is None):
+        raise ConfigError("--generate and --docs belong together: how many questions, about which documents")
+    if judge is not None and recordings is not None:
+        raise ConfigError("--judge needs a model that answers; recordings hold none of its answers", path="judge")
+
+
+def _refuse_needless(options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for what is for passages that are embedded here, beside a function of the user's own."""
+    if given := [option for option, value in options.items() if value]:
+        message = f"{given[0]} is for passages that are embedded here; leave it out with --function"
+        raise ConfigError(message, path=given[0])
+
+
 def split_names(text: str) -> list[str]:
     """The names of systems in *text*, between commas; one may hold a comma itself (``combined, auto``)."""
     known = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
@@ -164,9 +226,13 @@ def split_names(text: str) -> list[str]:
 
 
 def _find_shared_settings(
-    own: Mapping[str, Config], paths: Sequence[Path], model: str | None, sets: Sequence[str]
+    own: Mapping[str, Config], paths: Sequence[Path], model: str | None, sets: Sequence[str], *, reads: bool
 ) -> Settings:
-    """The settings that name the embedding model and the language model, and what a search costs."""
+    """The settings that name the embedding model and the language model, and what a search costs.
+
+    With *reads* also those that say how the results of the user's own function are read.
+    """
+    shared = (*_SHARED, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED
     if len(own) < len(paths):
         raise ConfigError("two config files have the same name, which is that of their system", path="config")
     if taken := sorted(own.keys() & SYSTEMS.keys()):
@@ -174,7 +240,7 @@ def _find_shared_settings(
     asked = {} if model is None else {"transformationModel": model}
     alone = () if own else Config.load(None).assigned(sets).rows()
     strays = [
-        key for key, _, origin in alone if origin == ASSIGNED and key not in _SHARED and not key.startswith("llm.")
+        key for key, _, origin in alone if origin == ASSIGNED and key not in shared and not key.startswith("llm.")
     ]
     if strays:
         message = (
@@ -184,8 +250,8 @@ def _find_shared_settings(
     configs = [loaded.overridden(asked) for loaded in own.values()] or [
         Config.load(None).assigned(sets).overridden(asked)
     ]
-    rows = [{name: value for name, value, _ in loaded.rows() if name in _SHARED} for loaded in configs]
-    for key in _SHARED:
+    rows = [{name: value for name, value, _ in loaded.rows() if name in shared} for loaded in configs]
+    for key in shared:
         if len({str(row[key]) for row in rows}) > 1:
             raise ConfigError(f"the config files name more than one {key}; compare one at a time", path=key)
     return configs[0].settings
@@ -243,7 +309,7 @@ def _write_report(comparison: Comparison, opened: OpenedBench, folder: Path | No
 def _to_dict(comparison: Comparison, opened: OpenedBench, verdicts: Any) -> dict[str, Any]:
     from qtmiddleware.evaluation import reporting
 
-    said = {"verdict": reporting.verdict(comparison), "model": opened.model.name if opened.has_model else None}
+    said = {"verdict": reporting.verdict(comparison), "model": opened.model_name}
     return {**comparison.to_dict(), **said, "judged": None if verdicts is None else verdicts.to_dict()}
 
 
@@ -309,7 +375,8 @@ def judge_answers(
     from qtmiddleware.evaluation.judging import judge
 
     best = max(comparison.challengers, key=lambda score: score.difference.gain)
-    bench = replace(opened.bench, model=opened.model)
+    model = cast(LanguageModel, opened.model)
+    bench = replace(cast(Bench, opened.bench), model=model)
 
     def answers(name: str) -> Callable[[Question], str]:
         wrapped = bench.wrap(systems[name])
@@ -319,7 +386,7 @@ def judge_answers(
         answers(comparison.baseline),
         answers(best.name),
         questions,
-        opened.model,
+        model,
         baseline_name=comparison.baseline,
         challenger_name=best.name,
         seed=comparison.seed,

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,15 +106,20 @@ def to_messages(history: list[str] | None) -> list[dict[str, str]]:
 def show_progress() -> Iterator[ShowProgress]:
     """A bar on stderr that shows what is done just now; none where that is no terminal."""
     columns = TextColumn("{task.description:<32}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
-        task = bars.add_task("reading", total=None)
-        current = ""
+    bars = Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
+    task = bars.add_task("", total=None)
+    current: str | None = None
+    with ExitStack() as shown:
 
         def update(what: str, done: int, total: int) -> None:
             nonlocal current
+            is_first = current is None
             if what != current:
                 bars.reset(task, description=what, total=total)
                 current = what
+            if is_first:
+                # Not before, as a question may be asked on the same terminal first.
+                shown.enter_context(bars)
             bars.update(task, completed=done)
 
         yield update

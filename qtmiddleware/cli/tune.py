@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -26,15 +28,26 @@ from qtmiddleware.cli.bench import (
     show_comparison,
     write_report,
 )
+from qtmiddleware.cli.check import Arguments
 from qtmiddleware.cli.console import AsJson, ShowProgress, as_json, out, show_progress, show_warnings
 from qtmiddleware.cli.engines import Workers
 from qtmiddleware.cli.environment import note_files
+from qtmiddleware.cli.own_function import (
+    AskedFor,
+    Embed,
+    Measured,
+    Yes,
+    confirm_searches,
+    name_function_in_errors,
+    read_source,
+)
 from qtmiddleware.cli.terminal import FAILED, note
 from qtmiddleware.config import Config, known_keys
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import SYSTEMS, Dataset, require_extras
-from qtmiddleware.evaluation.bench import CACHE, OpenedBench, ask_ahead, open_bench
-from qtmiddleware.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, nested, tune
+from qtmiddleware.evaluation import SYSTEMS, Dataset, load_judged, require_extras
+from qtmiddleware.evaluation.bench import CACHE, READING, FunctionSource, OpenedBench, ask_ahead, open_bench
+from qtmiddleware.evaluation.own_function import OwnFunction
+from qtmiddleware.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, forecast_tuning, nested, tune
 from qtmiddleware.evaluation.tuning import split as divide
 from qtmiddleware.runtime.engines import LocalEngine
 from qtmiddleware.runtime.files import replace_file
@@ -43,6 +56,7 @@ _OUT: Final = Path("query-transform.config.json")
 _SCHEMA: Final = "schema.json"
 _REPORTS: Final = ("tune.md", "tune.html", "tune.json")
 _EMBEDDER: Final = ("embeddingModel", "embeddingDimensions")
+_READING: Final = tuple(f"keywordEvidence.{name}" for name in READING)
 _MODEL: Final = (
     *("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput", "llm.reasoningEffort"),
     *(key for key in known_keys() if key.startswith("llm.temperatures.")),
@@ -51,6 +65,10 @@ _MODEL: Final = (
 
 def tune_command(
     data: Data,
+    function: Measured = None,
+    arguments: Arguments = None,
+    embed: Embed = None,
+    top_k: AskedFor = None,
     recordings: Recordings = None,
     record: Record = None,
     model: Model = None,
@@ -78,10 +96,13 @@ def tune_command(
     out_file: Annotated[Path, typer.Option("--out", "-o", help="The config file to write, as JSON.")] = _OUT,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
     report: Annotated[Path | None, typer.Option(help="Folder for a report in Markdown and HTML.")] = None,
+    yes: Yes = False,
     json_output: AsJson = False,
 ) -> None:
     """Tune the settings on judged questions, under a budget; write a config file if it is better, else end with 1.
 
+    With --function app:search they are tuned to your own function on its own
+    index, as with 'qtm bench'.
     With --workers the passages are embedded in so many processes; the figures are the same.
     """
     budget = Budget(
@@ -96,15 +117,21 @@ def tune_command(
     _check_outputs(out_file, report, force=force)
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None})
-    judged = Dataset.load(data, split=split)
+    # What the user's own code prints is no part of the outcome.
+    with redirect_stdout(sys.stderr):
+        source = _read_source(function, arguments, embed, top_k, workers)
+    judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Too few questions are noticed before any passage is embedded.
     divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
     with (
-        show_progress() as update,
+        redirect_stdout(sys.stderr),
         show_warnings(without=COUNTED),
+        name_function_in_errors(source),
+        show_progress() as update,
         open_bench(
             judged,
             settings=settings,
+            function=source,
             recordings=recordings,
             record=record,
             model_ms=model_ms,
@@ -117,6 +144,8 @@ def tune_command(
     ):
         for text in opened.notes:
             note(text)
+        if source is not None:
+            _confirm(opened, source, seed, yes=yes)
         tuned = _tune(opened, budget, seed, update)
         written = _build_config(tuned, config) if tuned.is_better else None
         if written is not None:
@@ -132,6 +161,26 @@ def tune_command(
         out.print(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
     if not tuned.is_better:
         raise typer.Exit(FAILED)
+
+
+def _read_source(
+    function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None, workers: int
+) -> FunctionSource | None:
+    """Return the function to tune, ``None`` without one; raises `ConfigError` if it is wrapped already."""
+    source = read_source(function, arguments, embed, top_k)
+    if source is not None and source.is_wrapped:
+        message = f"{source.name} is wrapped already, by settings of its own; name the plain function to tune it"
+        raise ConfigError(message, path="--function")
+    if source is not None and workers > 1:
+        raise ConfigError("--workers is for passages that are embedded here; leave it out with --function")
+    return source
+
+
+def _confirm(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
+    """Ask for leave to search as often as tuning may."""
+    own = cast(OwnFunction, opened.bench)
+    forecast = forecast_tuning(own, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed)
+    confirm_searches(forecast, source.name, yes=yes, fewer="--questions")
 
 
 def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
@@ -152,7 +201,7 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
 def _tune(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:
     """The tuning of *opened*; a model is asked ahead, several questions at once, for what all candidates share."""
     tiers = _choose_tiers(opened)
-    if opened.has_model and opened.recorded is None:
+    if opened.has_model and opened.recorded is None and opened.bench.model is not None:
         train, _ = divide(opened.data, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
         ask_ahead(opened.bench.model, train, systems, concurrency=opened.concurrency, progress=update)
@@ -180,7 +229,7 @@ def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
     written: dict[str, Any] = {"transformationType": kind}
     if asks:
         written["transformationModel"] = used.settings.transformation_model
-    kept = (*_EMBEDDER, *_MODEL) if asks else _EMBEDDER
+    kept = (*_EMBEDDER, *_READING, *_MODEL) if asks else (*_EMBEDDER, *_READING)
     models = {key: value for key, value, origin in used.rows() if key in kept and origin != "default"}
     return {**written, **nested({**models, **flat(tuned.config)})}
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from qtmiddleware.evaluation.compare import Progress, compare, measure, require_extras, require_measurable
 from qtmiddleware.evaluation.dataset import Dataset, Question, load_questions
+from qtmiddleware.evaluation.judged_questions import load_judged
 from qtmiddleware.evaluation.measures import (
     DEEP,
     DEPTH,
@@ -79,6 +80,7 @@ __all__ = [
     "evaluate",
     "explain_movement",
     "holm",
+    "load_judged",
     "load_questions",
     "measure",
     "require_extras",

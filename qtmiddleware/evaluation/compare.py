@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
-from typing import Any, Final, Unpack
+from typing import Any, Final, Protocol, Unpack
 
-from qtmiddleware.errors import ConfigError, WrapError
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
 from qtmiddleware.evaluation.measures import (
     DEEP,
@@ -26,12 +23,19 @@ from qtmiddleware.evaluation.measures import (
     evaluate,
     holm,
 )
-from qtmiddleware.evaluation.systems import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, Run, System, chosen, run_of
+from qtmiddleware.evaluation.own_function import IdCheck, OwnFunction, open_runner
+from qtmiddleware.evaluation.systems import BASELINE, FREE, SYSTEMS, USUAL, Run, System, chosen
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 OWN: Final = "yours"
+MOST_FAILED: Final = 5
+"""A system that fails on each of its first so many questions is not asked the others."""
+MOST_IN_A_ROW: Final = 20
+"""Nor is one that fails on so many one after the other: its index is down, and may be up again later."""
+_MOST_NAMED: Final = 3
+_MOST_CHARS: Final = 160
 
 Progress = Callable[[str, int, int], None]
 """Receives the system's name, how many questions are done and how many there are."""
@@ -62,9 +66,11 @@ def compare(
     *fn*, the others too. ``raw`` is always among them, and all are measured against it. With *deep* every system is
     asked once more, for a hundred passages, which R@100 is measured by.
 
-    Raises `ConfigError` for unknown systems, impossible settings, questions or judgements that do not fit, or results
-    without ids; `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop runs
-    already; `MissingExtra` without ir-measures or scipy; and whatever *fn* raises.
+    A question that *fn* fails on is left out of all figures, and the notes say why; what *fn* raises passes through
+    only if it fails on each of the first five, or on twenty one after the other. Raises `ConfigError` for unknown
+    systems, impossible settings, questions or judgements that do not fit, results without ids, or ids that no judgement
+    knows; `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop runs already;
+    `MissingExtra` without ir-measures or scipy.
     """
     data = _build_dataset(name, queries, qrels)
     check_options(compare, options, WrapOptions.__optional_keys__)
@@ -72,22 +78,44 @@ def compare(
     if is_wrapped and (client is not None or options):
         raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
-    if base.is_async:
-        refuse_running_loop("compare")
     settings = choose_systems(systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped)
-    with ExitStack() as stack:
-        runner = stack.enter_context(asyncio.Runner()) if base.is_async else None
-        ask = partial(_ask, runner=runner, arguments=dict(arguments or {}))
-        functions = {name: configure(configure(base, MEASURED), given) for name, given in settings.items()}
-        return measure(
-            {name: partial(ask, function, top_k) for name, function in functions.items()},
-            data,
-            baseline=BASELINE,
-            # Functions of their own: what the gate learns from these is not to count for those.
-            deep={name: partial(ask, configure(it, {}), DEPTH) for name, it in functions.items()} if deep else None,
-            seed=seed,
-            progress=progress,
-        )
+    with open_runner(base, "compare") as runner:
+        own = OwnFunction(base, dict(arguments or {}), top_k, runner, IdCheck.of(data.qrels))
+        return measure_systems(own, data, settings, deep=deep, seed=seed, progress=progress)
+
+
+class Makes(Protocol):
+    """Something that systems can be made of by their settings: an index, or a function of the user's own."""
+
+    def system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
+        """Return the system of *settings*, which asks for *top_k* passages."""
+        ...
+
+
+def measure_systems(
+    bench: Makes,
+    data: Dataset,
+    systems: Mapping[str, Mapping[str, Any]],
+    *,
+    deep: bool = False,
+    notes: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Measure every one of the *systems*, made of *bench*, on every question of *data* against the raw query.
+
+    With *deep* each is asked once more, for a hundred passages, which R@100 is measured by.
+    """
+    return measure(
+        {name: bench.system(settings) for name, settings in systems.items()},
+        data,
+        baseline=BASELINE,
+        # Systems of their own: what a gate learns from these is not to count for those.
+        deep={name: bench.system(settings, DEPTH) for name, settings in systems.items()} if deep else None,
+        notes=notes,
+        seed=seed,
+        progress=progress,
+    )
 
 
 def measure(
@@ -104,9 +132,12 @@ def measure(
 
     One question at a time, so that times mean something. *deep* holds the same systems once more, asked for a hundred
     passages: R@100 is measured by them, and nothing else. *notes* are the comparison's, before those on what was found.
-    What a system raises passes through with a note of which it was and on which question: a system that fails has no
-    score. Raises `ConfigError` if no system is called *baseline*, or there are no questions, a blank one or no
-    relevant passage; `MissingExtra` without ir-measures or scipy.
+    A question whose run has an ``error`` is counted, noted and left out of every system's figures; the error is raised
+    if a system fails on each of its first `MOST_FAILED` questions, or on `MOST_IN_A_ROW` one after the other. What a
+    system raises passes through with a note of which it was and on which question: a system that fails has no score.
+
+    Raises `ConfigError` if no system is called *baseline*, or there are no questions, a blank one or no relevant
+    passage; `MissingExtra` without ir-measures or scipy.
     """
     if baseline not in systems:
         raise ConfigError(
@@ -115,12 +146,20 @@ def measure(
     require_measurable(dataset)
     require_extras()
     runs: dict[str, dict[str, Run]] = {}
+    deep_runs: dict[str, dict[str, Run]] = {}
     seconds: dict[str, dict[str, float]] = {}
+    failures: dict[str, dict[str, Exception]] = {}
+    whole = dataset
     for name, system in systems.items():
         runs[name], seconds[name] = _run(name, system, dataset, progress)
-    measured = {name: evaluate(dataset.qrels, _list_ids(found)) for name, found in runs.items()}
+        dataset = _leave_failed_out(name, runs[name], dataset, failures)
     for name, system in (deep or {}).items():
-        found, _ = _run(f"{name}, deep", system, dataset, progress)
+        deep_runs[name], _ = _run(f"{name}, deep", system, dataset, progress)
+        dataset = _leave_failed_out(name, deep_runs[name], dataset, failures)
+    left = [question.id for question in dataset.questions]
+    runs = {name: {asked: found[asked] for asked in left} for name, found in runs.items()}
+    measured = {name: evaluate(dataset.qrels, _list_ids(found)) for name, found in runs.items()}
+    for name, found in deep_runs.items():
         measured[name] = PerQuery({**measured[name].values, **evaluate(dataset.qrels, _list_ids(found), DEEP).values})
     scores = {}
     for name, found in runs.items():
@@ -128,7 +167,8 @@ def measure(
         beyond = {asked: seconds[name][asked] - seconds[baseline][asked] for asked in found}
         added = [beyond[asked] if run.seconds_added is None else run.seconds_added for asked, run in found.items()]
         added_ms = Percentiles.of([1e3 * took for took in added])
-        scores[name] = _score(name, found, measured[name], measured[baseline], added_ms=added_ms, seed=seed)
+        score = _score(name, found, measured[name], measured[baseline], added_ms=added_ms, seed=seed)
+        scores[name] = replace(score, failed=len(failures.get(name, ())))
     corrected = holm({name: score.difference.p for name, score in scores.items() if name != baseline})
     return Comparison(
         dataset=dataset.name,
@@ -139,9 +179,9 @@ def measure(
             replace(score, difference=replace(score.difference, p_holm=corrected.get(name, 1.0)))
             for name, score in scores.items()
         ),
-        notes=(*notes, *_find_doubts(dataset, runs)),
+        notes=(*notes, *_describe_failures(failures, whole), *_find_doubts(dataset, runs)),
         seed=seed,
-        data_hash=dataset.data_hash,
+        data_hash=whole.data_hash,
     )
 
 
@@ -163,41 +203,7 @@ def require_extras() -> None:
     difference(())
 
 
-def refuse_running_loop(name: str) -> None:
-    """Raise `WrapError` with the way out where *name* is called inside a running event loop, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WrapError(
-        "an event loop runs here already (as in a notebook), so nothing asynchronous can be waited for; "
-        f"use `await asyncio.to_thread({name}, ...)`"
-    )
-
-
 # --- a live function ----------------------------------------------------------------------------------------------
-
-
-def configure(function: Any, settings: Mapping[str, Any]) -> Any:
-    """Return the wrapped function or method under these settings; its gate and caches are its own."""
-    configured = function.configured(settings)
-    return Bound(configured, function.__self__) if isinstance(function, Bound) else configured
-
-
-def _ask(
-    function: Any,
-    top_k: int | None,
-    question: Question,
-    *,
-    runner: asyncio.Runner | None,
-    arguments: Mapping[str, Any],
-) -> Run:
-    given = dict(arguments)
-    if top_k is not None and function.top_k_argument is not None:
-        given[function.top_k_argument] = top_k
-    if runner is None:
-        return run_of(function.retrieve(question.text, history=question.history, **given))
-    return run_of(runner.run(function.aretrieve(question.text, history=question.history, **given)))
 
 
 def choose_systems(
@@ -258,6 +264,7 @@ def _run(
     """Return what *system* finds for each question, and how many seconds the whole call takes."""
     runs: dict[str, Run] = {}
     seconds: dict[str, float] = {}
+    failed, total = 0, len(dataset.questions)
     for done, question in enumerate(dataset.questions, 1):
         began = perf_counter()
         try:
@@ -266,10 +273,54 @@ def _run(
             error.add_note(f"It came of the system {name!r} on the question {question.id!r}.")
             raise
         seconds[question.id] = perf_counter() - began
-        runs[question.id] = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
+        found = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
+        runs[question.id] = found
+        failed = 0 if found.error is None else failed + 1
+        if found.error is not None and (failed == min(MOST_FAILED, total) == done or failed == MOST_IN_A_ROW):
+            found.error.add_note(f"The system {name!r} failed on {failed} questions in a row.")
+            raise found.error
         if progress is not None:
-            progress(name, done, len(dataset.questions))
+            progress(name, done, total)
     return runs, seconds
+
+
+def _leave_failed_out(
+    name: str, runs: Mapping[str, Run], dataset: Dataset, failures: dict[str, dict[str, Exception]]
+) -> Dataset:
+    """Return *dataset* without the questions that the system called *name* failed on, which *failures* get."""
+    failed = {asked: run.error for asked, run in runs.items() if run.error is not None}
+    if not failed:
+        return dataset
+    failures[name] = {**failures.get(name, {}), **failed}
+    if len(failed) == len(dataset.questions):
+        error = next(iter(failed.values()))
+        error.add_note(f"The system {name!r} failed on every question that was left.")
+        raise error
+    return dataset.only(dataset.qrels.keys() - failed.keys())
+
+
+def _describe_failures(failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset) -> Iterator[str]:
+    """Yield a sentence on the questions that no figure is about."""
+    if not failures:
+        return
+    count = sum(map(len, failures.values()))
+    named = [
+        f"{name} on {asked!r} ({describe_error(error)})"
+        for name, found in failures.items()
+        for asked, error in found.items()
+    ]
+    more = f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
+    yield (
+        f"{count} of {len(dataset.questions)} questions failed and are left out of all figures: "
+        f"{'; '.join(named[:_MOST_NAMED])}{more}."
+    )
+
+
+def describe_error(error: Exception) -> str:
+    """Return the kind of *error* and what it says, on one line of bounded length."""
+    text = " ".join(str(error)[: 4 * _MOST_CHARS].split())
+    text = text if len(text) <= _MOST_CHARS else text[: _MOST_CHARS - 3] + "..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _list_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:

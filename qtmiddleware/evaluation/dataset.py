@@ -10,23 +10,20 @@ import json
 import random
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.evaluation.lines import name_line_in_errors, parse_object, read_lines
+from qtmiddleware.evaluation.tables import QUESTION_NAMES, TABLES, read_table
 from qtmiddleware.protocols import Passage
-from qtmiddleware.runtime.files import open_document
 from qtmiddleware.types import Message
 
 T = TypeVar("T")
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The judgements: for each question's id, the grade of each judged passage's id; above 0 is relevant."""
-MOST_BYTES: Final = 1 << 24
-"""A line that is longer is no passage and no question."""
 HIGHEST_GRADE: Final = 10_000
 """The measures' library counts passages by grade, in memory that grows with the highest one."""
 _GRADE: Final = re.compile("-?[0-9]{1,9}")
@@ -78,8 +75,9 @@ class Dataset:
         if root.is_file():
             raise ConfigError(
                 f"{root} is a file, and a data set is a folder with corpus.jsonl, queries.jsonl and qrels/*.tsv: "
-                "retrieval is measured by judgements of which passage answers which question. Questions with ideal "
-                f"answers need none of that: qtm compare --data {root} lets a model rank the answers from your index",
+                "retrieval is measured by judgements of which passage answers which question. To measure a function of "
+                "yours, a file with questions and ids is enough: add --function module:name. Questions with ideal "
+                f"answers need no ids: qtm compare --data {root} lets a model rank the answers from your index",
                 path=str(root),
             )
         passages = _read_records(root / "corpus.jsonl", _build_passage)
@@ -119,32 +117,24 @@ class Dataset:
         return found.hexdigest()
 
 
-_TEXT: Final = ("question", "query", "text")
 _REFERENCE: Final = ("ideal_answer", "reference_answer", "reference", "answer", "ground_truth")
+_ADVICE: Final = "; a data set is a folder with corpus.jsonl, queries.jsonl and qrels/*.tsv"
 
 
 def load_questions(path: str | Path) -> tuple[Question, ...]:
     """Load questions, with their ideal answers where they have some, for answers to be judged by.
 
     *path* is a JSON file with a list of objects (``{"question": ..., "ideal_answer": ...}``), one with such an object a
-    line, or a data set's folder, whose ``queries.jsonl`` is read (``text``, and ``answer`` in the metadata). Without an
-    ``_id`` or ``id`` of its own a question is called by its number. Raises `ConfigError` naming what is wrong where.
+    line, a table (``.csv``, ``.tsv``) with such columns, or a data set's folder, whose ``queries.jsonl`` is read
+    (``text``, and ``answer`` in the metadata). Without an ``_id`` or ``id`` of its own a question is called by its
+    number. Raises `ConfigError` naming what is wrong where.
     """
     root = Path(path).expanduser()
     file = root / "queries.jsonl" if root.is_dir() else root
-    lines = list(_read_lines(file))
-    listed: list[tuple[str, Any]] = [(f"{file} line {number}", text) for number, text in lines]
-    if lines and lines[0][1].lstrip().startswith("["):
-        with _name_line_in_errors(file, 1):
-            try:
-                whole = json.loads("\n".join(text for _, text in lines))
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"is not JSON ({getattr(error, 'msg', 'unreadable')})") from None
-        listed = [(f"{file} question {number}", record) for number, record in enumerate(whole, 1)]
     questions: dict[str, Question] = {}
-    for number, (place, given) in enumerate(listed, 1):
+    for number, (place, given) in enumerate(read_records(file), 1):
         try:
-            question = _build_asked(given, str(number))
+            question = build_asked(given, str(number))
             if question.id in questions:
                 raise ValueError(f"the id {question.id!r} stands there a second time")
         except ValueError as error:
@@ -155,19 +145,38 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
     return tuple(questions.values())
 
 
-def _build_asked(given: Any, number: str) -> Question:
-    """The question of a record, or of the line it stands on."""
-    record = given
-    if isinstance(given, str):
+def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the records of *file*, each with its place in words.
+
+    They are the rows of a table (see `read_table`, also for *needs*), the objects on the lines of a JSON file, or those
+    in its list.
+    """
+    if file.suffix.lower() in TABLES:
+        yield from read_table(file, needs)
+        return
+    lines = list(read_lines(file, _ADVICE))
+    if not (lines and lines[0][1].lstrip().startswith("[")):
+        for number, text in lines:
+            with name_line_in_errors(file, number):
+                record = parse_object(text)
+            yield f"{file} line {number}", record
+        return
+    with name_line_in_errors(file, 1):
         try:
-            record = json.loads(given)
+            whole = json.loads("\n".join(text for _, text in lines))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"is not JSON ({getattr(error, 'msg', 'unreadable')})") from None
+    for number, record in enumerate(whole, 1):
+        yield f"{file} question {number}", record
+
+
+def build_asked(record: Any, number: str) -> Question:
+    """Return the question of a *record*, called by its *number* if it has no id; raises `ValueError`."""
     if not isinstance(record, dict):
         raise ValueError("is no JSON object")
-    text = next((record[name] for name in _TEXT if name in record), None)
+    text = next((record[name] for name in QUESTION_NAMES if name in record), None)
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"has no question; it stands under one of {', '.join(_TEXT)}")
+        raise ValueError(f"has no question; it stands under one of {', '.join(QUESTION_NAMES)}")
     metadata = record.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise ValueError(f'"metadata" is no object but {type(metadata).__name__}')
@@ -175,7 +184,7 @@ def _build_asked(given: Any, number: str) -> Question:
     if reference is not None:
         metadata = {**metadata, "answer": reference}
     id_ = record.get("_id", record.get("id"))
-    return _build_question({"_id": number if id_ is None else str(id_), "text": text, "metadata": metadata})
+    return _build_question({"_id": number if id_ is None else str(id_), "text": text, "metadata": dict(metadata)})
 
 
 def _update_hash(found: hashlib._Hash, *parts: Any) -> None:
@@ -186,8 +195,8 @@ def _update_hash(found: hashlib._Hash, *parts: Any) -> None:
 def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
     """Return what *build* makes of each JSON object in *file*, which has an ``_id`` that no other has."""
     built: dict[str, T] = {}
-    for number, text in _read_lines(file):
-        with _name_line_in_errors(file, number):
+    for number, text in read_lines(file, _ADVICE):
+        with name_line_in_errors(file, number):
             record = _parse_record(text)
             if record["_id"] in built:
                 raise ValueError(f"the id {record['_id']!r} stands there a second time")
@@ -195,43 +204,8 @@ def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, 
     return tuple(built.values())
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of the file at *path* that hold something, numbered from 1."""
-    try:
-        with open_document(path, follow_link=True) as file:
-            for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
-                with _name_line_in_errors(path, number):
-                    if len(raw) > MOST_BYTES:
-                        raise ValueError(f"is longer than {MOST_BYTES:,} bytes")
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
-                if text.strip():
-                    yield number, text
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}; a data set is a folder with corpus.jsonl, queries.jsonl and "
-            "qrels/*.tsv",
-            path=str(path),
-        ) from error
-
-
-@contextmanager
-def _name_line_in_errors(path: Path, number: int) -> Iterator[None]:
-    """Raise a `ValueError` of the block as a `ConfigError` that names the line."""
-    try:
-        yield
-    except ValueError as error:
-        why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        # What is being handled may hold the whole line.
-        raise ConfigError(f"{path} line {number}: {why}", path=f"{path}:{number}") from None
-
-
 def _parse_record(text: str) -> dict[str, Any]:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON ({getattr(error, 'msg', 'unreadable')})") from None
-    if not isinstance(record, dict):
-        raise ValueError("is no JSON object")
+    record = parse_object(text)
     id_ = record.get("_id")
     # Ids are often written as numbers, and are taken as such.
     record["_id"] = str(id_) if isinstance(id_, int) and not isinstance(id_, bool) else _get_text(record, "_id")
@@ -272,22 +246,32 @@ def _build_question(record: dict[str, Any]) -> Question:
     return Question(record["_id"], _get_text(record, "text"), history, metadata)
 
 
-def _read_qrels(root: Path, split: str, questions: set[str], passages: set[str]) -> dict[str, dict[str, int]]:
-    """Return the judgements of all files, or of the one of *split*."""
+def load_judged_folder(root: Path, split: str) -> Dataset:
+    """Load the questions and judgements of the data set in *root* without its passages, which may be missing."""
+    questions = _read_records(root / "queries.jsonl", _build_question)
+    qrels = _read_qrels(root, split, {question.id for question in questions}, None)
+    return Dataset(root.resolve().name, (), tuple(one for one in questions if one.id in qrels), qrels)
+
+
+def _read_qrels(root: Path, split: str, questions: set[str], passages: set[str] | None) -> dict[str, dict[str, int]]:
+    """Return the judgements of all files, or of the one of *split*.
+
+    Without *passages* every passage may be judged.
+    """
     folder = root / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
     if not files:
         raise ConfigError(f"{folder} holds no .tsv file with judgements", path=str(folder))
     qrels: dict[str, dict[str, int]] = {}
     for file in files:
-        for number, text in _read_lines(file):
+        for number, text in read_lines(file, _ADVICE):
             columns = [column.strip() for column in text.split("\t")]
             if number == 1 and columns[-1][:1].isalpha():
                 continue
-            with _name_line_in_errors(file, number):
+            with name_line_in_errors(file, number):
                 question, passage, grade = _parse_judgement(columns)
                 for id_, known, name in ((question, questions, "queries"), (passage, passages, "corpus")):
-                    if id_ not in known:
+                    if known is not None and id_ not in known:
                         raise ValueError(f"judges {id_!r}, which is not in {name}.jsonl")
                 if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
                     raise ValueError(f"judges {passage!r} for {question!r} a second time, and not as before")

@@ -179,7 +179,7 @@ class SystemScore:
     there. *added_ms* is what the system reported of itself or, where it reported nothing, its time beyond the
     baseline's on the same question; *stages_ms* the milliseconds of each stage, over the questions that went through
     it. *cost_usd* is that of the model for all questions, ``None`` where a price is not known or every answer was
-    degraded.
+    degraded. *failed* counts the questions it failed on, which no figure is about.
     """
 
     name: str
@@ -197,6 +197,7 @@ class SystemScore:
     gains: Mapping[str, float] = field(repr=False)
     per_query: PerQuery = field(repr=False)
     runs: Mapping[str, Run] = field(repr=False)
+    failed: int = 0
 
     @property
     def call_rate(self) -> float:
@@ -265,6 +266,7 @@ class SystemScore:
             "usdPerThousand": self.usd_per_thousand,
             "usdPerPoint": self.usd_per_point,
             "degraded": self.degraded,
+            "failed": self.failed,
             "perQuery": {name: dict(values) for name, values in self.per_query.values.items()},
         }
 

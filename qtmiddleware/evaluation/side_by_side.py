@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Unpack
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
-from qtmiddleware.evaluation.compare import OWN, Progress, configure, refuse_running_loop
+from qtmiddleware.evaluation.compare import OWN, Progress
 from qtmiddleware.evaluation.dataset import Question
 from qtmiddleware.evaluation.movement import Movements, explain_movement
+from qtmiddleware.evaluation.own_function import configure, open_runner
 from qtmiddleware.evaluation.ranking import RankedAnswers, RankedSystems, rank
 from qtmiddleware.evaluation.systems import BASELINE, MEASURED, SYSTEMS, chosen
 from qtmiddleware.protocols import LanguageModel
@@ -130,8 +131,6 @@ def ask_systems(
     if is_wrapped and (client is not None or options):
         raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
-    if base.is_async:
-        refuse_running_loop("ask_systems")
     asked = _list_questions(questions, reference)
     for question in asked:
         validate_query(question.text, "question", base.middleware.settings)
@@ -141,8 +140,7 @@ def ask_systems(
     chosen_systems = _choose_systems(systems, has_model=client is not None or is_wrapped)
     functions = {name: configure(configure(base, MEASURED), laid) for name, laid in chosen_systems.items()}
     found: list[list[SystemAnswer]] = [[] for _ in asked]
-    with ExitStack() as stack:
-        runner = stack.enter_context(asyncio.Runner()) if base.is_async else None
+    with open_runner(base, "ask_systems") as runner:
         if asked:
             # What the first call of all has to load is no part of the time of the first system.
             base.middleware.warm_up()

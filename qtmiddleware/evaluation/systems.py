@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.config.reading import read_preset
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.evaluation.dataset import Question
 from qtmiddleware.types import Retrieval, Variant
@@ -17,6 +18,16 @@ _NO_RULES: Final[Mapping[str, Any]] = {"preprocess": {"enabled": False}, "keywor
 
 # Also around a function whose own settings ask the model now and then.
 _ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
+
+SEEDS: Final = "seed-parity"
+"""The system that searches what the model wrote instead of the question, as the preset of that name does."""
+
+
+def _read_seeds() -> Mapping[str, Any]:
+    """Return the settings of that preset, but for the model: all systems of a comparison ask the same one."""
+    _, settings = read_preset(SEEDS)
+    return {key: value for key, value in settings.items() if key[0] != "$" and key != "transformationModel"}
+
 
 _TRANSFORMS: Final = {name: {"transformationType": name, **_ALWAYS} for name in TRANSFORMS if name != "none"}
 
@@ -30,6 +41,7 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
     "rules": {"transformationType": "none"},
     **_TRANSFORMS,
     "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
+    SEEDS: {**_read_seeds(), **_ALWAYS},
     "combined, no hyde": {"transformationType": "combined", **_ALWAYS, "llm": {"hydeInCombined": False}},
     "combined, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
     "hybrid": {"transformationType": "none", "hybrid": {"enabled": True}},
@@ -43,6 +55,7 @@ USUAL: Final = (
     *FREE,
     *_TRANSFORMS,
     "combined, auto",
+    SEEDS,
 )
 """Those that run around any function where there is a model: what is compared by default."""
 
@@ -80,7 +93,8 @@ class Run:
     were replayed is part of it as far as it is known. *cost_usd* is what the model cost, ``None`` where a price is not
     known. *stages* holds milliseconds by the name of a stage; ``model, replayed`` is what replayed replies took when
     they were first had. *variants* is what was searched. *searches* is how many searches were made, and *read_cost_usd*
-    what they cost; ``None`` where that is not known.
+    what they cost; ``None`` where that is not known. *error* is what a function of the user's own raised instead: the
+    question is then left out of every system's figures.
     """
 
     ids: tuple[str, ...]
@@ -94,6 +108,7 @@ class Run:
     variants: tuple[Variant, ...] = field(default=(), repr=False)
     searches: int | None = None
     read_cost_usd: float | None = None
+    error: Exception | None = None
 
 
 System = Callable[[Question], Run | Sequence[tuple[str, float]]]
@@ -112,7 +127,7 @@ def run_of(found: Retrieval) -> Run:
     if len(ids) < len(found.matches):
         raise ConfigError(
             "the function's results have no ids, so they cannot be held against the judgements; let it return "
-            'passages with an "id" that the judgements use',
+            'passages with an "id" that the judgements use, or name the field that holds it (keywordEvidence.idField)',
             path="fn",
         )
     trace = found.trace

@@ -12,7 +12,8 @@ from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import hide_secrets
 from qtmiddleware.config.keys import merge
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.evaluation.compare import OWN, configure
+from qtmiddleware.evaluation.compare import OWN
+from qtmiddleware.evaluation.own_function import configure
 from qtmiddleware.evaluation.systems import BASELINE, SYSTEMS
 from qtmiddleware.evaluation.tuning.trials import nested
 from qtmiddleware.playground.asked import TOP_K, Asked

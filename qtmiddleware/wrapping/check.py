@@ -65,7 +65,9 @@ _LABEL: Final = 18
 _WIDTH: Final = 80
 
 _KEYWORDS, _VARIANTS, _RERANK = "keyword evidence", "model's variants", "rerank"
-_MEASURE: Final = "measure: qtm.evaluation.compare(fn, queries, qrels), or qtm bench --data FOLDER"
+_MEASURE: Final = (
+    "measure: qtm.evaluation.compare(fn, queries, qrels), or qtm bench --function app:search --data questions.csv"
+)
 _ASK_MORE: Final = f"check {FEWEST_ASKED} to {MOST_ASKED} questions: check([...]), or qtm check --ask-file FILE"
 _SAYS_BY_ADVICE: Final = {
     Advice.KEEP: "will help",

@@ -14,18 +14,23 @@ from qtmiddleware.evaluation.bench.bench import (
     open_model,
 )
 from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
+from qtmiddleware.evaluation.bench.function import READING, Forecast, FunctionSource, forecast_searches
 from qtmiddleware.evaluation.bench.recordings import EstimatedModel
 
 __all__ = [
     "CACHE",
+    "READING",
     "Bench",
     "CachedEmbedder",
     "CachedModel",
     "EstimatedModel",
+    "Forecast",
+    "FunctionSource",
     "OpenedBench",
     "ask_ahead",
     "build_config",
     "build_index",
+    "forecast_searches",
     "open_bench",
     "open_index",
     "open_model",

@@ -13,14 +13,12 @@ from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.evaluation import (
-    BASELINE,
-    DEPTH,
     MEASURED,
     TOP_K,
     Comparison,
@@ -29,14 +27,17 @@ from qtmiddleware.evaluation import (
     Question,
     Run,
     System,
-    measure,
+    load_judged,
     require_extras,
     require_measurable,
     run_of,
 )
 from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
+from qtmiddleware.evaluation.bench.function import Forecast, FunctionSource, forecast_searches, open_function
+from qtmiddleware.evaluation.bench.kept_runs import KeptRuns
 from qtmiddleware.evaluation.bench.recordings import EstimatedModel, list_fields, select_recorded
-from qtmiddleware.evaluation.compare import refuse_running_loop
+from qtmiddleware.evaluation.compare import measure_systems
+from qtmiddleware.evaluation.own_function import OwnFunction, refuse_running_loop
 from qtmiddleware.protocols import Embedder, LanguageModel, Passage, Store
 from qtmiddleware.providers.embedders import OpenAIEmbedder, embedder_named
 from qtmiddleware.providers.llms import as_language_model, has_language_model
@@ -57,6 +58,10 @@ CONCURRENCY: Final = 8
 BATCH: Final = 64
 """Passages that are embedded and stored at a time."""
 _CACHE_FILE: Final = "cache.sqlite"
+_NO_MODEL_ASKED: Final = (
+    "No language model was asked: there are no recorded replies, and neither OPENAI_API_KEY nor QTM_LLM_BASE_URL"
+    " is set."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +117,7 @@ class Bench:
 
         With *deep* each is asked once more, for a hundred passages, which R@100 is measured by.
         """
-        return measure(
-            {name: self.system(settings) for name, settings in systems.items()},
-            data,
-            baseline=BASELINE,
-            deep={name: self.system(settings, DEPTH) for name, settings in systems.items()} if deep else None,
-            notes=notes,
-            seed=seed,
-            progress=progress,
-        )
+        return measure_systems(self, data, systems, deep=deep, notes=notes, seed=seed, progress=progress)
 
 
 def build_config(settings: Mapping[str, Any]) -> Config:
@@ -189,24 +186,34 @@ def open_index(
 class OpenedBench:
     """A bench, the *data* it is to be measured on, and sentences (*notes*) that a reader of the figures must know.
 
-    *has_model* says whether a model can be asked, or its recorded replies can be replayed. *recorded* are the names of
-    the fields a recording holds, ``None`` where there is none. *model* is the bench's, without what records its
-    replies. *counts_model_time* is false where replies are replayed as if they had taken no time.
+    *bench* is an index and what embeds for it, or a function of the user's own. *has_model* says whether a model can be
+    asked, or its recorded replies can be replayed. *recorded* are the names of the fields a recording holds, ``None``
+    where there is none. *model* is the bench's, without what records its replies; ``None`` for a function that asks its
+    own. *counts_model_time* is false where replies are replayed as if they had taken no time.
     """
 
-    bench: Bench
+    bench: Bench | OwnFunction
     data: Dataset
     notes: tuple[str, ...]
     has_model: bool
-    model: LanguageModel
+    model: LanguageModel | None
     recorded: frozenset[str] | None
     concurrency: int
     counts_model_time: bool = True
+
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model that is asked, ``None`` without one or if a function asks its own."""
+        return self.model.name if self.has_model and self.model is not None else None
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
         """Return what a system of these settings asks for, where nothing of it was recorded; empty otherwise."""
         wanted = list_fields(system)
         return frozenset() if self.recorded is None or wanted & self.recorded else wanted
+
+    def forecast(self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False) -> Forecast:
+        """Return how often a function of the user's own is called at most to measure *systems*."""
+        return forecast_searches(cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep)
 
     def measure(
         self,
@@ -219,12 +226,15 @@ class OpenedBench:
         """Measure every one of the *systems* against the raw query, on all questions.
 
         A live model is asked ahead, several questions at once, so that a question that is measured waits for no reply;
-        the time its reply took counts. Raises what `Bench.measure` raises, and `ModelError` for a model that
-        does not answer.
+        the time its reply took counts. Raises what `measure` raises, `ModelError` for a model that does not answer, and
+        `ConfigError` for a function of the user's own that never returned an id that is judged.
         """
-        if self.has_model and self.recorded is None:
+        if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(self.bench.model, self.data, systems, concurrency=self.concurrency, progress=progress)
-        comparison = self.bench.measure(self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress)
+        options: dict[str, Any] = {"deep": deep, "notes": self.notes, "seed": seed, "progress": progress}
+        comparison = measure_systems(self.bench, self.data, systems, **options)
+        if isinstance(self.bench, OwnFunction) and self.bench.ids is not None:
+            self.bench.ids.finish()
         return replace(comparison, counts_model_time=self.counts_model_time)
 
 
@@ -233,6 +243,7 @@ def open_bench(
     folder: str | Path | Dataset,
     *,
     settings: Settings,
+    function: FunctionSource | None = None,
     client: Any = None,
     recordings: Path | None = None,
     record: Path | None = None,
@@ -246,6 +257,10 @@ def open_bench(
     progress: Progress | None = None,
 ) -> Iterator[OpenedBench]:
     """Yield the data set in *folder*, or one already loaded, with its index and a model, to be closed afterwards.
+
+    With a *function* of the user's own nothing is embedded or stored: it is what searches, and *folder* may be anything
+    that `load_judged` reads. What it found is kept until the block ends, so that a measurement that was interrupted is
+    taken up. A function that is wrapped already asks its own model, of which nothing is kept.
 
     The index, every vector and every reply of a model are kept in the folder *cache*, so that a second run costs next
     to nothing, and one that was interrupted is taken up. *settings* name the embedding model and the language model;
@@ -261,16 +276,26 @@ def open_bench(
         raise ConfigError("the milliseconds that stand for a reply are no time", path="model_ms", value=model_ms)
     if recordings is not None and record is not None:
         raise ConfigError("replies are either replayed or recorded, not both", path="record")
+    has_own_model = function is not None and function.is_wrapped
+    if has_own_model and (recordings is not None or record is not None or client is not None):
+        raise ConfigError("the function is wrapped already and asks its own model; name the plain one", path="function")
     with ExitStack() as stack:
-        data = folder if isinstance(folder, Dataset) else Dataset.load(folder, split=split)
+        load = Dataset.load if function is None else load_judged
+        data = folder if isinstance(folder, Dataset) else load(folder, split=split)
         require_extras()
         # Before anything is embedded or asked.
         require_measurable(data)
         notes: list[str] = []
         recorded: frozenset[str] | None = None
-        model: LanguageModel
+        model: LanguageModel | None
         has_model = recordings is not None or client is not None or has_language_model(settings)
-        if recordings is not None:
+        if function is not None and has_own_model:
+            model = None
+            has_model = function.fn.middleware._factory.has_model
+            notes.append(
+                f"{function.name} asks its own model; its replies are not kept." if has_model else _NO_MODEL_ASKED
+            )
+        elif recordings is not None:
             whole = len(data.questions)
             replayed, data, recorded = select_recorded(data, recordings)
             prices = {"input_price": settings.llm.input_price, "output_price": settings.llm.output_price}
@@ -283,21 +308,35 @@ def open_bench(
             if record is not None and not has_model:
                 raise ConfigError(f"there is nothing to record. {notes[0]}", path="record")
         # Around the cache, so that what is known already is recorded too.
-        recording = model if record is None else RecordingModel(model, _require_writable(record))
+        recording = model if record is None or model is None else RecordingModel(model, _require_writable(record))
         if questions is not None and questions < len(data.questions):
             notes.append(f"{questions} of {len(data.questions)} questions, drawn with seed {seed}.")
             data = data.sampled(questions, seed=seed)
         if data.is_synthetic:
             notes.append("The questions are synthetic: a language model wrote them from the passages they ask for.")
-        inner = embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
+        counts_time = recordings is None or model_ms > 0
+        bench: Bench | OwnFunction
+        if function is not None:
+            own = open_function(function, data, settings=settings, model=recording, cache=cache)
+            bench = stack.enter_context(own)
+            notes += _describe_function(function, bench)
+        else:
+            embedder = stack.enter_context(_open_embedder(settings, cache))
+            store = stack.enter_context(open_index(data, cache, embedder, engine=engine, progress=progress))
+            bench = Bench(store, embedder, cast(LanguageModel, recording), settings.store.read_price)
+        yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, counts_time)
+
+
+@contextmanager
+def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
+    """Yield the embedding model of *settings*, its vectors kept in the folder *cache*."""
+    inner = embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
+    with ExitStack() as stack:
         if isinstance(inner, OpenAIEmbedder):
             stack.callback(inner.close)
         embedder = CachedEmbedder(inner, cache / _CACHE_FILE)
         stack.callback(embedder.close)
-        store = stack.enter_context(open_index(data, cache, embedder, engine=engine, progress=progress))
-        bench = Bench(store, embedder, recording, settings.store.read_price)
-        counts_time = recordings is None or model_ms > 0
-        yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, counts_time)
+        yield embedder
 
 
 @contextmanager
@@ -402,12 +441,20 @@ def _describe_recording(path: Path, model_ms: float, kept: int, whole: int) -> I
         yield f"{kept} of {whole} questions were recorded; the others are left out."
 
 
+def _describe_function(function: FunctionSource, own: OwnFunction) -> Iterator[str]:
+    kept = own.memory
+    if own.base.top_k_argument is None:
+        yield f"{function.name} has no parameter for the number of passages, so it returns as many as it likes."
+    if isinstance(kept, KeptRuns) and len(kept):
+        yield (
+            f"This goes on where the same measurement was interrupted: {len(kept):,} results are known. To measure "
+            f"all anew, delete {kept.path}."
+        )
+
+
 def _describe_model(model: LanguageModel, *, has_model: bool) -> str:
     if not has_model:
-        return (
-            "No language model was asked: there are no recorded replies, and neither OPENAI_API_KEY nor "
-            "QTM_LLM_BASE_URL is set."
-        )
+        return _NO_MODEL_ASKED
     return (
         f"Replies of {model.name}. They are kept: one that is used again costs nothing more, and counts with the "
         "tokens, money and time it took at first."

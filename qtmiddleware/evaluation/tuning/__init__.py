@@ -17,7 +17,7 @@ from qtmiddleware.evaluation.tuning.trials import (
     flat,
     nested,
 )
-from qtmiddleware.evaluation.tuning.tune import LEAST, TRYING, TUNED, Tuned, split, tune
+from qtmiddleware.evaluation.tuning.tune import LEAST, TRYING, TUNED, Tuned, forecast_tuning, split, tune
 
 __all__ = [
     "FREE_TIERS",
@@ -33,6 +33,7 @@ __all__ = [
     "Trial",
     "Tuned",
     "flat",
+    "forecast_tuning",
     "nested",
     "split",
     "tune",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from pathlib import Path
 from statistics import stdev
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ from qtmiddleware.evaluation import (
     measure,
 )
 from qtmiddleware.evaluation.bench import Bench, CachedEmbedder, CachedModel
+from qtmiddleware.evaluation.own_function import OwnFunction
 
 Flat = Mapping[str, Any]
 
@@ -214,8 +215,12 @@ class Trial:
         return gain >= -MIN_GAIN if not self.calls else MIN_ERRORS * error - gain <= MOST_LOST
 
     def _compare_with(self, other: Trial) -> tuple[float, float]:
-        """Return the mean gain over *other*, question by question, and its standard error."""
-        gains = [gain - other.score.gains[question] for question, gain in self.score.gains.items()]
+        """Return the mean gain over *other*, of the questions that neither failed on, and its standard error."""
+        others = other.score.gains
+        gains = [gain - others[question] for question, gain in self.score.gains.items() if question in others]
+        if len(gains) < 2:
+            # One of the two failed on nearly every question.
+            return 0.0, inf
         return sum(gains) / len(gains), stdev(gains) / sqrt(len(gains))
 
     def to_dict(self) -> dict[str, Any]:
@@ -238,13 +243,21 @@ class Trials:
     """The candidates tried so far on the questions of *data*, each run once."""
 
     def __init__(
-        self, bench: Bench, data: Dataset, budget: Budget, *, seed: int, report: Callable[[int], None] | None = None
+        self,
+        bench: Bench | OwnFunction,
+        data: Dataset,
+        budget: Budget,
+        *,
+        seed: int,
+        report: Callable[[int], None] | None = None,
     ) -> None:
         self._bench, self._data, self._budget, self._seed = bench, data, budget, seed
         self._report = report
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
         self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
         self.raw = self.run(BASELINE, flat(SYSTEMS[BASELINE]))
+        # What a function of the user's own fails on as it is, no candidate is asked.
+        self._data = data.only(self.raw.score.runs)
         # Run once, the raw query is replayed beside every candidate.
         self._baseline = lambda question: self.raw.score.runs[question.id]
 
@@ -272,7 +285,7 @@ class Trials:
         return measure(systems, self._data, baseline=BASELINE, seed=self._seed)[name]
 
 
-def build_warm_system(bench: Bench, settings: Flat, data: Dataset) -> System:
+def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset) -> System:
     """Return the system of *settings* once it knows its index: a gate has seen the questions of *data* first."""
     system = bench.system(nested(settings))
     if settings.get("escalation.mode") == "auto":
@@ -282,11 +295,15 @@ def build_warm_system(bench: Bench, settings: Flat, data: Dataset) -> System:
 
 
 @contextmanager
-def keep_replies(bench: Bench) -> Iterator[Bench]:
+def keep_replies(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
     """Yield *bench* with all vectors and replies kept meanwhile, in a folder of its own, where it keeps none itself.
 
-    What is kept counts for the time and the money it took at first.
+    What is kept counts for the time and the money it took at first. A function of the user's own is opened with a model
+    that keeps its replies.
     """
+    if isinstance(bench, OwnFunction):
+        yield bench
+        return
     with TemporaryDirectory(prefix="qtm-tune-", ignore_cleanup_errors=True) as folder, ExitStack() as closing:
         file = Path(folder) / "kept.sqlite"
         embedder, model = bench.embedder, bench.model

@@ -24,7 +24,8 @@ from qtmiddleware.evaluation import (
     chosen,
     measure,
 )
-from qtmiddleware.evaluation.bench import Bench
+from qtmiddleware.evaluation.bench import Bench, Forecast, forecast_searches
+from qtmiddleware.evaluation.own_function import OwnFunction
 from qtmiddleware.evaluation.tuning.search import DEFAULTS, PASSES, TIERS, Search, estimate_trials
 from qtmiddleware.evaluation.tuning.trials import Budget, Trial, Trials, build_warm_system, flat, keep_replies
 from qtmiddleware.protocols import KeywordStore
@@ -40,7 +41,7 @@ _POWER: Final = 2.8
 
 
 def tune(
-    bench: Bench,
+    bench: Bench | OwnFunction,
     data: Dataset,
     *,
     budget: Budget = Budget(),  # noqa: B008  (it is frozen)
@@ -77,7 +78,8 @@ def tune(
 
     with keep_replies(bench) as keeping:
         trials = Trials(keeping, train, budget, seed=seed, report=report)
-        search = Search(trials, budget, tuple(settings), isinstance(bench.store, KeywordStore))
+        has_words = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
+        search = Search(trials, budget, tuple(settings), has_words)
         default, best = search.find_default(), search.find_best()
         compared = _list_compared(trials, tuple(settings), default, best)
         report(most)
@@ -106,6 +108,24 @@ def tune(
         refusals=refusals[recommended],
         seconds=perf_counter() - began,
     )
+
+
+def forecast_tuning(
+    own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
+) -> Forecast:
+    """Return how many searches it takes at most to tune a function of the user's own on *data* among *tiers*."""
+    train, held = split(data, seed=seed)
+    systems = {tier: chosen([tier])[tier] for tier in tiers}
+
+    def count(questions: Dataset) -> int:
+        return max(
+            forecast_searches(own, questions, {tier: it}, has_model=has_model).searches for tier, it in systems.items()
+        )
+
+    most = estimate_trials([flat(it) for it in systems.values()], PASSES)
+    # A gate sees the questions once more before it is measured.
+    visits = 2 if has_model else 1
+    return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held)), own)
 
 
 def _list_compared(trials: Trials, tiers: Sequence[str], default: Trial, best: Trial) -> dict[str, Trial]:

@@ -1,0 +1,60 @@
+"""What `qtm bench --function` prints for a user's function: the table of `docs/does-it-help.md`.
+
+A folder of its own gets an `app.py` that searches the demo's passages, and the demo's questions as `questions.csv`. The
+demo's recorded replies stand for the model, 600 ms for the time of each. Run `python -m benchmarks.own_function`.
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from qtmiddleware import demo
+from qtmiddleware.demo import dataset
+
+APP: Final = """
+import numpy as np
+
+from qtmiddleware.demo import dataset
+from qtmiddleware.providers.embedders import embedder_named
+
+passages = dataset().passages
+model = embedder_named("all-MiniLM-L6-v2")
+vectors = np.array(model.embed([passage.text for passage in passages]))
+
+
+def search(query: str, top_k: int = 4):
+    scores = vectors @ np.array(model.embed([query])[0])
+    best = np.argsort(-scores)[:top_k]
+    return [{"id": passages[at].id, "score": float(scores[at]), "text": passages[at].text} for at in best]
+"""
+SYSTEMS: Final = "rules,rewrite,combined,seed-parity"
+
+
+def main() -> None:
+    """Write the user's files and run the command on them; leave with its exit code."""
+    data = dataset()
+    recordings = Path(demo.__file__).parent / "data" / "recordings.jsonl"
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "app.py").write_text(APP, encoding="utf-8")
+        with (folder / "questions.csv").open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["question", "ids"])
+            for question in data.questions:
+                # A table has no room for the conversation before a question.
+                if not question.history:
+                    grades = data.qrels[question.id]
+                    rows.writerow([question.text, ",".join(id_ for id_, grade in grades.items() if grade > 0)])
+        command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "bench"]
+        measured = ["--function", "app:search", "--data", "questions.csv", "--systems", SYSTEMS]
+        replayed = ["--recordings", str(recordings), "--model-ms", "600"]
+        sys.exit(subprocess.run([*command, *measured, *replayed, *sys.argv[1:]], cwd=folder, check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()

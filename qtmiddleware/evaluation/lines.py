@@ -1,0 +1,56 @@
+"""The lines of a text file, numbered, and errors that name the line they are about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.runtime.files import open_document
+
+MOST_BYTES: Final = 1 << 24
+"""A line that is longer is no passage and no question."""
+
+
+def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
+    """Yield the lines of the file at *path* that hold something, numbered from 1.
+
+    Raises `ConfigError` that names the file, or the line. *advice* is added if the file cannot be read.
+    """
+    try:
+        with open_document(path, follow_link=True) as file:
+            for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
+                with name_line_in_errors(path, number):
+                    if len(raw) > MOST_BYTES:
+                        raise ValueError(f"is longer than {MOST_BYTES:,} bytes")
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
+                if text.strip():
+                    yield number, text
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}{advice}", path=str(path)) from error
+
+
+@contextmanager
+def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
+    """Raise a `ValueError` of the block as a `ConfigError` that names the line."""
+    try:
+        yield
+    except ValueError as error:
+        why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        # What is being handled may hold the whole line.
+        raise ConfigError(f"{path} line {number}: {why}", path=f"{path}:{number}") from None
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that *text* is; raises `ValueError` without quoting it."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({getattr(error, 'msg', 'unreadable')})") from None
+    if not isinstance(record, dict):
+        raise ValueError("is no JSON object")
+    return record

@@ -1,0 +1,410 @@
+"""``qtm bench --function`` and ``qtm tune --function`` on functions in a folder of the user's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtmiddleware.evaluation import FREE, USUAL
+from tests.support.bench_world import reply
+from tests.support.command_line import Ended
+from tests.support.model_server import ModelServer
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_until
+
+Run = Callable[..., Ended]
+MODULE = '''
+import asyncio
+import pathlib
+import re
+import qtmiddleware as qtm
+
+print("imported")
+TEXTS = {
+    "health": "Jaco has no health concerns.",
+    "food": "Jaco eats twice a day, and is fond of carrots.",
+    "walks": "Jaco walks at seven and at six, health permitting.",
+    "names": "Any dog that is called by its name will come.",
+    "fees": "The adoption fee is 120 euros and is due on the day.",
+}
+
+
+def words(text):
+    return set(re.findall(r"[a-z]+", text.lower()))
+
+
+def search(query, top_k=3, namespace="docs"):
+    print("asked for", top_k, "in", namespace)
+    found = sorted(TEXTS, key=lambda id: (-len(words(query) & words(TEXTS[id])), id))
+    return [{"id": id, "score": 1 - n / 10, "text": TEXTS[id]} for n, id in enumerate(found)][:top_k]
+
+
+async def find(query: str, top_k: int = 3):
+    await asyncio.sleep(0)
+    return search(query, top_k)
+
+
+class Index:
+    @classmethod
+    def search(cls, query, top_k=3):
+        return search(query, top_k)
+
+    def query(self, vector, top_k=3):
+        near = sorted(TEXTS, key=lambda id: sum((a - b) ** 2 for a, b in zip(vector, embed(TEXTS[id]))))
+        return [{"id": id, "score": 1 - n / 10, "text": TEXTS[id]} for n, id in enumerate(near)][:top_k]
+
+
+index = Index()
+
+
+def embed(text):
+    return [float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"]
+
+
+wrapped = qtm.middleware(search, config={"keywordEvidence": {"weight": 0.5}})
+
+
+def flaky(query, top_k=3):
+    if "eat" in query:
+        raise TimeoutError("no answer from the index")
+    return search(query, top_k)
+
+
+def broken(query, top_k=3):
+    raise ConnectionError("refused")
+
+
+def slow(query, top_k=3):
+    """Waits on the third call until the file "go" is there."""
+    calls = pathlib.Path("calls")
+    with calls.open("a") as file:
+        file.write(query + "\\n")
+    while len(calls.read_text().splitlines()) == 3 and not pathlib.Path("go").exists():
+        pass
+    return search(query, top_k)
+
+
+def renamed(query, top_k=3):
+    return [{**row, "id": "chunk-" + row["id"], "doc": row["id"]} for row in search(query, top_k)]
+
+
+def fixed(query):
+    return search(query, 2)
+
+
+names = list(TEXTS)
+'''
+QUESTIONS = {
+    "Does Jaco have any health concerns?": "health",
+    "What does Jaco eat?": "food",
+    "When is it that Jaco walks?": "walks",
+    "How much is the fee, if I may ask?": "fees",
+}
+CSV = "question,id\n" + "".join(f'"{text}",{id_}\n' for text, id_ in QUESTIONS.items())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "questions.csv").write_text(CSV, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def bench(qtm: Run, folder: Path) -> Run:
+    """Run ``qtm bench`` on a function of the folder and its file of questions."""
+
+    def run(function: str, *arguments: str, data: str = "questions.csv", **environ: Any) -> Ended:
+        return qtm("bench", "--function", function, "--data", data, *arguments, folder=folder, **environ)
+
+    return run
+
+
+@pytest.fixture
+def chat(model_server: ModelServer) -> ModelServer:
+    model_server.reply = reply
+    return model_server
+
+
+def figures(ended: Ended) -> dict[str, Any]:
+    """The systems of a report in JSON, by name."""
+    assert ended.code == 0, ended.err
+    return {system["name"]: system for system in json.loads(ended.out)["systems"]}
+
+
+def last_line(ended: Ended) -> str:
+    return " ".join(ended.err.strip().splitlines()[-1:])
+
+
+def test_a_function_is_measured_on_its_own_index_by_one_command(bench: Run, folder: Path) -> None:
+    ended = bench("app:search")
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert lines[0] == "questions: 4 questions"  # what the function prints is not in it
+    rows = [line.split("  ")[0].strip() for line in lines[4:7]]
+    assert rows == list(FREE)
+    assert "app:search is called at most 12 times.\n" in ended.err
+    assert ended.err.count("asked for") == 12
+    assert "R@100" not in ended.out
+    assert [file.name for file in (folder / ".qtm" / "bench").iterdir()] == ["cache.sqlite"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("app:find",), id="asynchronous"),
+        pytest.param(("app:Index.search",), id="class method"),
+        pytest.param(("app:index.search",), id="method of an object"),
+        pytest.param(("app:index.query", "--embed", "app:embed"), id="vectors"),
+        pytest.param(("app:wrapped",), id="wrapped"),
+        pytest.param(("app:fixed",), id="without a number of passages"),
+        pytest.param(("app:renamed", "--set", "keywordEvidence.idField=doc"), id="ids in a field of their own"),
+    ],
+)
+def test_functions_of_every_kind_are_measured(bench: Run, arguments: tuple[str, ...]) -> None:
+    ended = bench(*arguments, "--json")
+    found = figures(ended)
+    assert list(found) == [*FREE, *(["yours"] if "app:wrapped" in arguments else [])]
+    assert all(system["means"]["R@10"] >= 0.5 for system in found.values())
+    assert found["rules"]["means"]["nDCG@10"] >= found["raw"]["means"]["nDCG@10"]
+    assert ("has no parameter for the number of passages" in ended.err) == ("app:fixed" in arguments)
+
+
+@pytest.mark.thorough
+def test_arguments_and_the_number_of_passages_go_to_the_function(bench: Run) -> None:
+    ended = bench("app:search", "--arg", "namespace=mine", "--top-k", "2", "--systems", "raw", "--deep", "--json")
+    assert figures(ended)["raw"]["means"]["R@100"] == 1.0
+    assert ended.err.count("asked for 2 in mine") == ended.err.count("asked for 100 in mine") == 4
+
+
+@pytest.mark.thorough
+def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own(
+    bench: Run, folder: Path, chat: ModelServer
+) -> None:
+    (folder / "mine.json").write_text('{"transformationType": "hyde", "keywordEvidence": {"weight": 0.6}}')
+    options = ("-c", "mine.json", "--json", "--report", "out")
+    ended = bench("app:search", *options, QTM_LLM_BASE_URL=chat.url)
+    found = figures(ended)
+    assert list(found) == [*USUAL, "mine"]
+    assert "seed-parity" in found
+    assert found["seed-parity"]["llmCalls"] == 12
+    assert found["mine"]["llmCalls"] == found["combined"]["llmCalls"] == 4
+    assert (folder / "out" / "report.html").is_file()
+    asked = len(chat.bodies)
+    again = figures(bench("app:search", *options, QTM_LLM_BASE_URL=chat.url))
+    assert len(chat.bodies) == asked  # replies are kept, what the function found is not
+    assert [it["perQuery"] for it in again.values()] == [it["perQuery"] for it in found.values()]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("questions.csv", CSV.encode("utf-8-sig")),
+        ("q.csv", "question;id\n" + "".join(f"{text};{id_}\n" for text, id_ in QUESTIONS.items())),
+        ("q.tsv", "id\tquery\n" + "".join(f"{id_}\t{text}\n" for text, id_ in QUESTIONS.items())),
+        ("q.csv", "question,ids\n" + "".join(f'"{text}","{id_}, more"\n' for text, id_ in QUESTIONS.items())),
+        ("q.csv", CSV + "".join(CSV.splitlines(keepends=True)[1:])),
+        ("q.jsonl", "".join(json.dumps({"question": t, "relevant": [i]}) + "\n" for t, i in QUESTIONS.items())),
+    ],
+    ids=["mark", "semicolons", "tabs", "several ids", "twice", "JSON lines"],
+)
+def test_questions_are_read_as_people_have_them(bench: Run, folder: Path, name: str, content: Any) -> None:
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    found = figures(bench("app:search", "--systems", "raw", "--json", data=name))
+    assert set(found["raw"]["perQuery"]["nDCG@10"]) == {"1", "2", "3", "4"}
+    assert found["raw"]["means"]["R@10"] >= 0.5
+
+
+@pytest.mark.thorough
+def test_a_data_set_s_folder_is_measured_without_its_passages(bench: Run, folder: Path) -> None:
+    (folder / "set" / "qrels").mkdir(parents=True)
+    lines = [json.dumps({"_id": id_, "text": text}) for text, id_ in QUESTIONS.items()]
+    (folder / "set" / "queries.jsonl").write_text("\n".join(lines))
+    (folder / "set" / "qrels" / "dev.tsv").write_text("".join(f"{id_}\t{id_}\t2\n" for id_ in QUESTIONS.values()))
+    ended = bench("app:search", "--split", "dev", "--systems", "rules", "--json", data="set")
+    assert figures(ended)["rules"]["means"]["nDCG@10"] > 0.5
+
+
+@pytest.mark.thorough
+def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -> None:
+    ended = bench("app:flaky", "--json")
+    assert figures(ended)["raw"]["failed"] == 1
+    assert json.loads(ended.out)["questions"] == 3
+    told = (
+        "1 of 4 questions failed and are left out of all figures: raw on '2' (TimeoutError: no answer from the index)."
+    )
+    assert told in ended.err
+    assert told in json.loads(ended.out)["notes"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (
+            ("app:broken",),
+            1,
+            "app:broken raised ConnectionError: refused. The system 'raw' failed on 4 questions in a row.",
+        ),
+        (("app:renamed",), 2, "They name 'health', for example; the function returned 'chunk-"),
+        (("app:index.query",), 1, "On the command line: --embed app:embed"),
+        (("app:names",), 2, "app:names is no function but list"),
+        (("app:nothing",), 2, "app has no 'nothing'"),
+        (("nowhere:search",), 2, "there is no module 'nowhere'"),
+        (("app:search", "--arg", "namespace"), 2, "is not written as name=value"),
+        (("app:search", "--arg", "other=1"), 1, "TypeError"),
+        (("app:search", "--generate", "3", "--docs", "."), 2, "--generate is for passages that are embedded here"),
+        (("app:search", "--judge", "3"), 2, "--judge is for passages that are embedded here"),
+        (("app:search", "--batch", "submit"), 2, "--batch is for passages that are embedded here"),
+        (("app:search", "--systems", "hybrid"), 2, "hybrid"),
+        (("app:search", "--systems", "combined"), 2, "cannot be compared without a language model"),
+        (("app:wrapped", "--embed", "app:embed"), 2, "wrapped already"),
+        (("app:wrapped", "--recordings", "r.jsonl"), 2, "wrapped already"),
+        (("app:search", "--set", "topK=3"), 2, "needs --config"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_a_line(
+    bench: Run, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    ended = bench(*arguments)
+    assert (ended.code, ended.out) == (code, ""), ended.err
+    assert said in " ".join(ended.err.replace("│", " ").split())
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "q.csv must hold questions, one per row; it is empty"),
+        ("question,answer\nWhat?,x\n", "q.csv must name the columns question and id (or ids) in its first line"),
+        (b"question,id\nWas hei\xdft das?,a\n", "q.csv line 2: is not UTF-8. Save the table as UTF-8"),
+        ("question,id\nWhat, and when?,a\n", "q.csv line 2: has 3 cells"),
+    ],
+)
+def test_a_file_that_cannot_be_read_ends_it_before_anything_is_searched(
+    bench: Run, folder: Path, content: Any, said: str
+) -> None:
+    (folder / "q.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    ended = bench("app:search", data="q.csv")
+    assert (ended.code, ended.out, "asked for" in ended.err) == (2, "", False)
+    assert said in last_line(ended)
+
+
+@pytest.mark.thorough
+def test_options_of_a_function_need_one_and_a_file_of_questions_too(qtm: Run, folder: Path) -> None:
+    for option, value in (("--arg", "a=1"), ("--embed", "app:embed"), ("--top-k", "3")):
+        ended = qtm("bench", "--data", "questions.csv", option, value, folder=folder)
+        assert (ended.code, last_line(ended)) == (2, f"qtm: {option} needs --function, the function that it is for")
+    ended = qtm("bench", "--data", "questions.csv", folder=folder)
+    assert (ended.code, "add --function module:name" in ended.err) == (2, True)
+
+
+def many(folder: Path, count: int) -> str:
+    lines = [f'"What does Jaco eat on day {number}?",food\n' for number in range(count)]
+    (folder / "many.csv").write_text("question,id\n" + "".join(lines))
+    return "many.csv"
+
+
+@pytest.mark.thorough
+def test_beyond_a_thousand_searches_leave_is_needed(bench: Run, folder: Path) -> None:
+    data = many(folder, 340)
+    ended = bench("app:search", data=data)
+    assert (ended.code, ended.out, "asked for" in ended.err) == (2, "", False)
+    assert "makes up to 1,020. Add --yes, or make fewer with --questions" in last_line(ended)
+    assert "store.readPrice" in last_line(ended)
+    ended = bench("app:search", "--set", "store.readPrice=16", data=data)
+    assert "called at most 1,020 times. That costs at most $0.02.\n" in ended.err
+    fewer = bench("app:search", "--questions", "5", "--json", data=data)
+    assert json.loads(fewer.out)["questions"] == 5
+    assert figures(bench("app:search", "--yes", "--json", data=data))["raw"]["searches"] == 340
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.name != "posix", reason="there are no such terminals here")
+def test_at_a_terminal_leave_is_asked_for(folder: Path) -> None:
+    data = many(folder, 340)
+    at = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    with Terminal("bench", "--function", "app:search", "--data", data, folder=folder, environ=at) as terminal:
+        terminal.wait_for("Go on? [y/N]:")
+        terminal.type("n")
+        assert terminal.ended() == 0
+    assert b"Nothing was searched." in terminal.raw
+    assert b"asked for" not in terminal.raw
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
+def test_ctrl_c_loses_nothing_that_was_found(qtm: Run, folder: Path) -> None:
+    command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()"]
+    options = ["bench", "--function", "app:slow", "--data", "questions.csv", "--json"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    running = subprocess.Popen(
+        [*command, *options], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    calls = folder / "calls"
+    wait_until(lambda: calls.exists() and len(calls.read_text().splitlines()) == 3)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=200)
+    assert (running.returncode, said.splitlines()[-1]) == (130, "qtm: interrupted")
+    (folder / "go").touch()
+    ended = qtm(*options, folder=folder)
+    assert list(figures(ended)) == list(FREE)
+    assert "This goes on where the same measurement was interrupted: 2 results are known." in ended.err
+    assert "is called at most 10 times" in ended.err
+    assert calls.read_text().count("Does Jaco have any health concerns?") == 2  # raw and rules
+    assert [file.name for file in (folder / ".qtm" / "bench").iterdir()] == ["cache.sqlite"]
+
+
+@pytest.mark.thorough
+def test_the_settings_are_tuned_to_the_function(qtm: Run, folder: Path) -> None:
+    ids = [f"{'KTRZ'[number % 4]}{'QXV'[number % 3]}-{number * 37 + 1000}" for number in range(44)]
+    (folder / "pumps.py").write_text(
+        f"IDS = {ids!r}\n"
+        "def search(query, top_k=3, hall=None):\n"
+        "    at = sum(map(ord, query)) % len(IDS)\n"
+        "    near = (IDS[at:] + IDS[:at])[:top_k]\n"
+        "    return [{'id': it, 'score': 1 - n / 100, 'text': f'Pump {it} runs.'} for n, it in enumerate(near)]\n"
+    )
+    (folder / "pumps.csv").write_text("question,id\n" + "".join(f"What does the pump {it} need?,{it}\n" for it in ids))
+    options = ("tune", "--function", "pumps:search", "--data", "pumps.csv", "--arg", "hall=1", "--json")
+    ended = qtm(*options, folder=folder)
+    assert ended.code in (0, 1), ended.err
+    told = json.loads(ended.out)
+    assert told["training"]["questions"] >= 20
+    assert "pumps:search is called at most" in ended.err
+    calls = sum(system["searches"] for system in told["comparison"]["systems"])
+    assert calls >= 2 * told["comparison"]["questions"]
+    assert (folder / "query-transform.config.json").exists() == told["isBetter"]
+    other = ("--data", "questions.csv", "--out", "other.json")
+    few = qtm("tune", "--function", "app:search", *other, folder=folder)
+    assert (few.code, "4 judged questions are too few to tune on" in few.err) == (2, True)
+    wrapped = qtm("tune", "--function", "app:wrapped", *other, folder=folder)
+    assert (wrapped.code, "name the plain function" in wrapped.err) == (2, True)
+
+
+@pytest.mark.thorough
+def test_a_real_table_of_lancedb_is_measured(bench: Run, folder: Path) -> None:
+    import lancedb  # noqa: F401
+
+    (folder / "table.py").write_text(
+        "import lancedb\n"
+        "from app import TEXTS, embed\n"
+        "rows = [{'id': id, 'text': text, 'vector': embed(text)} for id, text in TEXTS.items()]\n"
+        "table = lancedb.connect('lance').create_table('docs', rows, mode='overwrite')\n"
+        "def search(query, top_k=3):\n"
+        "    return table.search(embed(query)).limit(top_k).to_list()\n"
+    )
+    found = figures(bench("table:search", "--json"))
+    assert found["raw"]["means"]["R@10"] == found["rules"]["means"]["R@10"] == 1.0
+    assert found["rules"]["means"]["nDCG@10"] > found["raw"]["means"]["nDCG@10"]
