@@ -339,7 +339,7 @@ class _Pipeline:
         if first.embed_seconds:
             self.trace.stage("embed", first.embed_seconds, detail="original", began=began)
         self.trace.stage("search.original", seconds, began=began)
-        if width is not None and first.calls > 1:
+        if width is not None and first.calls > 1 and self.memory.refuses_widening:
             self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
 
     def _llm_deadline(self) -> Deadline:

@@ -37,7 +37,7 @@ class Memory:
 
     __slots__ = (
         *("cache", "gate", "holds_text", "is_new", "lower_is_better", "page", "passage_chars", "problem"),
-        *("refuses_widening", "sampler", "told_of_pages", "warned"),
+        *("refuses_field", "refuses_words", "refuses_widening", "sampler", "told_of_pages", "warned"),
     )
 
     def __init__(self, cache: TransformationCache, sampler: LogSampler | None = None) -> None:
@@ -45,6 +45,9 @@ class Memory:
         self.sampler = sampler or LogSampler()
         self.gate = Gate()
         self.refuses_widening = False
+        # Whether the function refused to return the field of the texts, and to search it by words.
+        self.refuses_field = False
+        self.refuses_words = False
         # Whether no list of this function was read yet.
         self.is_new = True
         # Whether lower scores are better, as the lists seen so far have shown.
@@ -240,7 +243,7 @@ def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
         "blank": f"{argument} is blank",
         "missing": f"there is no {argument} to be answered",
     }
-    return InvalidQuery(why[problem.reason], argument=argument)
+    return InvalidQuery(why.get(problem.reason, problem.detail), argument=argument)
 
 
 def prepare_query(original: str, settings: Settings) -> Query:

@@ -11,6 +11,7 @@ from typing import Any
 from werkzeug import Request, Response
 
 from tests.support.pinecone_server import operations, rules
+from tests.support.pinecone_server.documents import DocumentIndex
 from tests.support.pinecone_server.errors import Refused, RuleBroken
 from tests.support.pinecone_server.state import Index
 
@@ -64,7 +65,7 @@ class App:
 
     api_key: str
     base_url: str = ""
-    indexes: dict[str, Index] = field(default_factory=dict)
+    indexes: dict[str, Index | DocumentIndex] = field(default_factory=dict)
     canned: list[Canned] = field(default_factory=list)
     watch: Callable[[Exchange], None] = field(default=lambda exchange: None)
 
@@ -97,7 +98,7 @@ class App:
             return self._served(request, body, index, path), ""
         except Refused as refused:
             broken = str(refused) if isinstance(refused, RuleBroken) else ""
-            return _error(refused, rpc=bool(index) and not path.startswith("/records")), broken
+            return _error(refused, rpc=bool(index) and not path.startswith(("/records", "/namespaces"))), broken
 
     def _served(self, request: Request, body: bytes, name: str, path: str) -> Response:
         if not name:
@@ -105,6 +106,19 @@ class App:
         if name not in self.indexes:
             raise Refused(f"Resource {name} not found", 404)
         index = self.indexes[name]
+        parts = path.split("/")
+        is_documents = len(parts) == 5 and parts[1] == "namespaces" and parts[3] == "documents"
+        if isinstance(index, DocumentIndex) != is_documents:
+            held = "documents" if isinstance(index, DocumentIndex) else "vectors"
+            raise Refused(f"the index {name} holds {held}; this operation is not supported")
+        if isinstance(index, DocumentIndex):
+            _only(request, "POST", JSON)
+            verbs = {"upsert": (index.upsert, 202), "search": (index.search, 200)}
+            if parts[4] not in verbs:
+                raise Refused("there is no such path", 404)
+            operation, status = verbs[parts[4]]
+            # The path is decoded by the server: a namespace holds no slash here.
+            return _json(operation(parts[2], rules.mapping(rules.parsed(body), "the request")), status)
         if path in BY_BODY:
             _only(request, "POST", JSON)
             return _json(BY_BODY[path](index, rules.mapping(rules.parsed(body), "the request")))
@@ -118,7 +132,6 @@ class App:
             rules.rule(limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= 100, "limit must be from 1 to 100")
             prefix, after = request.args.get("prefix", ""), request.args.get("paginationToken", "")
             return _json(operations.list_ids(index, prefix, int(limit), after, request.args.get("namespace", "")))
-        parts = path.split("/")
         if len(parts) == 5 and parts[:3] == ["", "records", "namespaces"] and parts[4] in ("upsert", "search"):
             return _records(request, body, index, parts[3], parts[4])
         raise Refused("there is no such path", 404)
@@ -137,6 +150,8 @@ class App:
         if name not in self.indexes:
             raise Refused(f"Resource {name} not found", 404)
         index = self.indexes[name]
+        if isinstance(index, DocumentIndex):
+            raise Refused("document indexes are not described here", 404)
         dense = {"type": "dense_vector", "dimension": index.dimension, "metric": index.metric}
         return _json(
             {
