@@ -150,6 +150,8 @@ def write_plain(text: str) -> str:
 
 def _put_question(clause: Any, kind: str, question: Any) -> Any:
     if isinstance(question, str):
+        if get(clause, PLACES[kind]) == question:
+            return clause  # the caller's own words stay as they are, a question mark included
         question = write_plain(question) if kind == QUERY_STRING else question
     elif kind == SPARSE:
         question = _to_sparse(question)
