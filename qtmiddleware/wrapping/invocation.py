@@ -267,7 +267,7 @@ class Invocation:
         """What the function is asked for: more than the caller asks first, and last as the caller does."""
         field, top_k = self._find_missing_field(), step.top_k
         tries = [_Attempt(top_k, field)]
-        if step.may_narrow:
+        if step.may_narrow and not step.fields:
             tries += [_Attempt(top_k, "")] if field else []
             tries += [_Attempt(None, "")] if top_k is not None else []
         return tries

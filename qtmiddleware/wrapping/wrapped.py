@@ -32,7 +32,7 @@ from qtmiddleware.retrieval.request import Memory, Request, build_invalid_query,
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_telling
 from qtmiddleware.types import Answer, Degradation, Retrieval
-from qtmiddleware.wrapping.clauses import ClauseProblem
+from qtmiddleware.wrapping.clauses import ClauseProblem, may_add_text
 from qtmiddleware.wrapping.component_factory import Runtime
 from qtmiddleware.wrapping.invocation import Invocation, RuntimeSource, as_awaitable, is_nested_call
 from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, find_import_name, is_in, modules_by_value
@@ -333,6 +333,7 @@ class Wrapped(Generic[P, R]):
             reason_to_wait=model.reason_to_wait if model else lambda: None,
             bulkhead=runtime.bulkhead,
             embeds=runtime.embedder is not None,
+            text_fields=self._choose_text_fields(signature, args, kwargs, runtime.settings) if problem is None else (),
             response_only=brief and runtime.log is None and not runtime.observation.is_observed and not hooks,
             observation=runtime.observation,
             hooks=hooks,
@@ -403,6 +404,14 @@ class Wrapped(Generic[P, R]):
         if problem is None and is_nested_call(self._fn):
             problem = Degradation("query", "nested", "the function searches through itself; nothing was added")
         return query, problem
+
+    @staticmethod
+    def _choose_text_fields(
+        signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
+    ) -> tuple[str, ...]:
+        """Returns the fields that are searched by words beside the clause of this call."""
+        fields = settings.hybrid.text_fields
+        return fields if fields and may_add_text(signature.read_clauses(args, kwargs)) else ()
 
     # A class method, on the class or on an object; then what is looked up on the class, a method, and what is static.
     # By `Callable`, as mypy does not look at the first parameter otherwise; not each of us is one that takes a class.
