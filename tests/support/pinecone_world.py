@@ -111,13 +111,14 @@ class PineconeWorld:
         content_type: str = "text/plain",
         headers: dict[str, str] | None = None,
         times: int = 1_000,
+        text: str = "",
     ) -> None:
-        """The next *times* requests whose path ends in *path* are answered so."""
-        self.app.canned.append(Canned(path, status, body, headers or {}, content_type, times, None))
+        """The next *times* requests whose path ends in *path* and whose body holds *text* are answered so."""
+        self.app.canned.append(Canned(path, status, body, headers or {}, content_type, times, None, text))
 
-    def hangs(self, path: str, times: int = 1_000) -> None:
-        """Requests whose path ends in *path* are not answered before this world ends."""
-        self.app.canned.append(Canned(path, 503, "", {}, "text/plain", times, self._released))
+    def hangs(self, path: str, times: int = 1_000, text: str = "") -> None:
+        """Requests whose path ends in *path* and whose body holds *text* are not answered before this world ends."""
+        self.app.canned.append(Canned(path, 503, "", {}, "text/plain", times, self._released, text))
 
     def recovers(self) -> None:
         """No more of `answers` and `hangs`."""

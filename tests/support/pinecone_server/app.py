@@ -31,7 +31,10 @@ HOSTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 @dataclass
 class Canned:
-    """An answer that is given instead of the server's own, to the next *times* requests whose path ends in *path*."""
+    """An answer that is given instead of the server's own, to the next *times* requests whose path ends in *path*.
+
+    Only those count whose body holds *text*.
+    """
 
     path: str
     status: int
@@ -40,6 +43,7 @@ class Canned:
     content_type: str
     times: int
     waits_for: Event | None
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class App:
         request = Request(environ)
         body = request.get_data()
         index, path = _parted(request.path)
-        canned, broken = self._next_canned(request.path), ""
+        canned, broken = self._next_canned(request.path, body), ""
         if canned is not None:
             if canned.waits_for is not None:
                 canned.waits_for.wait(30)
@@ -83,9 +87,9 @@ class App:
         self.watch(Exchange(request, body, index, path, response, canned is not None, broken))
         return response(environ, start_response)
 
-    def _next_canned(self, path: str) -> Canned | None:
+    def _next_canned(self, path: str, body: bytes) -> Canned | None:
         for one in self.canned:
-            if path.endswith(one.path) and one.times > 0:
+            if path.endswith(one.path) and one.times > 0 and one.text.encode() in body:
                 one.times -= 1
                 return one
         return None
