@@ -546,7 +546,11 @@ class _Checkup:
 
     def _retrieve(self, before: Sequence[Key], **changes: Any) -> Flow[tuple[Retrieval, _Change]]:
         """A retrieval under changed settings, and what it changed; raises what the function raises this time."""
-        retrieval = yield from retrieve(replace(self.request, settings=replace(self.settings, **changes)))
+        request = replace(self.request, settings=replace(self.settings, **changes))
+        if request.settings.transformation_type == "none":
+            # What words change in the order of the call is told apart from what a text clause brings.
+            request = replace(request, text_fields=())
+        retrieval = yield from retrieve(request)
         return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
 
     def _try_keywords(self, plain: SearchResult, candidates: SearchResult) -> Flow[tuple[Finding, Sequence[Key]]]:
@@ -597,7 +601,8 @@ class _Checkup:
         if (problem := find_query_problem(question, self.settings)) is not None:
             raise InvalidQuery(f"it is {problem.reason.replace('_', ' ')}")
         rules = replace(self.settings, transformation_type="none", rerank=replace(self.settings.rerank, enabled=False))
-        request, variant = replace(self.request, original=question, settings=rules), Variant("original", question)
+        request = replace(self.request, original=question, settings=rules, text_fields=())
+        variant = Variant("original", question)
         plain = read_matches(variant, (yield Search(question, None)), request)
         retrieval = yield from retrieve(request)
         return plain, read_matches(variant, retrieval.response, request)
