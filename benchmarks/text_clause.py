@@ -7,7 +7,8 @@ of vectors, or by their distance, and a text clause by SQLite's BM25.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -51,12 +52,12 @@ def build_function(corpus: Corpus, kind: str) -> Callable[..., Any]:
     return partial(search, namespace="docs", top_k=TOP_K, score_by=[{"type": "embed", "field": "body"}])
 
 
-def measure(source: Source) -> Found:
-    """Every kind and share on every set."""
+def measure(source: Source) -> Iterator[tuple[list[str], Found]]:
+    """Every kind and share on one set after the other; yields the sets so far and what was found on them."""
     from benchmarks.functions import Corpus
 
     found: dict[str, dict[float, dict[str, Comparison]]] = {}
-    for name in source.names:
+    for at, name in enumerate(source.names, 1):
         began = perf_counter()
         with prepared(source, name) as one:
             corpus = Corpus(one)
@@ -68,7 +69,7 @@ def measure(source: Source) -> Found:
                         wrapped, one.data.questions, one.data.qrels, _build_systems(), name=name, seed=SEED
                     )
         print(f"{name}: {perf_counter() - began:.0f} s", flush=True)
-    return found
+        yield list(source.names[:at]), found
 
 
 def _build_systems() -> dict[str, Mapping[str, Any]]:
@@ -140,14 +141,21 @@ preset, by recorded replies.
 
 
 def write_report(source: Source) -> None:
-    """Measure and print all of it; of every set, keep it as ``results/text-clause.md`` and ``.json``."""
-    found = measure(source)
-    command = f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}"
+    """Measure, keep what there is after each set in ``results/text-clause.md`` and ``.json``, and print it."""
+    text = ""
+    for names, found in measure(source):
+        is_whole = source.is_whole and len(names) == len(source.names)
+        text = _write_results(replace(source, names=tuple(names), is_whole=is_whole), found)
+    print(text)
+
+
+def _write_results(source: Source, found: Found) -> str:
+    sets = "" if source.is_whole else f" --sets {','.join(source.names)}"
+    command = (
+        f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}{sets}"
+    )
     about = {**circumstances(source, ""), "command": command}
     text = "\n\n".join([HEAD.strip(), told(about), *build_tables(found)])
-    print(text)
-    if not source.is_whole:
-        return
     figures = {
         kind: {
             f"{share:g}": {
@@ -169,3 +177,4 @@ def write_report(source: Source) -> None:
     (RESULTS / "text-clause.json").write_text(
         f"{json.dumps({**about, 'kinds': figures}, indent=1)}\n", encoding="utf-8"
     )
+    return text

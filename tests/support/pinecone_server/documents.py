@@ -16,7 +16,7 @@ from tests.support.pinecone_server import filtering, models, rules
 from tests.support.pinecone_server.errors import Refused
 
 USAGE = {"read_units": 1, "egress_bytes": 0}
-DIMENSION = 64
+DIMENSION = 1024
 """Of the vectors that an index makes of texts itself."""
 
 
