@@ -155,7 +155,9 @@ def _write_results(source: Source, found: Found) -> str:
         f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}{sets}"
     )
     about = {**circumstances(source, ""), "command": command}
-    text = "\n\n".join([HEAD.strip(), told(about), *build_tables(found)])
+    recorded = len(list(source.recordings.glob("*.jsonl")))
+    sample = f"Measured on {len(source.names)} of the {recorded} recorded sets."
+    text = "\n\n".join([HEAD.strip(), sample, told(about), *build_tables(found)])
     figures = {
         kind: {
             f"{share:g}": {
