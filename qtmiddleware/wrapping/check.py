@@ -529,7 +529,8 @@ class _Checkup:
         most = count_most_searches(self.request) if self.call.runtime.factory.has_model else 1 + by_words
         units, price = read_usage(response), self.settings.store.read_price
         values: dict[str, Any] = {"most": most, "mean": float(most), "read_units": units}
-        text = "1 a question, as without the middleware" if most == 1 else f"at most {most} a question"
+        at_most = "at most " if most > 1 + by_words else ""
+        text = "1 a question, as without the middleware" if most == 1 else f"{at_most}{most} a question"
         if most > 1 and self.settings.escalation.mode == "auto":
             rate, sure = self.settings.escalation.target_call_rate, 1 + by_words
             values["mean"] = sure + rate * (most - sure)
@@ -539,7 +540,7 @@ class _Checkup:
         if price is not None:
             usd = values["mean"] * (1 if units is None else units) * price / 1e3
             values["read_usd_per_thousand"] = usd
-            text += f"; {'' if most == 1 else 'at most '}${usd:.2g} for 1,000 questions"
+            text += f"; {at_most}${usd:.2g} for 1,000 questions"
         self._note(_ok("searches", text, **values))
 
     # --- the parts of the middleware ----------------------------------------------------------------------------------
