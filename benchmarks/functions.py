@@ -3,7 +3,8 @@
     python -m benchmarks.functions --data ../shared/data --recordings ../shared/recordings
 
 Each kind is a plain function of one's own, and the middleware goes around it as a user's would: without a word about
-what it is. The first run scores passages token by token for the kind that reranks, which takes some minutes.
+what it is. The first run scores passages token by token for the kind that reranks, which takes some minutes. With
+``--text-clause`` it is a document search with and without `hybrid.textFields` (`benchmarks.text_clause`).
 """
 
 from __future__ import annotations
@@ -295,11 +296,17 @@ def main() -> None:
     parser.add_argument("--sets", default="", help="names with commas, only printed; all that were recorded by default")
     parser.add_argument("--systems", default=",".join(MEASURED), help="names with commas; others are only printed")
     parser.add_argument("--kinds", default="", help="names with semicolons, only printed; all by default")
+    parser.add_argument("--text-clause", action="store_true", help="a text clause beside an embed clause instead")
     options = parser.parse_args()
     # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     systems = options.systems.split(",")
     source = Source.of(options.data, options.recordings, options.sets)
+    if options.text_clause:
+        from benchmarks import text_clause
+
+        text_clause.write_report(source)
+        return
     found = measure(source, systems, options.kinds.split(";") if options.kinds else [])
     write_report(source, found, systems, is_whole=tuple(systems) == MEASURED and not options.kinds)
 

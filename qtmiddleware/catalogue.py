@@ -212,6 +212,9 @@ STANDALONE: Final = "standalone"
 JOINED: Final = "joined"
 """The kind of the variant that is the question and all texts without a search of their own, as one text."""
 
+TEXT_CLAUSE: Final = "text_clause"
+"""The kind of the variant that is the question's keywords, searched by words in the fields of a document index."""
+
 
 def prompt_names() -> tuple[str, ...]:
     """The transforms that have a prompt of their own."""

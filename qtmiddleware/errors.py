@@ -251,6 +251,12 @@ def is_raised_here(error: BaseException) -> bool:
     return module.partition(".")[0] == "qtmiddleware"
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether *error*, somebody else's, says that the call itself is wrong, so that the same one will fail again."""
+    status = getattr(error, "status_code", None) or getattr(error, "status", None)
+    return status in (400, 422) if isinstance(status, int) else not is_outage(error)
+
+
 def is_outage(error: BaseException) -> bool:
     """Whether *error* says that a backend is down or busy, so that asking it for less will not help.
 

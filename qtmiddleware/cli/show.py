@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
+from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.cli.asking import Outcome
 from qtmiddleware.cli.console import notes
 from qtmiddleware.cli.terminal import LineWrapper, note, say, strip_control_characters
@@ -24,6 +24,7 @@ LABELS: Final = {
     "original": "original",
     **{it.variant: it.label for it in TEXT_FIELDS.values() if it.variant},
     JOINED: "one text with the question",
+    TEXT_CLAUSE: "keywords in a text clause",
 }
 
 

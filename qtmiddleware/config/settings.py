@@ -368,15 +368,30 @@ class LogSettings(SettingsGroup):
 
 
 class HybridSettings(SettingsGroup):
-    """Searching the own store by vectors and by words."""
+    """Searching by vectors and by words: the own store, and Pinecone's document indexes."""
 
-    enabled: bool = option(False, "Whether the own store is searched by words too.")
-    method: HybridMethod = option("weighted", "weighted: sum of min-max scores; rrf: by rank.")
-    vector_weight: float = option(0.75, "Share of the vector search.", ge=0.0, le=1.0)
-    bm25_weight: float = option(0.25, "Share of the word search (BM25).", ge=0.0, le=1.0)
-    search_top_k: int = option(10, "Passages a hybrid search returns where none are asked for.", ge=1, le=10_000)
-    fusion_top_k: int = option(50, "Candidates each of the two searches brings.", ge=1, le=10_000)
-    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", ge=1, le=10_000)
+    enabled: bool = option(False, "Whether the own store is searched by words too.", marks="middleware")
+    method: HybridMethod = option(
+        "weighted", "weighted: sum of min-max scores; rrf: by rank. For the own store.", marks="middleware"
+    )
+    vector_weight: float = option(0.75, "Share of the vector search.", marks="middleware", ge=0.0, le=1.0)
+    bm25_weight: float = option(0.25, "Share of the word search (BM25).", marks="middleware", ge=0.0, le=1.0)
+    search_top_k: int = option(
+        10,
+        "Passages a hybrid search of the own store returns where none are asked for.",
+        marks="middleware",
+        ge=1,
+        le=10_000,
+    )
+    fusion_top_k: int = option(
+        50, "Candidates each of the two searches of the own store brings.", marks="middleware", ge=1, le=10_000
+    )
+    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", marks="middleware", ge=1, le=10_000)
+    text_fields: tuple[str, ...] = option(
+        (),
+        "Fields of a Pinecone document index that are searched by the question's keywords too, beside a vector or embed"
+        " clause.",
+    )
 
 
 class StoreSettings(SettingsGroup):
@@ -458,7 +473,7 @@ class Settings(SettingsGroup):
     fusion: FusionSettings = group(FusionSettings, "How several lists become one.")
     limits: LimitSettings = group(LimitSettings, "Time, size and concurrency.")
     llm: LlmSettings = group(LlmSettings, "The language model.")
-    hybrid: HybridSettings = group(HybridSettings, "Vectors and words together.", marks="middleware")
+    hybrid: HybridSettings = group(HybridSettings, "Vectors and words together.")
     rerank: RerankSettings = group(RerankSettings, "Judging candidates once more.")
     store: StoreSettings = group(StoreSettings, "The own store.", marks="middleware")
     answer: AnswerSettings = group(AnswerSettings, "Answers from what was found.")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.catalogue import FUSION_METHODS, NOTHING, STANDALONE
-from qtmiddleware.errors import ResponseShapeError
+from qtmiddleware.catalogue import FUSION_METHODS, NOTHING, STANDALONE, TEXT_CLAUSE
+from qtmiddleware.errors import ResponseShapeError, is_refusal
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.retrieval.fusion import (
     Fused,
@@ -45,12 +45,13 @@ from qtmiddleware.retrieval.searching import (
     build_variants,
     choose_searches,
     let_passage_lead,
+    search_by_words,
     search_variants,
     select_parts,
 )
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.runtime.steps import Beside, Flow, Outcome, Search, T, Tell, observe_flow
+from qtmiddleware.runtime.steps import Beside, Flow, Outcome, Search, Tell, gather_flows, observe_flow
 from qtmiddleware.types import (
     Deadline,
     Decision,
@@ -109,6 +110,10 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
     return retrieval
 
 
+def _list_result(flow: Flow[Any]) -> Flow[list[Any]]:
+    return [(yield from flow)]
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class _Found:
     """What there is beside the original's own list: a *transformation*, its *variants* and their *results*."""
@@ -148,6 +153,7 @@ class _Pipeline:
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
         self._search_error: BaseException | None = None
+        self._words_error: BaseException | None = None
         self._found = found
         self._is_new = request.memory.is_new
         self._parts = parts
@@ -188,16 +194,22 @@ class _Pipeline:
     def _improve(self) -> Flow[Retrieval]:
         stage, transformation = self._prepare()
         found: _Found | None = None
+        by_words: list[SearchResult] | None = None if self._searches_by_words() else []
         waits_for_first = stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
         # The first response tells how `embed=` is called and whether responses can be read: once, variants wait for it.
         learns = self.memory.is_new and (self.request.embeds or bool(self.memory.problem))
-        if self._found is not None or waits_for_first or (stage is None and (learns or transformation.is_empty)):
-            response = yield from self._search_original()
-        else:
-            width = self.request.width
-            flow = self._look_beside(stage, transformation, width, searches=not learns)
-            response, (transformation, found) = yield from self._search_original_beside(flow, width)
+        width, flows = self.request.width, list[Flow[Any]]()
+        if self._found is None and not learns and by_words is None:
+            flows.append(self._search_by_words(width, self.deadline if stage is None else self._llm_deadline()))
+        if not (self._found is not None or waits_for_first or (stage is None and (learns or transformation.is_empty))):
+            flows.append(self._look_beside(stage, transformation, width, searches=not learns))
             stage = None
+        if flows:
+            response, results = yield from self._search_original_beside(flows, width)
+            by_words = results.pop(0) if by_words is None and not learns else by_words
+            transformation, found = results[0] if results else (transformation, None)
+        else:
+            response = yield from self._search_original()
         try:
             options = self.settings.keyword_evidence
             initial = self._first.initial
@@ -207,8 +219,12 @@ class _Pipeline:
         self.memory.record_passages(first.ranking.items)
         if stage is not None and (not waits_for_first or self._escalate(first)):
             transformation = yield from stage.run(self._llm_deadline())
+        if by_words is None:
+            by_words = yield from self._search_by_words(self.request.width, self.deadline)
+        self._note_refused_words()
         found = found or (yield from self._find_variants(transformation, self.request.width))
-        transformation, variants, others = found.transformation, found.variants, found.results
+        transformation, variants = found.transformation, found.variants
+        others = [*self._turn_scores(by_words, first), *found.results]
         fusion = self._fuse(first, others)
         candidates, rerank_scores = fusion.fused, list[float | None]()
         if self.request.uses_keyword_evidence:
@@ -223,7 +239,7 @@ class _Pipeline:
         return self._build_retrieval(
             response,
             matches=matches,
-            variants=(self.original, *variants.searched),
+            variants=(self.original, *(it.ranking.variant for it in by_words), *variants.searched),
             transformation=transformation,
             offsets=fusion.offsets,
             rankings=fusion.rankings,
@@ -286,9 +302,10 @@ class _Pipeline:
         self._note_original(began, perf_counter() - began, width)
         return response
 
-    def _search_original_beside(self, flow: Flow[T], width: int | None) -> Flow[tuple[Any, T]]:
-        """Return the response of the original's own search, and what *flow* returns, which is performed beside it."""
+    def _search_original_beside(self, flows: Sequence[Flow[Any]], width: int | None) -> Flow[tuple[Any, list[Any]]]:
+        """Return the response of the original's own search, and what *flows* return, which are performed beside it."""
         limit = self.settings.limits.max_concurrency
+        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _list_result(flows[0])
         outcome, beside = yield Beside(self._build_first_search(width), flow, limit)
         self.trace.count_search(self._first.calls, self._first.reads)
         self._note_original(outcome.began, outcome.seconds, width)
@@ -298,6 +315,43 @@ class _Pipeline:
         if beside.error is not None:
             raise beside.error
         return outcome.value, beside.value
+
+    def _searches_by_words(self) -> bool:
+        """Whether the keywords are searched in fields of a document index, by words."""
+        reason = self.request.why_not_by_words
+        if reason:
+            self.trace.note(TEXT_CLAUSE, reason)
+        return reason is None and bool(self._keywords)
+
+    def _search_by_words(self, width: int | None, deadline: Deadline) -> Flow[list[SearchResult]]:
+        results, self._words_error = yield from search_by_words(
+            self._keywords,
+            self.request,
+            width=width or self.request.top_k,
+            deadline=deadline,
+            trace=self.trace,
+            degradations=self.degradations,
+        )
+        return results
+
+    def _note_refused_words(self) -> None:
+        """Remember that the function refused to search by words, if that is what it refused."""
+        error, memory = self._words_error, self.memory
+        # A call that asks for too much is refused whatever it searches for.
+        if error is None or not is_refusal(error) or self._first.calls > 1:
+            return
+        memory.refuses_words = True
+        fields = ", ".join(map(repr, self.request.text_fields))
+        what = f"the function refused to search {fields} by words (hybrid.textFields): {type(error).__name__}"
+        memory.problem = memory.problem or f"{what}; name fields that are declared with full_text_search"
+
+    def _turn_scores(self, results: Sequence[SearchResult], first: SearchResult) -> Sequence[SearchResult]:
+        """Let the scores of *results*, which are better the higher they are, run as those of the *first* do."""
+        direction = find_direction([first.ranking]) or (1 if self.memory.lower_is_better else -1)
+        for result in results if direction > 0 else ():
+            scores = [None if score is None else -score for score in result.ranking.scores]
+            result.ranking = replace(result.ranking, scores=scores)
+        return results
 
     def _look_beside(
         self, stage: TransformStage | None, transformation: Transformation, width: int | None, *, searches: bool
@@ -339,7 +393,7 @@ class _Pipeline:
         if first.embed_seconds:
             self.trace.stage("embed", first.embed_seconds, detail="original", began=began)
         self.trace.stage("search.original", seconds, began=began)
-        if width is not None and first.calls > 1:
+        if width is not None and first.calls > 1 and self.memory.refuses_widening:
             self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
 
     def _llm_deadline(self) -> Deadline:
@@ -393,7 +447,8 @@ class _Pipeline:
             return variants, ()
         if self._parts is not None:
             most = self.settings.limits.max_searches
-            return variants, variants if most is None else variants[: most - 1]
+            by_words = int(self.request.why_not_by_words is None)
+            return variants, variants if most is None else variants[: max(0, most - 1 - by_words)]
         most = self.request.max_searches
         # What a follow-up asks for is found by a search more than the budget rather than not at all.
         count = None if most is None else max(most - 1, int(any(it.kind == STANDALONE for it in variants)))

@@ -37,7 +37,7 @@ class Memory:
 
     __slots__ = (
         *("cache", "gate", "holds_text", "is_new", "lower_is_better", "page", "passage_chars", "problem"),
-        *("refuses_widening", "sampler", "told_of_pages", "warned"),
+        *("refuses_field", "refuses_words", "refuses_widening", "sampler", "told_of_pages", "warned"),
     )
 
     def __init__(self, cache: TransformationCache, sampler: LogSampler | None = None) -> None:
@@ -45,6 +45,9 @@ class Memory:
         self.sampler = sampler or LogSampler()
         self.gate = Gate()
         self.refuses_widening = False
+        # Whether the function refused to return the field of the texts, and to search it by words.
+        self.refuses_field = False
+        self.refuses_words = False
         # Whether no list of this function was read yet.
         self.is_new = True
         # Whether lower scores are better, as the lists seen so far have shown.
@@ -99,7 +102,8 @@ class Request:
     page, ``""`` if none does, and *page_is_known* says that the user named it. *top_k* is what the caller's call asks
     for, ``None`` where that cannot be known. *model* names the language model, ``""`` where there is none; *models* are
     what observers are told the names of (`steps.Models`). *reason_to_wait* returns why it would not be asked just now.
-    *embeds* says that the wrapped function takes vectors, *response_only* that the caller looks at the response alone,
+    *embeds* says that the wrapped function takes vectors, *text_fields* are those that a text clause may search beside
+    the call of a document search, *response_only* that the caller looks at the response alone,
     *reranker_is_unloaded* that the reranker has its model to read first, *shares* that it may wait for an equal
     question under way: what is performed in step with others must not. *bulkhead* has the threads for what is performed
     beside the original's own search. *observation* is the operation that the retrieval is part of, and *hooks* are told
@@ -122,6 +126,7 @@ class Request:
     model: str = ""
     models: Mapping[str, Any] = field(default_factory=dict)
     embeds: bool = False
+    text_fields: tuple[str, ...] = ()
     response_only: bool = False
     reranker_is_unloaded: bool = False
     shares: bool = True
@@ -162,12 +167,28 @@ class Request:
         settings = self.settings
         if self.page:
             return 1
-        if settings.limits.max_searches is not None:
-            return settings.limits.max_searches
+        if (most := settings.limits.max_searches) is not None:
+            return max(1, most - int(self.why_not_by_words is None))
         weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
         if not weighs_words or settings.llm.sub_query_style != "simple":
             return None
         return TRANSFORMS[settings.transformation_type].max_searches
+
+    @property
+    def why_not_by_words(self) -> str | None:
+        """Why the keywords are not searched in `text_fields`, in a sentence; ``None`` if they are."""
+        settings = self.settings
+        row, most = FUSION_METHODS[settings.fusion.method], settings.limits.max_searches
+        if not self.text_fields or self.page or not settings.preprocess.enabled:
+            return ""
+        if self.memory.refuses_words:
+            return "not searched: the function refused such a clause"
+        if not row.merges or (row.needs_scores and not row.weighs):
+            return f"not searched: fusion.method {settings.fusion.method} cannot compare scores of two kinds"
+        if most is not None and most < 2:
+            return "not searched: limits.maxSearches allows one search"
+        # The words of a follow-up are seldom those of what it asks for.
+        return "not searched: the question is a follow-up" if self.history else None
 
     @property
     def known_problems(self) -> list[Degradation]:
@@ -238,7 +259,7 @@ def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
         "blank": f"{argument} is blank",
         "missing": f"there is no {argument} to be answered",
     }
-    return InvalidQuery(why[problem.reason], argument=argument)
+    return InvalidQuery(why.get(problem.reason, problem.detail), argument=argument)
 
 
 def prepare_query(original: str, settings: Settings) -> Query:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
+from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.fusion import Fused, FusedItem, Fusion
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import (
     SearchResult,
+    Shape,
+    find_shape,
     get_raw,
     read_id,
     read_metadata,
     read_response,
     read_score,
     read_text,
+    remove_field,
     rescore,
 )
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.types import Key, Match, Ranking, Variant
+from qtmiddleware.types import Key, Match, Ranking, Retrieval, Variant
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -86,6 +90,26 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
         kind = type(error).__name__
         logger.debug("nothing could be read of the response: %s", kind, event="response_unreadable", error=kind)
         return ()
+
+
+def hide_field(retrieval: Retrieval, field: str, custom: Shape | None, options: KeywordEvidenceSettings) -> Retrieval:
+    """Return *retrieval* whose response lacks the document field *field*, which its caller did not ask for.
+
+    What cannot be rebuilt stays as it is.
+    """
+    response = retrieval.response
+    try:
+        shape = custom or find_shape(response, options)
+        items = shape.items(response)
+        shown = [remove_field(item, field) for item in items]
+        if all(a is b for a, b in zip(items, shown, strict=True)):
+            return retrieval
+        response = shape.rebuild(response, shown)
+    except ResponseShapeError:
+        return retrieval
+    raws = {id(item): new for item, new in zip(items, shown, strict=True)}
+    matches = tuple(replace(match, raw=raws.get(id(match.raw), match.raw)) for match in retrieval.matches)
+    return replace(retrieval, response=response, matches=matches)
 
 
 def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> list[_Passage]:

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, Final
 from weakref import ref
 
-from qtmiddleware.catalogue import JOINED, NOTHING, STANDALONE, TEXT_FIELDS, TextField
+from qtmiddleware.catalogue import JOINED, NOTHING, STANDALONE, TEXT_CLAUSE, TEXT_FIELDS, TextField
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
@@ -115,14 +115,17 @@ def count_most_searches(request: Request) -> int:
     A follow-up costs one search beside its own, whatever the budget.
     """
     settings, most = request.settings, request.max_searches
+    by_words = int(request.why_not_by_words is None)
     if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
-        return 1
+        return 1 + by_words
     # The free tier does not wait for its modules.
     from qtmiddleware.transforms import build_prompts
 
     asked = {it.name: it for prompt in build_prompts(settings, "?", request.history) for it in prompt.fields}
     count = 1 + sum(max(1, it.max_items) for name, it in asked.items() if TEXT_FIELDS[name].variant)
-    return count if most is None else min(count, max(most, 2 if request.history and not request.page else 1))
+    if most is None:
+        return count + by_words
+    return min(count, max(most, 2 if request.history and not request.page else 1)) + by_words
 
 
 def let_passage_lead(
@@ -199,6 +202,43 @@ def search_variants(
     if seconds := max([it.embed_seconds for it in steps]):
         trace.stage("embed", seconds, detail="variants", began=began)
     trace.stage("search.variants", perf_counter() - began)
+    return _read_outcomes(variants, steps, outcomes, request, trace, degradations)
+
+
+def search_by_words(
+    keywords: str,
+    request: Request,
+    *,
+    width: int | None,
+    deadline: Deadline,
+    trace: Trace,
+    degradations: list[Degradation],
+) -> Flow[tuple[list[SearchResult], BaseException | None]]:
+    """Returns what a text clause over the request's fields finds for *keywords*, and the error if it fails.
+
+    A failure is noted, and there is no result then.
+    """
+    hybrid = request.settings.hybrid
+    weight = request.settings.fusion.weights.original * hybrid.bm25_weight / (hybrid.vector_weight or 1.0)
+    variant = Variant(TEXT_CLAUSE, keywords, weight)
+    step = Search(keywords, width, fields=request.text_fields, kind=variant.kind, weight=weight)
+    began = perf_counter()
+    outcomes = yield Together((step,), deadline, request.settings.limits.max_concurrency)
+    trace.count_search(step.calls, step.reads)
+    trace.stage("search.text_clause", perf_counter() - began, began=began)
+    results = _read_outcomes((variant,), (step,), outcomes, request, trace, degradations)
+    return results, outcomes[0].error
+
+
+def _read_outcomes(
+    variants: Sequence[Variant],
+    steps: Sequence[Search],
+    outcomes: Sequence[Outcome],
+    request: Request,
+    trace: Trace,
+    degradations: list[Degradation],
+) -> list[SearchResult]:
+    """The responses that came and can be read; what else there was is noted."""
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
         if outcome.ok:

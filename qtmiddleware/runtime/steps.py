@@ -36,6 +36,7 @@ class Search(_Leaf):
     *text* ``None`` is the caller's own call as it was made, for what is no text.
     *top_k* is how many passages to ask for, ``None`` for what the caller's own call says; *may_narrow* lets a function
     that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
+    With *fields* a document search looks for the text in these fields by words, in place of the caller's own clauses.
     *kind* is what the text is to the question, and *weight* that in the fusion; both are for observers.
 
     Who performs the step writes down how long the text took to embed, how many *calls* of the function were begun, the
@@ -46,6 +47,7 @@ class Search(_Leaf):
     top_k: int | None = None
     vector: Sequence[float] | None = None
     may_narrow: bool = field(default=False, kw_only=True)
+    fields: Sequence[str] = field(default=(), kw_only=True)
     kind: VariantKind = field(default="original", kw_only=True)
     weight: float = field(default=1.0, kw_only=True)
     embed_seconds: float = field(default=0.0, kw_only=True)

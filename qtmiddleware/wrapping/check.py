@@ -30,6 +30,7 @@ from qtmiddleware.retrieval.responses import (
     holds_text,
     list_fields,
     read_id,
+    read_metadata,
     read_response,
     read_usage,
     suggest_id_field,
@@ -41,6 +42,8 @@ from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
+from qtmiddleware.wrapping.clauses import VECTORS, may_add_text, read_type
+from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
 from qtmiddleware.wrapping.order_sample import (
     FEWEST_ASKED,
@@ -77,6 +80,10 @@ _SAYS_BY_ADVICE: Final = {
 }
 # What says that the model replied, though nothing of it could be used.
 _REPLIED: Final = frozenset({"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"})
+_CLAUSE_MENDS: Final = {
+    "lucene": "use a text clause for questions; a query string with Lucene's syntax is searched as you wrote it",
+    "several_questions": "pass the same text in every clause, or one search per question",
+}
 _MENDS: Final = {
     "unauthorized": "set OPENAI_API_KEY to a key that is valid, or pass client=",
     "timeout": "choose a faster transformationModel, or see whether the service can be reached from here",
@@ -184,6 +191,7 @@ class _Checkup:
         call.runtime = replace(call.runtime, memory=memory)
         self.call = call
         self.name, self.argument = call.signature.function_name, call.signature.argument
+        self.clauses = call.signature.read_clauses(call.args, call.kwargs)
         self.settings = settings
         self.request = replace(
             request, settings=settings, memory=memory, response_only=False, shares=False, observation=NOT_OBSERVED
@@ -213,6 +221,7 @@ class _Checkup:
         try:
             plain, candidates = yield from self._search_both_ways()
             self._note_passages(candidates)
+            yield from self._try_text_clause(plain)
             self._note_searches(plain.response)
         except Exception as error:
             # A response may raise at whatever is read of it.
@@ -279,18 +288,36 @@ class _Checkup:
         problem, argument = self.request.problem, self.argument
         if problem is None:
             if not self.request.embeds:
-                self._note(_ok("query", f"passed as text in `{argument}`", argument=argument, travels="text"))
+                self._note(_ok("query", f"passed as text in {self._where}", **self._place, travels="text"))
             return
         text, mend = problem.detail, "name the parameter of the question with query_arg="
         if problem.reason == "not_text":
-            text = f"`{argument}` was passed a {problem.detail}, which is no text"
+            text = f"{self._where} was passed a {problem.detail}, which is no text"
             mend = (
                 "pass the question's text; if the function takes a vector, wrap it with embed= (a text -> its vector);"
                 f' if the text lies inside, with query_arg="{argument}.<name>"'
             )
+        elif problem.reason in _CLAUSE_MENDS:
+            mend = _CLAUSE_MENDS[problem.reason]
         elif problem.reason != "missing":
             text, mend = f"it is {problem.reason.replace('_', ' ')}", "ask another question"
         raise self._stop("query", text, mend, argument=argument, reason=problem.reason)
+
+    @property
+    def _where(self) -> str:
+        """Where the question is passed, for people: the argument and, in a document search, the clause."""
+        kinds = " and ".join(f"`{kind}`" for kind in self._place.get("clauses", ()))
+        searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
+        within = f", in the {kinds} clause" + (f" over {searched}" if searched else "") if kinds else ""
+        return f"`{self.argument}`{within}"
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        """The same for programs."""
+        if not self.clauses:
+            return {"argument": self.argument}
+        kinds = list(dict.fromkeys(map(read_type, self.clauses)))
+        return {"argument": self.argument, "clauses": kinds, "fields": list_clause_fields(self.clauses)}
 
     def _embed(self) -> Flow[None]:
         argument = self.argument
@@ -303,8 +330,8 @@ class _Checkup:
             raise self._stop("query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument)
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
-        text = f"embedded into {size} numbers in {_write_ms(ms)}, passed in `{argument}`"
-        self._note(_ok("query", text, argument=argument, travels="vector", dimension=size, embed_ms=_round(ms)))
+        text = f"embedded into {size} numbers in {_write_ms(ms)}, passed in {self._where}"
+        self._note(_ok("query", text, **self._place, travels="vector", dimension=size, embed_ms=_round(ms)))
 
     def _note_top_k(self) -> None:
         name, value = self.call.signature.top_k_argument, self.request.top_k
@@ -416,7 +443,7 @@ class _Checkup:
             text = f"{len(holding)} of {count} have one, " + (f"in `{name}`" if name else "the passage itself")
             self._note(_ok("text", text, field=name, passages=len(holding)))
         else:
-            self._note(_problem("text", *describe_missing_text(items, text_field), field=None, passages=0))
+            self._note(_problem("text", *self._describe_missing_text(items), field=None, passages=0))
             # As a first query would find out.
             self.request.memory.holds_text = False
         having = sum(read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items)
@@ -424,6 +451,65 @@ class _Checkup:
         mend = "" if having else _name_field("idField", suggest_id_field(items))
         self._note(replace(_ok("ids", text, passages=having), mend=mend))
         self._note_scores(found.ranking)
+
+    def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
+        """What stands in place of the text, and for a document search exactly what to write."""
+        what, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
+        signature, call = self.call.signature, self.call
+        fields = [
+            name
+            for name in list_clause_fields(self.clauses)
+            if read_type(self.clauses[0]) not in VECTORS and signature.find_missing_field(call.args, call.kwargs, name)
+        ]
+        if fields:
+            mend = (
+                f'add "{fields[0]}" to include_fields; or set config={{"keywordEvidence": {{"textField":'
+                f' "{fields[0]}"}}}}, which requests it and leaves it out of the result'
+            )
+        elif self.clauses and not any(map(read_metadata, items)):
+            mend = "add the field that holds the text to include_fields, or name it in keywordEvidence.textField"
+        return what, mend
+
+    def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
+        """Note whether a search by words may go beside the clause of this call, and what it costs."""
+        if not may_add_text(self.clauses):
+            return
+        chosen = self.settings.hybrid.text_fields
+        fields = list(chosen) or self._guess_text_fields(plain)
+        named = ", ".join(f"`{name}`" for name in fields)
+        subject, values = "text clause", {"fields": fields, "chosen": bool(chosen)}
+        if not fields or not self.keywords:
+            text = "no field of texts is known" if not fields else "the question has no keywords"
+            self._note(_off(subject, text, 'name such fields in hybrid.textFields, as ["title", "body"]', **values))
+            return
+        step = Search(self.keywords, self.request.width or self.request.top_k, fields=fields)
+        outcome = yield from self._perform(step)
+        if outcome.error is not None:
+            make, mend = (_problem, "name fields that are declared with full_text_search") if chosen else (_off, "")
+            why = f"a search of {named} by words raised {_describe_error(outcome.error)}"
+            self._note(make(subject, why, mend, **values))
+            self.request.memory.refuses_words = True
+            return
+        found, units = self._read(outcome.value), read_usage(outcome.value)
+        new = len(set(found.ranking.keys) - set(plain.ranking.keys))
+        values |= {"ms": _round(outcome.seconds * 1e3), "read_units": units, "passages": len(found.ranking.keys)}
+        cost = f"1 search more a question, {_write_ms(outcome.seconds * 1e3)} beside the first"
+        cost += "" if units is None else f", reads {units:g} units"
+        text = f"searches {named} by words: {len(found.ranking.keys)} passages, {new} not in your call's; {cost}"
+        if chosen:
+            self._note(_ok(subject, text, **values))
+        else:
+            listed = json.dumps(fields)
+            mend = f'set config={{"hybrid": {{"textFields": {listed}}}}} and measure'
+            self._note(_off(subject, f"could be added: it {text}", mend, **values))
+
+    def _guess_text_fields(self, plain: SearchResult) -> list[str]:
+        """The fields that a search by words may know: that of a clause that embeds texts, else that of the passages."""
+        if read_type(self.clauses[0]) not in VECTORS:
+            return list_clause_fields(self.clauses)
+        field = self.settings.keyword_evidence.text_field
+        names = (find_text_field(item, field) for item in plain.ranking.items)
+        return [name for name in [next(filter(None, names), None)] if name]
 
     def _note_scores(self, ranking: Ranking) -> None:
         direction, missing, mend = find_direction([ranking]), ranking.scores.count(None), ""
@@ -441,27 +527,33 @@ class _Checkup:
 
     def _note_searches(self, response: Any) -> None:
         """Note how many searches a question makes under these settings, and what they read and cost."""
-        most = count_most_searches(self.request) if self.call.runtime.factory.has_model else 1
+        by_words = int(self.request.why_not_by_words is None)
+        most = count_most_searches(self.request) if self.call.runtime.factory.has_model else 1 + by_words
         units, price = read_usage(response), self.settings.store.read_price
         values: dict[str, Any] = {"most": most, "mean": float(most), "read_units": units}
-        text = "1 a question, as without the middleware" if most == 1 else f"at most {most} a question"
+        at_most = "at most " if most > 1 + by_words else ""
+        text = "1 a question, as without the middleware" if most == 1 else f"{at_most}{most} a question"
         if most > 1 and self.settings.escalation.mode == "auto":
-            rate = self.settings.escalation.target_call_rate
-            values["mean"] = 1 + rate * (most - 1)
+            rate, sure = self.settings.escalation.target_call_rate, 1 + by_words
+            values["mean"] = sure + rate * (most - sure)
             text += f", {values['mean']:.1f} in the mean at most, as the model is asked about {rate:.0%} of them"
         if units is not None:
             text += f"; each reads {units:g} units"
         if price is not None:
             usd = values["mean"] * (1 if units is None else units) * price / 1e3
             values["read_usd_per_thousand"] = usd
-            text += f"; {'' if most == 1 else 'at most '}${usd:.2g} for 1,000 questions"
+            text += f"; {at_most}${usd:.2g} for 1,000 questions"
         self._note(_ok("searches", text, **values))
 
     # --- the parts of the middleware ----------------------------------------------------------------------------------
 
     def _retrieve(self, before: Sequence[Key], **changes: Any) -> Flow[tuple[Retrieval, _Change]]:
         """A retrieval under changed settings, and what it changed; raises what the function raises this time."""
-        retrieval = yield from retrieve(replace(self.request, settings=replace(self.settings, **changes)))
+        request = replace(self.request, settings=replace(self.settings, **changes))
+        if request.settings.transformation_type == "none":
+            # What words change in the order of the call is told apart from what a text clause brings.
+            request = replace(request, text_fields=())
+        retrieval = yield from retrieve(request)
         return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
 
     def _try_keywords(self, plain: SearchResult, candidates: SearchResult) -> Flow[tuple[Finding, Sequence[Key]]]:
@@ -512,7 +604,8 @@ class _Checkup:
         if (problem := find_query_problem(question, self.settings)) is not None:
             raise InvalidQuery(f"it is {problem.reason.replace('_', ' ')}")
         rules = replace(self.settings, transformation_type="none", rerank=replace(self.settings.rerank, enabled=False))
-        request, variant = replace(self.request, original=question, settings=rules), Variant("original", question)
+        request = replace(self.request, original=question, settings=rules, text_fields=())
+        variant = Variant("original", question)
         plain = read_matches(variant, (yield Search(question, None)), request)
         retrieval = yield from retrieve(request)
         return plain, read_matches(variant, retrieval.response, request)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qtmiddleware.config import Layers
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
@@ -19,7 +19,7 @@ from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.request import Memory, Request, describe_page
 from qtmiddleware.retrieval.responses import Shape, wait_for_response
-from qtmiddleware.retrieval.result import read_matches
+from qtmiddleware.retrieval.result import hide_field, read_matches
 from qtmiddleware.retrieval.searching import Searching, note_reads
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead, in_thread
@@ -28,7 +28,7 @@ from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search, observe_embedding
 from qtmiddleware.types import Retrieval, Variant, add_degradation
 from qtmiddleware.wrapping.component_factory import ComponentFactory, Runtime
-from qtmiddleware.wrapping.signatures import CallSignature
+from qtmiddleware.wrapping.signatures import CallSignature, ClauseSignature
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedders import CallableEmbedder
@@ -125,6 +125,13 @@ async def _return(value: Any) -> Any:
     return value
 
 
+class _Attempt(NamedTuple):
+    """How many passages a call asks for, ``None`` as the caller does, and with which *field* beside the caller's."""
+
+    top_k: int | None
+    field: str
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class Invocation:
     """One call of the wrapped function, ready to be made again with other texts: what its flow searches with."""
@@ -140,6 +147,8 @@ class Invocation:
     """In shadow mode, told the response that the caller gets and within how many milliseconds."""
     known_model: GovernedModel | None = None
     """The model of the transformations, if it was looked up already."""
+    adds_field: bool = True
+    """Whether a document search may be asked for the field of the texts too, which the caller does not get."""
 
     @property
     def native_async(self) -> bool:
@@ -171,58 +180,104 @@ class Invocation:
         allows it, and will be from then on. What it raises then passes through.
         """
         query: Any = step.text
-        if self.runtime.embedder is not None and step.text is not None:
+        if self._embeds(step):
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(self.embed((step.text,)))[0]
-        try:
-            return self._call(step, query, step.top_k)
-        except Exception as error:
-            if not _may_narrow(step, error):
-                raise
-        response = self._call(step, query, None)
-        self.runtime.memory.refuses_widening = True
+                    query = observation.keep(self.embed((step.text or "",)))[0]
+        first, *others = self._list_tries(step)
+        attempt = first
+        for other in others:
+            try:
+                response = self._call(step, query, attempt)
+                break
+            except Exception as error:
+                if is_outage(error):
+                    raise
+            attempt = other
+        else:
+            response = self._call(step, query, attempt)
+        self._note_refusals(attempt, first)
         return response
 
     async def asearch(self, step: Search) -> Any:
         """`search`, to be awaited."""
         query: Any = step.text
-        if self.runtime.embedder is not None and step.text is not None:
+        if self._embeds(step):
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(await self.aembed((step.text,)))[0]
-        try:
-            return await self._acall(step, query, step.top_k)
-        except Exception as error:
-            if not _may_narrow(step, error):
-                raise
-        response = await self._acall(step, query, None)
-        self.runtime.memory.refuses_widening = True
+                    query = observation.keep(await self.aembed((step.text or "",)))[0]
+        first, *others = self._list_tries(step)
+        attempt = first
+        for other in others:
+            try:
+                response = await self._acall(step, query, attempt)
+                break
+            except Exception as error:
+                if is_outage(error):
+                    raise
+            attempt = other
+        else:
+            response = await self._acall(step, query, attempt)
+        self._note_refusals(attempt, first)
         return response
 
-    def _call(self, step: Search, query: Any, top_k: int | None) -> Any:
+    def _embeds(self, step: Search) -> bool:
+        return self.runtime.embedder is not None and step.text is not None and not step.fields
+
+    def _list_tries(self, step: Search) -> list[_Attempt]:
+        """What the function is asked for: more than the caller asks first, and last as the caller does."""
+        field, top_k = self._find_missing_field(), step.top_k
+        tries = [_Attempt(top_k, field)]
+        if step.may_narrow and not step.fields:
+            tries += [_Attempt(top_k, "")] if field else []
+            tries += [_Attempt(None, "")] if top_k is not None else []
+        return tries
+
+    def _find_missing_field(self) -> str:
+        """The field of the texts, if the caller does not ask for it and the function would return it."""
+        memory, settings = self.runtime.memory, self.runtime.settings
+        if not self.adds_field or settings.shadow is not None or memory.refuses_field:
+            return ""
+        return self.signature.find_missing_field(self.args, self.kwargs, settings.keyword_evidence.text_field)
+
+    def _note_refusals(self, attempt: _Attempt, first: _Attempt) -> None:
+        """Remember what the function refused before the *attempt* that it answered."""
+        memory = self.runtime.memory
+        if attempt.field != first.field and attempt.top_k == first.top_k:
+            memory.refuses_field = True
+            what = f"the index does not return the field {first.field!r} (keywordEvidence.textField)"
+            memory.problem = memory.problem or f"{what}; name one whose text it stores"
+        memory.refuses_widening = memory.refuses_widening or attempt.top_k != first.top_k
+
+    def _call(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         with Searching(step) as call:
             call.fn = self.fn
-            response = wait_for_response(self._call_plainly(query, top_k))
+            response = wait_for_response(self._call_plainly(step, query, attempt))
             note_reads(response)
             return response
 
-    async def _acall(self, step: Search, query: Any, top_k: int | None) -> Any:
+    async def _acall(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         if not self.is_async:
-            return await in_thread(lambda: self._call(step, query, top_k))
+            return await in_thread(lambda: self._call(step, query, attempt))
         with Searching(step) as call:
             call.fn = self.fn
-            response = await as_awaitable(self._call_plainly(query, top_k))
+            response = await as_awaitable(self._call_plainly(step, query, attempt))
             note_reads(response)
             return response
 
-    def _call_plainly(self, query: Any, top_k: int | None) -> Any:
-        if query is None or (top_k is None and query is self.original):
-            args, kwargs = self.signature.settle(self.args, self.kwargs)
-            return self.fn(*args, **kwargs)
-        args, kwargs = self.signature.replace(self.args, self.kwargs, query=query, top_k=top_k)
+    def _call_plainly(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+        signature, args, kwargs = self.signature, self.args, self.kwargs
+        if step.fields and isinstance(signature, ClauseSignature):
+            args, kwargs = signature.replace_clauses(args, kwargs, step.fields, query, attempt.top_k)
+        elif query is None or (attempt.top_k is None and query is self.original):
+            args, settled = signature.settle(args, kwargs)
+            kwargs = dict(settled)
+        else:
+            args, kwargs = signature.replace(args, kwargs, query=query, top_k=attempt.top_k)
+        if attempt.field and isinstance(signature, ClauseSignature):
+            args, kwargs = signature.add_field(args, kwargs, attempt.field)
         return self.fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -257,6 +312,8 @@ class Invocation:
 
         What keeps this function's results from being improved is warned of, once.
         """
+        if field := self._find_missing_field():
+            retrieval = hide_field(retrieval, field, self.runtime.shape, self.runtime.settings.keyword_evidence)
         self._warn_once(retrieval)
         log = self.runtime.log
         if log is not None:
@@ -361,7 +418,3 @@ def _warn_of_setup(message: str, query_id: str) -> None:
     # A filter may make an error of it, which would cost the user the result.
     with suppress(Exception):
         warnings.warn(message, SetupWarning, stacklevel=level + 1)
-
-
-def _may_narrow(step: Search, error: Exception) -> bool:
-    return step.may_narrow and step.top_k is not None and not is_outage(error)

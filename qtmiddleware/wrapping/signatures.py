@@ -6,7 +6,6 @@ signature again; nothing the caller passed is changed.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import re
@@ -16,6 +15,8 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.wrapping import clauses
+from qtmiddleware.wrapping.nested import BUNDLE, get, get_inside, put
 from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
@@ -41,9 +42,6 @@ _TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
 _WHOLE: Final = (str, list, tuple)
 # Pinecone's search takes query={"inputs": {"text": ...}} or inputs={"text": ...}.
 _NESTED: Final = ("inputs", "text")
-# LlamaIndex's QueryBundle, which may hold the vectors of its text too.
-_BUNDLE: Final = ("query_str",)
-_BUNDLED_VECTORS: Final = ("embedding", "custom_embedding_strs")
 _VECTOR_TYPE: Final = re.compile(r"\[\s*float|[Nn][Dd][Aa]rray|Tensor")
 _SEARCHES: Final = ("invoke", "retrieve", "search", "query", "similarity_search", "get_relevant_documents", "run")
 _NESTED_LOCATIONS: Final[tuple[Location, ...]] = (("query", None), ("inputs", None))
@@ -68,7 +66,9 @@ def read_signature(
     parameters = Parameters(fn)
     argument = parameters.find_query(query_arg, takes_vector)
     kind: type[CallSignature] = CallSignature
-    if takes_vector:
+    if argument == clauses.SCORE_BY:
+        kind = ClauseSignature
+    elif takes_vector:
         kind = VectorSignature
     elif parameters.is_pinecone_search and argument.partition(".")[0] in ("query", "inputs"):
         kind = PineconeSearchSignature
@@ -114,6 +114,15 @@ class CallSignature:
         self._locations = self._list_locations()
         self._home = self._find_home()
 
+    def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
+        """Returns where this call holds the query: a function that shows no parameters may take clauses or a text."""
+        parameters = self._parameters
+        if not (parameters.is_loose and clauses.are_clauses(kwargs.get(clauses.SCORE_BY))) or self._is_named:
+            return self
+        if any(isinstance(value, str) for value in args) or any(name in kwargs for name in QUERIES):
+            return self
+        return ClauseSignature(parameters, clauses.SCORE_BY, self.top_k_argument, is_named=False)
+
     @property
     def function_name(self) -> str:
         """The function's name, with that of its class."""
@@ -136,7 +145,7 @@ class CallSignature:
         """`query`, of a list of one text that list."""
         place, value = self._find(args, kwargs)
         for name in self._path_inside(place, value):
-            if (value := _get(value, name)) is None:
+            if (value := get(value, name)) is None:
                 raise self._missing()
         return value
 
@@ -144,7 +153,7 @@ class CallSignature:
         """Returns the top_k in effect, the caller's or the signature's default; ``None`` where it is no integer."""
         top_k = self._nested_top_k(*self._find(args, kwargs))
         if self._top_k_path:
-            top_k = _get_inside(self._parameters.value(self._top_k_home, args, kwargs), self._top_k_path)
+            top_k = get_inside(self._parameters.value(self._top_k_home, args, kwargs), self._top_k_path)
         elif top_k is None and (name := self._top_k_name(kwargs)) is not None:
             top_k = self._parameters.value(name, args, kwargs)
         return int(top_k) if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool) else None
@@ -169,13 +178,25 @@ class CallSignature:
         new_args, new_kwargs = list(args), dict(kwargs)
         is_nested = not self._top_k_path and self._nested_top_k(place, value) is not None
         if top_k is not None and is_nested:
-            value = _put(value, ("top_k",), top_k)
+            value = put(value, ("top_k",), top_k)
         self._replace_query(place, value, query, new_args, new_kwargs)
         if top_k is not None and self._top_k_path:
             self._replace_inside(top_k, new_args, new_kwargs)
         elif top_k is not None and not is_nested and (name := self._top_k_name(kwargs)) is not None:
             self._parameters.assign(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
+
+    def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Returns whether this call of a function that is wrapped with ``embed=`` takes the query as a vector."""
+        return True
+
+    def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:  # noqa: ARG002
+        """Returns the clauses that a call of a document search is made with, none for any other function."""
+        return ()
+
+    def find_missing_field(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None) -> str:  # noqa: ARG002
+        """Returns *field* if a document search could return it and is not asked to, else ``""``."""
+        return ""
 
     def settle(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Returns the arguments as they are, except that a text goes where the function has a place for it."""
@@ -210,7 +231,7 @@ class CallSignature:
         else:
             if _is_lone_text(value) and isinstance(query, str):
                 query = [query]
-            self._assign(place, _put(value, self._path_inside(place, value), query), args, kwargs)
+            self._assign(place, put(value, self._path_inside(place, value), query), args, kwargs)
 
     @property
     def _own_location(self) -> Location:
@@ -243,18 +264,18 @@ class CallSignature:
             return self._path
         if place == "inputs":
             return _NESTED[1:]
-        if isinstance(_get(value, *_BUNDLE), str):
-            return _BUNDLE
-        return _NESTED if _get(value, "inputs") is not None else ()
+        if isinstance(get(value, *BUNDLE), str):
+            return BUNDLE
+        return _NESTED if get(value, "inputs") is not None else ()
 
     def _replace_inside(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Put *top_k* into a copy of the argument that holds it; one that cannot be changed stays as it is."""
         with suppress(Exception):
             holder = self._parameters.value(self._top_k_home, args, kwargs)
-            self._parameters.assign(self._top_k_home, _put(holder, self._top_k_path, top_k), args, kwargs)
+            self._parameters.assign(self._top_k_home, put(holder, self._top_k_path, top_k), args, kwargs)
 
     def _nested_top_k(self, place: Place, value: Any) -> Any:
-        return _get(value, "top_k") if self._path_inside(place, value) == _NESTED else None
+        return get(value, "top_k") if self._path_inside(place, value) == _NESTED else None
 
     def _top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
         if self._top_k_path:
@@ -297,6 +318,102 @@ class PineconeSearchSignature(CallSignature):
         return path or (() if value is None or isinstance(value, _WHOLE) else _NESTED)
 
 
+class ClauseSignature(CallSignature):
+    """A document search, which takes the query inside the clauses of ``score_by``.
+
+    A text that is passed beside them, where the function itself has no place for one, goes into them.
+    """
+
+    __slots__ = ()
+
+    def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Returns the text that the clauses hold; raises `ClauseProblem` with the reason if it is none to work with."""
+        return self.passed(args, kwargs)
+
+    def passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """`query`, and a list of several queries as it is."""
+        found, place = self.read_clauses(args, kwargs), self._find_text(args, kwargs)
+        if place is None or not found:
+            return clauses.read_question(found)
+        return args[place] if isinstance(place, int) else kwargs[place]
+
+    def replace(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        query: Any,
+        top_k: int | None = None,
+        is_one_of_list: bool = False,  # noqa: ARG002
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments with *query*, a text or a vector, in copies of the clauses, and another *top_k*."""
+        return super().replace(args, kwargs, query=query, top_k=top_k)
+
+    def replace_clauses(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], fields: Sequence[str], keywords: str, top_k: int | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments with a clause that searches *fields* for *keywords* in place of those of the call."""
+        replaced, new_kwargs = self.replace(args, kwargs, query=keywords, top_k=top_k)
+        new_args = list(replaced)
+        clause = clauses.build_text_clause(fields, keywords)
+        self._parameters.assign(clauses.SCORE_BY, clause, new_args, new_kwargs)
+        return tuple(new_args), new_kwargs
+
+    def settle(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Returns the arguments as they are, except that a text beside the clauses goes into them."""
+        place = self._find_text(args, kwargs)
+        if place is None or not self.read_clauses(args, kwargs):
+            return args, kwargs
+        return self.replace(args, kwargs, query=args[place] if isinstance(place, int) else kwargs[place])
+
+    def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Returns whether the clause of this call holds a vector."""
+        return clauses.take_vectors(self.read_clauses(args, kwargs))
+
+    def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """Returns the clauses of this call, those that a partial fixes included; none if they cannot be read."""
+        found = self._parameters.value(clauses.SCORE_BY, args, kwargs)
+        return found if clauses.are_clauses(found) else ()
+
+    def find_missing_field(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None) -> str:
+        """Returns *field* if it is not among those that this call asks for, else ``""``."""
+        name = clauses.INCLUDE_FIELDS
+        if not field or not (name in self._parameters.named or name in kwargs):
+            return ""
+        asked = self._parameters.value(name, args, kwargs)
+        is_known = asked is None or isinstance(asked, list | tuple)
+        return field if is_known and not {field, clauses.EVERY_FIELD} & set(asked or ()) else ""
+
+    def add_field(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments with *field* among those that the documents are returned with."""
+        new_args, new_kwargs = list(args), dict(kwargs)
+        asked = self._parameters.value(clauses.INCLUDE_FIELDS, args, kwargs) or ()
+        self._parameters.assign(clauses.INCLUDE_FIELDS, [*asked, field], new_args, new_kwargs)
+        return tuple(new_args), new_kwargs
+
+    def _list_locations(self) -> tuple[Location, ...]:
+        return (self._own_location,)
+
+    def _find_home(self) -> str:
+        return ""
+
+    def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if (text := self._find_text(args, kwargs)) is not None:
+            _remove(text, args, kwargs)
+        self._assign(place, clauses.put_question(value, query), args, kwargs)
+
+    def _find_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
+        """The place of a text that is passed beside the clauses."""
+        parameters, first = self._parameters, self._parameters.first_location[1] or 0
+        if not parameters.any_keyword:
+            for name in QUERIES:
+                if name in kwargs and name not in parameters.named:
+                    return name
+        return first if not parameters.takes_positions and len(args) > first else None
+
+
 class VectorSignature(CallSignature):
     """A function that takes the vector of the query; its callers pass the text, wherever they like."""
 
@@ -318,7 +435,7 @@ class VectorSignature(CallSignature):
 
     def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         if isinstance(query, str) or self._is_vector_place(place):
-            self._assign(place, _put(value, self._path_inside(place, value), query), args, kwargs)
+            self._assign(place, put(value, self._path_inside(place, value), query), args, kwargs)
             return
         # A text that has a parameter of its own stays where it is.
         if self._parameters.is_pinecone_search or self._parameters.name_at(place) is None:
@@ -330,7 +447,7 @@ class VectorSignature(CallSignature):
 
     def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
         path = super()._path_inside(place, value)
-        return () if path == _BUNDLE else path
+        return () if path == BUNDLE else path
 
     def _is_vector_place(self, place: Place) -> bool:
         if isinstance(place, str):
@@ -380,10 +497,8 @@ class Parameters:
         if query_arg is not None:
             self._check_known(query_arg.partition(".")[0], "query_arg")
             return self._check_free(query_arg)
-        if "score_by" in self.named:
-            raise self._refusal(
-                "searches documents by score_by=; wrap a function of your own that takes the text and makes that of it"
-            )
+        if clauses.SCORE_BY in self.named and self._inner.keys().isdisjoint(QUERIES):
+            return clauses.SCORE_BY
         if self.is_pinecone_search and not takes_vector:
             self._check_free("query")
             return self._check_free("inputs.text")
@@ -548,38 +663,3 @@ def _remove(place: Place, args: list[Any], kwargs: dict[str, Any]) -> None:
         del args[place]
     else:
         kwargs.pop(place, None)
-
-
-def _get(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
-
-
-def _get_inside(holder: Any, path: Sequence[str]) -> Any:
-    """Return what lies at the end of *path*, ``None`` if there is nothing or it cannot be read."""
-    with suppress(Exception):
-        return functools.reduce(_get, path, holder)
-    return None
-
-
-def _put(holder: Any, path: Sequence[str], value: Any) -> Any:
-    """Returns a copy of *holder* with *value* at the end of *path*; what lies on the way is copied too."""
-    if not path:
-        return value
-    new = {path[0]: _put(_get(holder, path[0]), path[1:], value)}
-    if path == _BUNDLE and new != {path[0]: _get(holder, path[0])}:
-        # They are those of the text that was there.
-        new |= dict.fromkeys(name for name in _BUNDLED_VECTORS if _get(holder, name) is not None)
-    if isinstance(holder, Mapping):
-        return {**holder, **new}
-    if isinstance(holder, tuple):
-        return holder._replace(**new)  # type: ignore[attr-defined]  # a named one
-    if (change := getattr(holder, "model_copy", None)) is not None and hasattr(holder, "model_fields_set"):
-        # Pydantic then knows that the field was set, and writes it where it writes such fields alone.
-        return change(update=new)
-    twin = copy.copy(holder)
-    for name, field in new.items():
-        try:
-            setattr(twin, name, field)
-        except (AttributeError, TypeError, ValueError):  # frozen
-            object.__setattr__(twin, name, field)
-    return twin

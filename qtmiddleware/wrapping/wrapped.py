@@ -33,6 +33,7 @@ from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_telling
 from qtmiddleware.types import Answer, Degradation, Retrieval
+from qtmiddleware.wrapping.clauses import ClauseProblem, may_add_text
 from qtmiddleware.wrapping.component_factory import Runtime
 from qtmiddleware.wrapping.invocation import Invocation, RuntimeSource, as_awaitable
 from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, find_import_name, is_in, modules_by_value
@@ -258,32 +259,34 @@ class Wrapped(Generic[P, R]):
         from qtmiddleware.wrapping.check import check
         from qtmiddleware.wrapping.order_sample import read_questions
 
+        signature = self._signature.of_call(args, kwargs)
         try:
-            questions = read_questions(self._signature.passed(args, kwargs)) or []
+            questions = read_questions(signature.passed(args, kwargs)) or []
         except WrapError:
             questions = []
         if questions:
-            args, kwargs = self._signature.replace(args, kwargs, query=questions[0].text, is_one_of_list=True)
+            args, kwargs = signature.replace(args, kwargs, query=questions[0].text, is_one_of_list=True)
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._prepare(args, kwargs, *ours)
         # What is tried is no retrieval of anybody's.
         request = replace(request, hooks=())
         if request.problem is None and not request.embeds:
             # A text may be passed where the function itself has no place for it.
-            call.args, call.kwargs = self._signature.replace(call.args, call.kwargs, query=request.original, top_k=None)
+            call.args, call.kwargs = signature.replace(call.args, call.kwargs, query=request.original, top_k=None)
         return check(request, call, questions), call
 
     def _each(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Yields the arguments of each call where a list of queries stands in place of the query."""
-        queries = self._signature.passed(args, kwargs)
+        signature = self._signature.of_call(args, kwargs)
+        queries = signature.passed(args, kwargs)
         if not isinstance(queries, list | tuple):
-            name = self._signature.argument
+            name = signature.argument
             raise InvalidQuery(f"{name} must be a list of queries here; retrieve takes a single one")
         history = kwargs.get("history")
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
         for query in queries:
-            yield self._signature.replace(args, kwargs, query=query, is_one_of_list=True)
+            yield signature.replace(args, kwargs, query=query, is_one_of_list=True)
 
     def _prepare(
         self,
@@ -304,9 +307,12 @@ class Wrapped(Generic[P, R]):
             kwargs, config = {**kwargs, "config": config}, None
         overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
         runtime = self._read_runtime(overrides, is_theirs=config is not None)
-        original, problem = self._find_query(args, kwargs, runtime.settings)
+        signature = self._signature.of_call(args, kwargs)
+        if runtime.embedder is not None and not signature.takes_vector(args, kwargs):
+            runtime = replace(runtime, embedder=None)
+        original, problem = self._find_query(signature, args, kwargs, runtime.settings)
         # Without a query nothing shows where the number of passages would be either, and nothing is cut.
-        top_k = self._signature.top_k(args, kwargs) if problem is None else None
+        top_k = signature.top_k(args, kwargs) if problem is None else None
         page = self._find_page(args, kwargs, runtime.memory) if problem is None else ""
         conversation = read_history(history)
         model = None if runtime.settings.transformation_type == "none" else runtime.model
@@ -328,12 +334,14 @@ class Wrapped(Generic[P, R]):
             reason_to_wait=model.reason_to_wait if model else lambda: None,
             bulkhead=runtime.bulkhead,
             embeds=runtime.embedder is not None,
+            text_fields=self._choose_text_fields(signature, args, kwargs, runtime.settings) if problem is None else (),
             response_only=brief and runtime.log is None and not runtime.observation.is_observed and not hooks,
             observation=runtime.observation,
             hooks=hooks,
             reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
         )
-        call = Invocation(self._fn, self._signature, args, kwargs, original, runtime, self.is_async, known_model=model)
+        call = Invocation(self._fn, signature, args, kwargs, original, runtime, self.is_async, known_model=model)
+        call.adds_field = problem is None
         if problem is None and (share := runtime.settings.shadow) is not None and is_drawn(share):
             call.shadow = partial(call.start_shadow, request)
         return request, call
@@ -384,17 +392,27 @@ class Wrapped(Generic[P, R]):
         return (self._runtime.is_off and not current_overrides()) or is_nested_call(self._fn)
 
     def _find_query(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
+        self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
     ) -> tuple[Any, Degradation | None]:
         """Returns the query as it was passed, ``""`` where there is none, and why it cannot be worked with."""
         try:
-            query = self._signature.query(args, kwargs)
+            query = signature.query(args, kwargs)
+        except ClauseProblem as error:
+            return error.found, Degradation("query", error.reason, str(error))
         except WrapError as error:
             return "", Degradation("query", "missing", str(error))
         problem = find_query_problem(query, settings)
         if problem is None and is_nested_call(self._fn):
             problem = Degradation("query", "nested", "the function searches through itself; nothing was added")
         return query, problem
+
+    @staticmethod
+    def _choose_text_fields(
+        signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
+    ) -> tuple[str, ...]:
+        """Returns the fields that are searched by words beside the clause of this call."""
+        fields = settings.hybrid.text_fields
+        return fields if fields and may_add_text(signature.read_clauses(args, kwargs)) else ()
 
     # A class method, on the class or on an object; then what is looked up on the class, a method, and what is static.
     # By `Callable`, as mypy does not look at the first parameter otherwise; not each of us is one that takes a class.

@@ -51,6 +51,16 @@ class Bench:
         self._answers.wait(PATIENCE)
         return "It is a lamp [1]."
 
+    def documents(self, config: dict[str, Any]) -> Any:
+        """How many searches a question of an index of documents takes."""
+
+        def search(*, score_by: list[Any], top_k: int) -> Any:
+            return [{"id": clause["type"], "score": 1.0, "text": clause["query"]} for clause in score_by][:top_k]
+
+        clause = {"type": "embed", "field": "body", "query": "Is Jaco healthy?"}
+        found = qtm.QueryMiddleware({"hybrid": config}).wrap(search).retrieve(score_by=[clause], top_k=2)
+        return found.trace.searches
+
     def hybrid(self, config: dict[str, Any]) -> Any:
         """What a search finds, with its scores."""
         retriever = open_retriever(Config.load({"hybrid": config}).settings, store=filled(), embedder=embed)
@@ -149,6 +159,7 @@ CASES: dict[str, Case] = {
         {"enabled": True, "searchTopK": 2},
         {"enabled": True, "searchTopK": 2, "fusionTopK": 2},
     ),
+    "hybrid.text_fields": (Bench.documents, {}, {"textFields": ["body"]}),
     "hybrid.rrf_k": (
         Bench.hybrid,
         {"enabled": True, "method": "rrf"},

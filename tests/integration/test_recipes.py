@@ -19,6 +19,7 @@ from werkzeug import Request, Response
 
 from tests.support.model_server import ModelServer, as_json
 from tests.support.pinecone_server import models
+from tests.support.pinecone_server.documents import Field
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.vendor_services import VENDORS, Said
 
@@ -91,6 +92,8 @@ def pinecone() -> Iterator[PineconeWorld]:
         world.add_index("docs", dimension=models.DENSE[HOSTED], model=HOSTED)
         records = [{"_id": id_, "text": text} for id_, text in TEXTS.items()]
         world.index("docs").upsert_records(namespace="docs", records=records)
+        documents = [{"_id": id_, "body": text} for id_, text in TEXTS.items()]
+        world.add_documents("documents", {"body": Field(full_text=True, embed=True)}, documents)
         yield world
 
 
@@ -102,9 +105,18 @@ def test_every_recipe_of_the_page_is_run_here() -> None:
 # --- stores -----------------------------------------------------------------------------------------------------------
 
 
-def test_pinecone(server: ModelServer, pinecone: PineconeWorld) -> None:
+def test_pinecone(pinecone: PineconeWorld) -> None:
+    index = pinecone.index("documents")
+    found = cook(RECIPES["documents"], index=index)
+    clause = {"type": "embed", "field": "body", "query": QUESTION}
+    plain = index.documents.search(namespace="docs", top_k=2, score_by=[clause], include_fields=["body"])
+    assert [type(it) for it in found["documents"]] == [type(it) for it in plain.matches]
+    assert (found["documents"][0].id, found["documents"][0].body) == ("health", TEXTS["health"])
+
+
+def test_a_pinecone_index_made_before(server: ModelServer, pinecone: PineconeWorld) -> None:
     index = pinecone.index("docs")
-    found = cook(RECIPES["pinecone"], index=index)
+    found = cook(RECIPES["legacy"], index=index)
     plain = index.search(namespace="docs", top_k=2, inputs={"text": QUESTION})
     assert [type(hit) for hit in found["hits"]] == [type(hit) for hit in plain.result.hits]
     assert found["hits"][0].id == found["matches"][0].id == "health"
@@ -119,9 +131,7 @@ def test_the_readmes_example_on_pinecone(
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PINECONE_API_KEY", pinecone.api_key)
     server.reply = {"standalone": "What was Nike's revenue last year?", **REPLY}
-    dimension = models.DENSE[HOSTED]
-    example = example.replace("https://...", pinecone.host("docs"))
-    found = cook(example, my_embedding_function=lambda text: models.dense(text, dimension))
+    found = cook(example.replace("https://...", pinecone.host("documents")))
     assert found["r"].degradations == ()
     assert [it.kind for it in found["r"].variants][:2] == ["original", "joined"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -11,6 +13,8 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pinecone import Document, EmbedQuery
+from pinecone.models.documents.responses import DocumentSearchUsage, SearchDocumentsResponse
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
@@ -274,3 +278,114 @@ def test_nothing_is_lost_around_a_hybrid_search(config: str, k: int, sizes: tupl
     assert len(set(got)) == len(got)
     if len(plain) < k:
         assert set(plain) <= set(got)
+
+
+class Refusal(Exception):
+    """What an index of documents raises for a call that it does not take, or while it is busy."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status_code = status
+
+
+def search_documents(
+    vectors: Index, words: Index, *, status: int, calls: list[tuple[Any, int]]
+) -> Callable[..., SearchDocumentsResponse]:
+    """A document search as Pinecone's: *vectors* answer an embed clause and *words* a text clause, or *status* does."""
+
+    def search(
+        *, namespace: str, score_by: Sequence[Any], top_k: int, include_fields: Sequence[str] | None = None
+    ) -> SearchDocumentsResponse:
+        calls.append((score_by, top_k))
+        (clause,) = [it if isinstance(it, dict) else {"type": "embed", "query": it.query} for it in score_by]
+        if clause["type"] == "text" and status:
+            raise Refusal(status)
+        index = words if clause["type"] == "text" else vectors
+        # Scores of the two kinds are of different sizes, as BM25's and a cosine's are.
+        factor, text = (20.0, QUERY) if clause["type"] == "text" else (1.0, clause["query"])
+        fields = set(include_fields or ())
+        documents = [
+            Document({"_id": row.id, "_score": factor * row.score, **({"body": row.text} if "body" in fields else {})})
+            for row in index.rows(text)[:top_k]
+        ]
+        return SearchDocumentsResponse(
+            matches=documents, namespace=namespace, usage=DocumentSearchUsage(read_units=1), response_info=None
+        )
+
+    return search
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@settings(max_examples=4 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    config=st.sampled_from(sorted(CONFIGS)),
+    k=st.one_of(st.integers(1, 12), st.integers(1, 200)),
+    sizes=st.tuples(st.integers(0, 120), st.integers(0, 120)),
+    seed=st.integers(0, 5),
+    rising=st.booleans(),
+    typed=st.booleans(),
+    status=st.sampled_from([0, 0, 400, 429, 503]),
+    fields=st.sampled_from([None, [], ["title"], ["body"]]),
+    names_text=st.booleans(),
+    in_conversation=st.sampled_from([False, False, True]),
+)
+def test_nothing_is_lost_around_a_document_search(
+    is_async: bool,
+    config: str,
+    k: int,
+    sizes: tuple[int, int],
+    seed: int,
+    rising: bool,
+    typed: bool,
+    status: int,
+    fields: list[str] | None,
+    names_text: bool,
+    in_conversation: bool,
+) -> None:
+    vectors = Index(sizes[0], seed, 0.0, 1.0, rising=rising)
+    words = Index(sizes[1], seed + 1, 0.0, 1.0, rising=False)
+    calls: list[tuple[Any, int]] = []
+    search = search_documents(vectors, words, status=status, calls=calls)
+
+    async def asearch(
+        *, namespace: str, score_by: Sequence[Any], top_k: int, include_fields: Sequence[str] | None = None
+    ) -> SearchDocumentsResponse:
+        return search(namespace=namespace, score_by=score_by, top_k=top_k, include_fields=include_fields)
+
+    clause: Any = EmbedQuery(field="body", query=QUERY) if typed else {"type": "embed", "field": "body", "query": QUERY}
+    call: dict[str, Any] = {"namespace": "docs", "score_by": [clause], "top_k": k, "include_fields": fields}
+    before, plain = copy.deepcopy(call), search(**call)
+    given_config: dict[str, Any] = {**CONFIGS[config], "hybrid": {"textFields": ["body"]}}
+    if names_text:
+        given_config["keywordEvidence"] = {**given_config.get("keywordEvidence", {}), "textField": "body"}
+    wrapped: Any = qtm.QueryMiddleware(given_config, client=ScriptedModel(scripted), reranker=judge).wrap(
+        asearch if is_async else search
+    )
+    for _ in range(2):
+        calls.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", qtm.SetupWarning)
+            history = HISTORY if in_conversation else None
+            if is_async:
+                retrieval = asyncio.run(wrapped.aretrieve(**call, history=history))
+            else:
+                retrieval = wrapped.retrieve(**call, history=history)
+        response = retrieval.response
+        got, own = [it.id for it in response.matches], [it.id for it in plain.matches]
+        assert call == before
+        assert type(response) is SearchDocumentsResponse
+        assert (response.namespace, response.usage.read_units) == ("docs", 1)
+        assert len(got) >= min(k, len(own))
+        if len(own) < k:
+            assert set(own) <= set(got)
+        if "concat" not in config:
+            assert len(got) <= k
+            assert len(set(got)) == len(got)
+        shown = {"_id", "_score", *(name for name in fields or () if name == "body")}
+        assert all(set(it.to_dict()) == shown for it in response.matches)
+        failed = [it.stage for it in retrieval.degradations]
+        assert failed in ([], ["search.text_clause"])
+        assert not failed or status
+    # A clause that is refused is not tried again; what was busy is.
+    tried = any(isinstance(it[0], dict) and it[0]["type"] == "text" for it, _ in calls)
+    assert not (tried and status == 400)

@@ -9,7 +9,7 @@ It leaves with an `AssertionError` where a request or an answer was not as Pinec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Event, Thread
 from typing import Any
@@ -18,6 +18,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.support.pinecone_server import described
 from tests.support.pinecone_server.app import App, Canned, Exchange
+from tests.support.pinecone_server.documents import DocumentIndex, Field
 from tests.support.pinecone_server.state import Index, Kind, Stored
 
 API_KEY = "pcsk_secret_0123456789"
@@ -70,12 +71,22 @@ class PineconeWorld:
         self.app.indexes[name] = made
         return made
 
+    def add_documents(self, name: str, schema: dict[str, Field], documents: Sequence[dict[str, Any]] = ()) -> Any:
+        """A new index of *documents*, in the namespace ``docs``; one of that name is replaced."""
+        made = DocumentIndex(name, schema)
+        self.app.indexes[name] = made
+        if documents:
+            made.upsert("docs", {"documents": list(documents)})
+        return made
+
     def host(self, name: str) -> str:
         return f"{self.url}/i/{name}"
 
     def stored(self, name: str, namespace: str = "") -> dict[str, Stored]:
         """What the index *name* holds in *namespace*, by id."""
-        return dict(self.app.indexes[name].namespaces.get(namespace or "__default__", {}))
+        index = self.app.indexes[name]
+        assert isinstance(index, Index)
+        return dict(index.namespaces.get(namespace or "__default__", {}))
 
     def client(self) -> Any:
         """A real client, the same at every call and closed with this world."""
@@ -100,13 +111,14 @@ class PineconeWorld:
         content_type: str = "text/plain",
         headers: dict[str, str] | None = None,
         times: int = 1_000,
+        text: str = "",
     ) -> None:
-        """The next *times* requests whose path ends in *path* are answered so."""
-        self.app.canned.append(Canned(path, status, body, headers or {}, content_type, times, None))
+        """The next *times* requests whose path ends in *path* and whose body holds *text* are answered so."""
+        self.app.canned.append(Canned(path, status, body, headers or {}, content_type, times, None, text))
 
-    def hangs(self, path: str, times: int = 1_000) -> None:
-        """Requests whose path ends in *path* are not answered before this world ends."""
-        self.app.canned.append(Canned(path, 503, "", {}, "text/plain", times, self._released))
+    def hangs(self, path: str, times: int = 1_000, text: str = "") -> None:
+        """Requests whose path ends in *path* and whose body holds *text* are not answered before this world ends."""
+        self.app.canned.append(Canned(path, 503, "", {}, "text/plain", times, self._released, text))
 
     def recovers(self) -> None:
         """No more of `answers` and `hangs`."""

@@ -218,6 +218,19 @@ def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
     return replace_path(holder, path, build_like(get_path(holder, path), items))
 
 
+def remove_field(holder: Any, name: str) -> Any:
+    """Returns a copy of *holder*, a mapping or a view of a dict, without the field *name*; itself if it has none."""
+    fields = holder if isinstance(holder, Mapping) else list_fields(holder)
+    if name not in fields:
+        return holder
+    kept = {key: value for key, value in fields.items() if key != name}
+    kind: Any = type(holder)
+    try:
+        return kept if kind is dict else kind(kept)
+    except Exception as error:
+        raise shape_error(holder, f"no copy without {name!r} could be made of a") from error
+
+
 def shape_error(value: Any, what: str) -> ResponseShapeError:
     """Returns the error for a *value* that cannot be read; names its type and never its content."""
     kind = type(value)

@@ -217,7 +217,9 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
     holder = _find_holder(item)
     if text is holder:
         return ""
-    for before, root in (("", holder), ("metadata.", read_metadata(item))):
+    # What keeps no metadata apart, as a document of Pinecone does, has these fields itself.
+    outer = "metadata." if any(True for _ in _list_values(holder, METADATA)) else ""
+    for before, root in (("", holder), (outer, read_metadata(item))):
         for name in TEXTS:
             value = get_field(root, name)
             if isinstance(value, str) and value == text:
@@ -241,7 +243,9 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
         setting = f'config={{"keywordEvidence": {{"textField": "{name}"}}}}'
         return f"the passages have no text under {where}, but one under {name!r}", f"set {setting}"
     if not any(read_metadata(item) for item in items):
-        return "the passages have neither a text nor metadata", "ask for them, with Pinecone include_metadata=True"
+        return "the passages have neither a text nor metadata", (
+            "ask for them, with Pinecone include_metadata=True, or include_fields=[...] in a search of documents"
+        )
     advice = "store it in the metadata, or name its field in keywordEvidence.textField"
     return f"the passages have no text under {where}", advice
 

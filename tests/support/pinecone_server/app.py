@@ -11,6 +11,7 @@ from typing import Any
 from werkzeug import Request, Response
 
 from tests.support.pinecone_server import operations, rules
+from tests.support.pinecone_server.documents import DocumentIndex
 from tests.support.pinecone_server.errors import Refused, RuleBroken
 from tests.support.pinecone_server.state import Index
 
@@ -30,7 +31,10 @@ HOSTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 @dataclass
 class Canned:
-    """An answer that is given instead of the server's own, to the next *times* requests whose path ends in *path*."""
+    """An answer that is given instead of the server's own, to the next *times* requests whose path ends in *path*.
+
+    Only those count whose body holds *text*.
+    """
 
     path: str
     status: int
@@ -39,6 +43,7 @@ class Canned:
     content_type: str
     times: int
     waits_for: Event | None
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class App:
 
     api_key: str
     base_url: str = ""
-    indexes: dict[str, Index] = field(default_factory=dict)
+    indexes: dict[str, Index | DocumentIndex] = field(default_factory=dict)
     canned: list[Canned] = field(default_factory=list)
     watch: Callable[[Exchange], None] = field(default=lambda exchange: None)
 
@@ -72,7 +77,7 @@ class App:
         request = Request(environ)
         body = request.get_data()
         index, path = _parted(request.path)
-        canned, broken = self._next_canned(request.path), ""
+        canned, broken = self._next_canned(request.path, body), ""
         if canned is not None:
             if canned.waits_for is not None:
                 canned.waits_for.wait(30)
@@ -82,9 +87,9 @@ class App:
         self.watch(Exchange(request, body, index, path, response, canned is not None, broken))
         return response(environ, start_response)
 
-    def _next_canned(self, path: str) -> Canned | None:
+    def _next_canned(self, path: str, body: bytes) -> Canned | None:
         for one in self.canned:
-            if path.endswith(one.path) and one.times > 0:
+            if path.endswith(one.path) and one.times > 0 and one.text.encode() in body:
                 one.times -= 1
                 return one
         return None
@@ -97,7 +102,7 @@ class App:
             return self._served(request, body, index, path), ""
         except Refused as refused:
             broken = str(refused) if isinstance(refused, RuleBroken) else ""
-            return _error(refused, rpc=bool(index) and not path.startswith("/records")), broken
+            return _error(refused, rpc=bool(index) and not path.startswith(("/records", "/namespaces"))), broken
 
     def _served(self, request: Request, body: bytes, name: str, path: str) -> Response:
         if not name:
@@ -105,6 +110,19 @@ class App:
         if name not in self.indexes:
             raise Refused(f"Resource {name} not found", 404)
         index = self.indexes[name]
+        parts = path.split("/")
+        is_documents = len(parts) == 5 and parts[1] == "namespaces" and parts[3] == "documents"
+        if isinstance(index, DocumentIndex) != is_documents:
+            held = "documents" if isinstance(index, DocumentIndex) else "vectors"
+            raise Refused(f"the index {name} holds {held}; this operation is not supported")
+        if isinstance(index, DocumentIndex):
+            _only(request, "POST", JSON)
+            verbs = {"upsert": (index.upsert, 202), "search": (index.search, 200)}
+            if parts[4] not in verbs:
+                raise Refused("there is no such path", 404)
+            operation, status = verbs[parts[4]]
+            # The path is decoded by the server: a namespace holds no slash here.
+            return _json(operation(parts[2], rules.mapping(rules.parsed(body), "the request")), status)
         if path in BY_BODY:
             _only(request, "POST", JSON)
             return _json(BY_BODY[path](index, rules.mapping(rules.parsed(body), "the request")))
@@ -118,7 +136,6 @@ class App:
             rules.rule(limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= 100, "limit must be from 1 to 100")
             prefix, after = request.args.get("prefix", ""), request.args.get("paginationToken", "")
             return _json(operations.list_ids(index, prefix, int(limit), after, request.args.get("namespace", "")))
-        parts = path.split("/")
         if len(parts) == 5 and parts[:3] == ["", "records", "namespaces"] and parts[4] in ("upsert", "search"):
             return _records(request, body, index, parts[3], parts[4])
         raise Refused("there is no such path", 404)
@@ -137,6 +154,8 @@ class App:
         if name not in self.indexes:
             raise Refused(f"Resource {name} not found", 404)
         index = self.indexes[name]
+        if isinstance(index, DocumentIndex):
+            raise Refused("document indexes are not described here", 404)
         dense = {"type": "dense_vector", "dimension": index.dimension, "metric": index.metric}
         return _json(
             {

@@ -23,11 +23,12 @@ def available() -> bool:
 
 @lru_cache
 def description(name: str) -> dict[str, Any]:
-    """*name* is ``db_data`` or ``inference``. Its lists have the bounds that were meant."""
+    """*name* is ``db_data``, ``inference`` or ``documents``. Its lists have the bounds that were meant."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loaded = yaml.load((SPECS / f"{name}_2026-04.oas.yaml").read_bytes(), loader)
+    version = "2026-07" if name == "documents" else "2026-04"
+    loaded = yaml.load((SPECS / f"{name}_{version}.oas.yaml").read_bytes(), loader)
     loaded["servers"] = [{"url": HOST}]
     loaded["info"]["version"] = str(loaded["info"]["version"])
     _bound(loaded)
@@ -77,7 +78,7 @@ def complaint(exchange: Exchange) -> str:
 
     if exchange.request.path.startswith("/indexes/"):
         return ""
-    api = validator("db_data" if exchange.index else "inference")
+    api = validator(_find_description(exchange))
     request = MockRequest(
         HOST,
         exchange.request.method,
@@ -105,6 +106,12 @@ def complaint(exchange: Exchange) -> str:
     return ""
 
 
+def _find_description(exchange: Exchange) -> str:
+    if not exchange.index:
+        return "inference"
+    return "documents" if exchange.path.startswith("/namespaces/") else "db_data"
+
+
 def _said(error: Exception) -> str:
     cause = error.__cause__
     details = "; ".join(str(getattr(one, "message", one)) for one in getattr(cause, "schema_errors", ()))
@@ -113,6 +120,8 @@ def _said(error: Exception) -> str:
 
 def _shortened(exchange: Exchange) -> bytes:
     """The body with its long lists of numbers cut short; those are checked here."""
+    if exchange.path.endswith("/documents/search"):
+        return _without_embed(exchange)
     if exchange.path != "/vectors/upsert":
         return exchange.body
     try:
@@ -120,6 +129,21 @@ def _shortened(exchange: Exchange) -> bytes:
         return json.dumps(_cut(body)).encode()
     except RuleBroken:
         return exchange.body
+
+
+def _without_embed(exchange: Exchange) -> bytes:
+    """The body with each clause whose text Pinecone embeds as one of words, which has the same fields.
+
+    The SDK knows ``embed`` and ``sparse_embed``; the description of 2026-07 does not name them yet.
+    """
+    try:
+        body = exchange.json
+    except RuleBroken:
+        return exchange.body
+    for clause in body["score_by"] if isinstance(body, dict) and isinstance(body.get("score_by"), list) else ():
+        if isinstance(clause, dict) and clause.get("type") in ("embed", "sparse_embed"):
+            clause["type"] = "text"
+    return json.dumps(body).encode()
 
 
 def _cut(node: Any) -> Any:

@@ -390,7 +390,6 @@ def test_the_text_of_a_query_bundle_is_read_and_replaced_with_no_vector_of_the_f
         (lambda: read_signature(functools.partial(plain, query="x")), "already fixes 'query'"),
         (lambda: read_signature(functools.partial(plain, "x"), query_arg="query"), "already fixes 'query'"),
         (lambda: read_signature(functools.partial(INDEX.search, inputs={"text": "x"})), "already fixes 'inputs'"),
-        (lambda: read_signature(lambda *, namespace, top_k, score_by: None), "score_by"),
         (lambda: read_signature("not callable"), "cannot be called"),  # type: ignore[arg-type]
         (lambda: read_signature(plain).query((), {}), "without a query"),
         (lambda: read_signature(loose).query((), {"namespace": "n"}), "query_arg="),

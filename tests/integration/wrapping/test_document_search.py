@@ -1,0 +1,359 @@
+"""Pinecone's document search over the real SDK and real HTTP: the text in its clauses is the question."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pinecone import (
+    AsyncIndex,
+    DenseVectorQuery,
+    EmbedQuery,
+    QueryStringQuery,
+    SparseEmbedQuery,
+    SparseVectorQuery,
+    TextQuery,
+)
+from pinecone.exceptions import PineconeException
+from pinecone.models.documents.responses import SearchDocumentsResponse
+
+import qtmiddleware as qtm
+from tests.support.document_world import BODIES, add_documents, embed, list_ids
+from tests.support.pinecone_world import PineconeWorld, pinecone_world, without_pauses
+from tests.support.wrapping_world import QUERY, REWRITE, WIDE, middleware
+
+RULES = qtm.QueryMiddleware()
+CALL: dict[str, Any] = {"namespace": "docs", "top_k": 2, "include_fields": ["title", "body"]}
+CLAUSES: dict[str, Callable[[Any], list[Any]]] = {
+    "embed": lambda text: [EmbedQuery(field="body", query=text)],
+    "embed, mapping": lambda text: [{"type": "embed", "field": "body", "query": text}],
+    "sparse_embed": lambda text: [SparseEmbedQuery(field="body", query=text)],
+    "text": lambda text: [TextQuery(query=text, fields=["title", "body"])],
+    "text, mapping": lambda text: [{"type": "text", "fields": ["body"], "query": text}],
+    "query_string": lambda text: [QueryStringQuery(query=text)],
+    "text and query_string": lambda text: [
+        TextQuery(query=text, fields=["body"]),
+        {"type": "query_string", "query": text},
+    ],
+}
+
+
+@pytest.fixture
+def world() -> Iterator[PineconeWorld]:
+    with pinecone_world() as made:
+        add_documents(made)
+        yield made
+
+
+@pytest.fixture
+def index(world: PineconeWorld) -> Any:
+    return world.index("docs")
+
+
+def list_texts(body: dict[str, Any]) -> list[str]:
+    return [clause["query"] for clause in body["score_by"]]
+
+
+def call_with(score_by: Any, **changes: Any) -> dict[str, Any]:
+    return {**CALL, "score_by": score_by, **changes}
+
+
+@pytest.mark.parametrize("kind", CLAUSES)
+def test_a_variant_stands_where_the_question_stood(kind: str, world: PineconeWorld, index: Any) -> None:
+    clauses = CLAUSES[kind](QUERY)
+    before = copy.deepcopy(clauses)
+    call = call_with(clauses, filter={"page": {"$lt": 9}}, timeout=20.0)
+    retrieval = middleware().wrap(index.documents.search).retrieve(**call)
+    assert retrieval.status == "full"
+    assert (retrieval.original_query, [it.kind for it in retrieval.variants]) == (QUERY, ["original", "rewrite"])
+    assert type(retrieval.response) is SearchDocumentsResponse
+    assert clauses == before, "the caller's clauses stay as they are"
+    asked = world.sent("/search")
+    # A question mark is a wildcard in a query string, so what is written there has none; the caller's own stays.
+    plain = REWRITE.removesuffix("?")
+    variant = {"query_string": [plain], "text and query_string": [REWRITE, plain]}.get(kind, [REWRITE])
+    assert sorted(map(list_texts, asked)) == sorted([[QUERY] * len(clauses), variant])
+    for body in asked:
+        assert (body["top_k"], body["include_fields"], body["filter"]) == (
+            WIDE,
+            ["title", "body"],
+            {"page": {"$lt": 9}},
+        )
+    assert (retrieval.trace.searches, retrieval.trace.read_units) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["embed", "embed, mapping"])
+def test_the_rules_lift_what_holds_the_keywords(kind: str, world: PineconeWorld, index: Any) -> None:
+    call = call_with(CLAUSES[kind](QUERY))
+    assert list_ids(index.documents.search(**call))[0] == "cats"
+    response = RULES.wrap(index.documents.search)(**call)
+    assert list_ids(response)[0] == "health"
+    assert response.matches[0].body == BODIES["health"]
+    assert (response.namespace, response.usage.read_units) == ("docs", 1)
+
+
+async def test_the_async_index_gives_the_same_account(world: PineconeWorld, index: Any) -> None:
+    call = call_with(CLAUSES["embed"](QUERY))
+    plain = middleware().wrap(index.documents.search).retrieve(**call)
+    async with AsyncIndex(host=world.host("docs"), api_key=world.api_key, ssl_verify=False) as other:
+        search = middleware().wrap(other.documents.search)
+        awaited = await search.aretrieve(**call)
+        assert list_ids(await search(**call)) == list_ids(plain.response)
+    assert awaited.matches == plain.matches
+    assert (awaited.variants, awaited.status) == (plain.variants, plain.status)
+
+
+def test_a_function_that_builds_the_clause_or_passes_it_on_is_decorated(world: PineconeWorld, index: Any) -> None:
+    @qtm.middleware
+    def ask(query: str, top_k: int = 2) -> Any:
+        return index.documents.search(**call_with([EmbedQuery(field="body", query=query)], top_k=top_k))
+
+    @qtm.middleware
+    def search(score_by: list[Any], top_k: int = 2) -> Any:
+        return index.documents.search(**call_with(score_by, top_k=top_k))
+
+    @qtm.middleware
+    def pass_on(**options: Any) -> Any:
+        return index.documents.search(namespace="docs", **options)
+
+    clauses = CLAUSES["embed"](QUERY)
+    expected = ["health", "cats"]
+    assert list_ids(ask(QUERY)) == list_ids(search(clauses)) == list_ids(search(score_by=clauses)) == expected
+    assert list_ids(pass_on(score_by=clauses, top_k=2, include_fields=["body"])) == expected
+    assert {body["top_k"] for body in world.sent("/search")} == {WIDE}
+
+
+def test_a_partial_may_fix_namespace_fields_and_clause(world: PineconeWorld, index: Any) -> None:
+    expected = ["health", "cats"]
+    fixed = functools.partial(index.documents.search, **CALL)
+    assert list_ids(RULES.wrap(fixed)(score_by=CLAUSES["embed"](QUERY))) == expected
+    assert list_ids(RULES.wrap(fixed)(score_by=CLAUSES["embed"](QUERY), top_k=1)) == expected[:1]
+    clause = [{"type": "embed", "field": "body"}]
+    search = RULES.wrap(functools.partial(fixed, score_by=clause))
+    assert list_ids(search(QUERY)) == list_ids(search(query=QUERY)) == expected
+    assert [list_ids(it.response)[0] for it in search.retrieve_many([QUERY, "When is the fee due?"])] == [
+        "health",
+        "fees",
+    ]
+    assert clause == [{"type": "embed", "field": "body"}]
+    whole = RULES.wrap(functools.partial(fixed, score_by=CLAUSES["embed"](QUERY)))
+    assert list_ids(whole()) == expected
+
+
+def test_a_text_goes_where_a_vector_clause_wants_its_values(world: PineconeWorld, index: Any) -> None:
+    search = middleware().wrap(index.documents.search, embed=embed)
+    for clause in (
+        DenseVectorQuery(field="vec", values=QUERY),
+        {"type": "dense_vector", "field": "vec", "values": QUERY},
+    ):  # type: ignore[arg-type]
+        retrieval = search.retrieve(**call_with([clause]))
+        assert (retrieval.status, len(retrieval.variants)) == ("full", 2)
+    sent = [body["score_by"][0]["values"] for body in world.sent("/search")]
+    assert sorted(sent) == sorted([embed(QUERY), embed(REWRITE)] * 2)
+    # A clause of another kind takes its text as it is, though the function is wrapped with embed=.
+    assert search.retrieve(**call_with(CLAUSES["embed"](QUERY))).status == "full"
+
+
+def test_a_sparse_clause_takes_what_is_not_zero_of_the_vector(world: PineconeWorld, index: Any) -> None:
+    search = RULES.wrap(index.documents.search, embed=lambda text: [0.0, float(len(text)), 0.0, 2.0])
+    search(**call_with([SparseVectorQuery(field="terms", sparse_values=QUERY)]))  # type: ignore[arg-type]
+    assert world.sent("/search")[0]["score_by"][0]["sparse_values"] == {
+        "indices": [1, 3],
+        "values": [float(len(QUERY)), 2.0],
+    }
+
+
+LUCENE = [
+    *('"Jaco health"', "title:Jaco", "Jaco^2 health", "Jaco AND health", "Jaco OR health", "NOT Jaco", "+Jaco health"),
+    *(
+        "Jaco -health",
+        "heal*",
+        "he?lth",
+        "health~1",
+        "(Jaco health)",
+        "[1 TO 2]",
+        "a/b",
+        "Jaco && health",
+        r"a\b",
+        "!Jaco",
+    ),
+]
+
+
+@pytest.mark.parametrize("query", LUCENE)
+def test_lucene_is_the_callers_own(query: str, world: PineconeWorld, index: Any) -> None:
+    call = call_with([QueryStringQuery(query=query)])
+    plain = index.documents.search(**call)
+    retrieval = middleware().wrap(index.documents.search).retrieve(**call)
+    assert list_ids(retrieval.response) == list_ids(plain)
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", "lucene")]
+    assert [(it["score_by"], it["top_k"]) for it in world.sent("/search")] == [
+        ([{"type": "query_string", "query": query}], 2)
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("clauses", "reason"),
+    [
+        ([DenseVectorQuery(field="vec", values=[1.0, 2.0])], "not_text"),
+        ([{"type": "sparse_vector", "field": "terms", "sparse_values": {"indices": [1], "values": [1.0]}}], "not_text"),
+        ([TextQuery(query="Jaco", fields=["title"]), TextQuery(query="food", fields=["body"])], "several_questions"),
+    ],
+    ids=["dense", "sparse", "two questions"],
+)
+@pytest.mark.parametrize("embeds", [False, True])
+def test_what_is_no_question_is_searched_as_it_was_passed(
+    clauses: list[Any], reason: str, embeds: bool, world: PineconeWorld, index: Any
+) -> None:
+    plain = list_ids(index.documents.search(**call_with(clauses)))
+    search = (
+        middleware().wrap(index.documents.search, embed=embed) if embeds else middleware().wrap(index.documents.search)
+    )
+    retrieval = search.retrieve(**call_with(clauses))
+    assert list_ids(retrieval.response) == plain
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", reason)]
+    first, second = world.sent("/search")
+    assert first == second
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "a vector clause beside another": {"score_by": [*CLAUSES["embed"](QUERY), *CLAUSES["text"](QUERY)]},
+    "no clause": {"score_by": []},
+    "a bare text": {"score_by": QUERY},
+    "a bare clause": {"score_by": EmbedQuery(field="body", query=QUERY)},
+    "an unknown type": {"score_by": [{"type": "guess", "query": QUERY}]},
+    "a clause with an unknown key": {"score_by": [{"type": "embed", "field": "body", "query": QUERY, "boost": 2}]},
+    "top_k as a text": {"score_by": CLAUSES["embed"](QUERY), "top_k": "2"},
+    "a field without the aspect": {"score_by": [EmbedQuery(field="title", query=QUERY)]},
+    "words of a field without them": {"score_by": [TextQuery(query=QUERY, fields=["vec"])]},
+    "an unstored field": {"score_by": CLAUSES["embed"](QUERY), "include_fields": ["secret"]},
+    "fields as a text": {"score_by": CLAUSES["embed"](QUERY), "include_fields": "body"},
+    "a blank namespace": {"score_by": CLAUSES["embed"](QUERY), "namespace": " "},
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("config", [{}, {"keywordEvidence": {"textField": "body"}}], ids=["usual", "a text field"])
+def test_the_sdks_own_error_reaches_the_caller(
+    case: str, config: dict[str, Any], world: PineconeWorld, index: Any
+) -> None:
+    call = {**CALL, **BAD[case]}
+    with pytest.raises(PineconeException) as plain:
+        index.documents.search(**call)
+    with pytest.raises(PineconeException) as wrapped:
+        qtm.QueryMiddleware(config).wrap(index.documents.search)(**call)
+    assert type(wrapped.value) is type(plain.value)
+    assert str(wrapped.value) == str(plain.value)
+
+
+def test_a_call_without_a_namespace_or_a_clause_fails_as_it_does_without_us(index: Any) -> None:
+    search = RULES.wrap(index.documents.search)
+    for call in ({"score_by": CLAUSES["embed"](QUERY), "top_k": 2}, {"namespace": "docs", "top_k": 2}):
+        with pytest.raises(TypeError) as plain:
+            index.documents.search(**call)
+        with pytest.raises(TypeError) as wrapped:
+            search(**call)
+        assert str(wrapped.value) == str(plain.value)
+
+
+def test_an_empty_namespace_and_a_filter_that_nothing_meets_give_no_passage(index: Any) -> None:
+    search = RULES.wrap(index.documents.search)
+    clauses = CLAUSES["embed"](QUERY)
+    assert search(**call_with(clauses, namespace="elsewhere")).matches == []
+    assert search(**call_with(clauses, filter={"page": {"$gt": 99}})).matches == []
+
+
+@pytest.mark.parametrize("fields", [None, [], ["title"], ("title",)], ids=["none", "empty", "title", "a tuple"])
+def test_the_field_of_the_texts_is_requested_too_and_taken_out_again(
+    fields: Any, world: PineconeWorld, index: Any
+) -> None:
+    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "body"}}).wrap(index.documents.search)
+    call = call_with(CLAUSES["embed"](QUERY), include_fields=fields)
+    plain = index.documents.search(**call)
+    retrieval = search.retrieve(**call)
+    assert world.sent("/search")[-1]["include_fields"] == [*(fields or ()), "body"]
+    assert (list_ids(plain)[0], list_ids(retrieval.response)[0]) == ("cats", "health")
+    held = {"_id", "_score", *(fields or ())}
+    assert all(set(document.to_dict()) == held for document in retrieval.response.matches)
+    assert list_ids(search(**call)) == list_ids(retrieval.response)
+    # An answer is written from the texts.
+    assert retrieval.matches[0].text == BODIES["health"]
+    assert all(
+        match.raw is document for match, document in zip(retrieval.matches, retrieval.response.matches, strict=True)
+    )
+
+
+@pytest.mark.parametrize("fields", [["body"], ["*"], ["title", "body"]])
+def test_a_field_that_is_requested_already_stays(fields: list[str], world: PineconeWorld, index: Any) -> None:
+    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "body"}}).wrap(index.documents.search)
+    response = search(**call_with(CLAUSES["embed"](QUERY), include_fields=fields))
+    assert world.sent("/search")[0]["include_fields"] == fields
+    assert response.matches[0].body == BODIES["health"]
+
+
+def test_a_field_whose_text_is_not_stored_is_requested_once(world: PineconeWorld, index: Any) -> None:
+    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "secret"}}).wrap(index.documents.search)
+    call = call_with(CLAUSES["embed"](QUERY), include_fields=["title"])
+    plain = list_ids(index.documents.search(**call))
+    with pytest.warns(qtm.SetupWarning, match=r"does not return the field 'secret'"):
+        assert list_ids(search(**call)) == plain
+    search(**call)
+    assert [body["include_fields"] for body in world.sent("/search")[1:]] == [["title", "secret"], ["title"], ["title"]]
+
+
+def test_without_a_text_the_plain_order_stays_and_the_warning_says_what_to_write(index: Any) -> None:
+    call = call_with(CLAUSES["embed"](QUERY), include_fields=[])
+    plain = list_ids(index.documents.search(**call))
+    with pytest.warns(qtm.SetupWarning, match=r"include_fields="):
+        assert list_ids(RULES.wrap(index.documents.search)(**call)) == plain
+
+
+def test_more_passages_are_asked_for_within_the_limit_of_the_api(world: PineconeWorld, index: Any) -> None:
+    search = qtm.QueryMiddleware({"keywordEvidence": {"candidates": 10_000}}).wrap(index.documents.search)
+    assert len(search(**call_with(CLAUSES["embed"](QUERY))).matches) == 2
+    assert len(search(**call_with(CLAUSES["embed"](QUERY), top_k=10_000)).matches) == len(BODIES)
+    assert {body["top_k"] for body in world.sent("/search")} == {10_000}
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_variant_whose_search_fails_leaves_the_question_its_answer(
+    status: int, world: PineconeWorld, index: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_pauses(monkeypatch)
+    call = call_with(CLAUSES["embed"](QUERY))
+    world.answers("/search", status, text=REWRITE)
+    retrieval = middleware().wrap(index.documents.search).retrieve(**call)
+    assert [(it.stage, it.reason) for it in retrieval.degradations][:1] == [("search.rewrite", "failed")]
+    assert set(list_ids(retrieval.response)) == {"health", "cats"}
+
+
+def test_an_index_that_becomes_one_of_documents_refuses_the_old_call_and_answers_the_new_one(
+    world: PineconeWorld,
+) -> None:
+    world.add_index("docs", dimension=16, model="test-embed", text_field="body")
+    legacy = world.index("docs")
+    legacy.upsert_records(namespace="docs", records=[{"_id": name, "body": body} for name, body in BODIES.items()])
+    old, new = RULES.wrap(legacy.search), RULES.wrap(legacy.documents.search)
+    call = call_with(CLAUSES["embed"](QUERY))
+    asked = {"namespace": "docs", "inputs": {"text": QUERY}, "top_k": 2}
+    assert len(old(**asked).result.hits) == 2
+    with pytest.raises(PineconeException):
+        new(**call)
+    add_documents(world)
+    with pytest.raises(PineconeException) as plain:
+        legacy.search(**asked)
+    with pytest.raises(PineconeException) as wrapped:
+        old(**asked)
+    assert str(wrapped.value) == str(plain.value)
+    assert list_ids(new(**call)) == ["health", "cats"]
+
+
+def test_a_reason_can_be_pickled() -> None:
+    from qtmiddleware.wrapping.clauses import ClauseProblem
+
+    error = pickle.loads(pickle.dumps(ClauseProblem("why", "lucene", "a*")))
+    assert (str(error), error.reason, error.found) == ("why", "lucene", "a*")
