@@ -126,15 +126,19 @@ PASSAGES = st.lists(
 )
 
 
-def search(passages: list[tuple[float, str]], top_k: int) -> tuple[list[str], list[str], list[float | None]]:
-    """The ids of the plain call, those of the wrapped one and its scores."""
+def search(
+    passages: list[tuple[float, str]], top_k: int, **options: Any
+) -> tuple[list[str], list[str], list[float | None]]:
+    """The ids of the plain call, those of the wrapped one and its scores; *options* are of `keywordEvidence`."""
     ordered = sorted(passages, reverse=True)
     rows = [{"id": str(n), "score": score, "text": text} for n, (score, text) in enumerate(ordered)]
 
     def find(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         return rows[:top_k]
 
-    found = Way("sync").wrap(find).retrieve("Does Jaco the dog have health concerns?", top_k=top_k)
+    wrapped = Way("sync").wrap(find)
+    question, config = "Does Jaco the dog have health concerns?", {"keywordEvidence": options}
+    found = wrapped.retrieve(question, top_k=top_k, config=config)
     return (
         [str(n) for n in range(min(top_k, len(rows)))],
         [str(it.id) for it in found.matches],
@@ -170,3 +174,17 @@ def test_a_passage_leaves_the_plain_set_only_for_one_that_holds_clearly_more(
         assert held[int(newcomer)] >= held[int(left)] + 0.1
     known = [score for score in scores if score is not None]
     assert known == sorted(known, reverse=True)
+
+
+@given(PASSAGES, st.integers(1, 6))
+def test_without_further_candidates_the_plain_set_stays_and_words_only_reorder_it(
+    passages: list[tuple[float, str]], top_k: int
+) -> None:
+    plain, ours, _ = search(passages, top_k, candidates=0)
+    assert sorted(ours) == sorted(plain)
+
+
+def test_without_further_candidates_words_still_reorder() -> None:
+    passages = [(0.9, "and so on"), (0.8, "dog food"), (0.7, "jaco the dog health concerns"), (0.1, "zebra")]
+    _, ours, _ = search(passages, 3, candidates=0)
+    assert (ours[0], sorted(ours)) == ("2", ["0", "1", "2"])
