@@ -216,7 +216,8 @@ class _Pipeline:
             first = read_response(self.original, response, self.request.shape, options=options, initial=initial)
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
-        self.memory.record_passages(first.ranking.items)
+        # How long they are decides alone how many are weighed by their words.
+        self.memory.record_passages(first.ranking.items if self.request.uses_keyword_evidence else ())
         if stage is not None and (not waits_for_first or self._escalate(first)):
             transformation = yield from stage.run(self._llm_deadline())
         if by_words is None:
