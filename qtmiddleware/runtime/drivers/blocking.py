@@ -149,6 +149,8 @@ class _Batch:
             outcome = self._context.copy().run(_attempt, self.steps[position], self._world, BaseException)
             self._running.pop(position, None)
             self._done.put((position, outcome))
+            # The traceback of an error holds this frame, which must not hold the error.
+            del outcome
 
     def wait(self) -> list[Outcome]:
         """Collect what the threads bring until all is there or the deadline has passed; what is missing is late."""
@@ -176,7 +178,8 @@ class _Batch:
                 step.observation.end(ending)
                 if isinstance(step, Ask):
                     step.deadline.cancel()
-        return [outcome for outcome in self._outcomes if outcome is not None]
+        outcomes, self._outcomes = self._outcomes, [None] * len(self.steps)
+        return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
