@@ -173,6 +173,8 @@ class _Pipeline:
             return (yield from self._improve())
         except Exception as error:
             if error is self._search_error:
+                # As the traceback holds this frame, and with it us.
+                self._search_error = None
                 raise
             self._note_internal_error(error)
         self.original = replace(self.original, text=self.request.original)
@@ -312,7 +314,11 @@ class _Pipeline:
         self._note_original(outcome.began, outcome.seconds, width)
         if outcome.error is not None:
             self._search_error = outcome.error
-            raise outcome.error
+            try:
+                raise outcome.error
+            finally:
+                # The traceback holds this frame, which must not hold the error.
+                del outcome
         if beside.error is not None:
             raise beside.error
         return outcome.value, beside.value

@@ -216,8 +216,10 @@ class _Branch:
         with self._lock:
             self._advance(None)
 
-    def finish(self) -> Outcome:
-        """Take the flow to its end, as the caller has come back from its search."""
+    def finish(self, search: Outcome) -> list[Outcome]:
+        """Return what came of the caller's *search* and of the flow, which is taken to its end unless that failed."""
+        if search.error is not None:
+            return [search, Outcome(late=True)]
         with self._lock:
             self._has_caller = True
             self._places += 1
@@ -225,7 +227,7 @@ class _Branch:
             self._batch.launch(1)
         while self._outcome is None and self._batch is not None:
             self._advance(self._batch.wait())
-        return self._outcome or Outcome(late=True)
+        return [search, self._outcome or Outcome(late=True)]
 
     def close(self) -> None:
         """Give up what is under way, and the flow."""
@@ -272,8 +274,8 @@ def _perform_beside(beside: Beside, world: World, context: Context) -> list[Outc
     branch = _Branch(beside, world, context.copy())
     try:
         branch.start()
-        outcome = _attempt(beside.search, world)
-        return [outcome, Outcome(late=True) if outcome.error is not None else branch.finish()]
+        # Not held here: the traceback of an error holds this frame.
+        return branch.finish(_attempt(beside.search, world))
     finally:
         branch.close()
 
