@@ -52,25 +52,26 @@ def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexi
     acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
     all_caps = any(keys[index] for index in acronyms)
     topics = set() if all_caps else _find_topics(tokens, keys, acronyms, lexicon)
-    keys = [
-        key or ("" if index in topics else _fold_emphasised(token, lexicon))
-        for index, (token, key) in enumerate(zip(tokens, keys, strict=True))
-    ]
+    if "" in keys:
+        keys = [
+            key or ("" if index in topics else _fold_emphasised(token, lexicon))
+            for index, (token, key) in enumerate(zip(tokens, keys, strict=True))
+        ]
     end = len(keys)
     while end and keys[end - 1] in lexicon.closings:
         end -= 1
     names = _find_kept(text, tokens, keys, lexicon, all_caps)
     removed = _find_removed_phrases(tokens, keys, lexicon, names)
     parts, first = [], -1
-    for index in range(end):
-        token, key = tokens[index], keys[index]
+    for index, key in enumerate(keys[:end]):
         if index in removed:
             continue
-        part = ""
         if index in names or not key:
-            part = token.text
-        elif key not in lexicon.removable:
-            part = _strip_elision(token.text, key, lexicon, all_caps)
+            part = tokens[index].text
+        elif key in lexicon.removable:
+            continue
+        else:
+            part = _strip_elision(tokens[index].text, key, lexicon, all_caps)
         if part:
             first = index if first < 0 else first
             parts.append(part)
@@ -125,7 +126,9 @@ def _find_removed_phrases(
             length = match_phrase(lexicon.removed, keys, index)
         if length:
             removed.update(range(index, index + length))
-        index += length or 1
+            index += length
+        else:
+            index += 1
     return removed
 
 
@@ -141,6 +144,9 @@ def _count_greeting(tokens: Sequence[Token], keys: Sequence[str], index: int, le
 
 def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str:
     """*word* in the form it is searched in, without an elided article (l'homme: homme); ``""`` if nothing is left."""
+    if word.isascii() and "'" not in key:
+        # Letters without accents are folded by lowering them.
+        return key
     shown = compose(word)
     if not lexicon.elisions or "'" not in key:
         return shown.lower()
@@ -232,9 +238,9 @@ def _find_names(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon
     """Stop words with a capital inside a sentence or behind a title, each with the capitalised article before it."""
     found: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
-        if token.kind == "acronym" or not token.text[0].isupper() or key in lexicon.extra:
+        if key not in lexicon.removable or key in lexicon.extra:
             continue
-        if key not in lexicon.removable:
+        if token.kind == "acronym" or not token.text[0].isupper():
             continue
         if token.opens and not (index and leads_to_name(text, tokens, index - 1, lexicon)):
             continue

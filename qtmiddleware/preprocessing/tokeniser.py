@@ -112,8 +112,7 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
     for match in BLANKS.finditer(text, start, end):
         chunk, place = match.group(), match.start()
         before = tokens[-1] if tokens else None
-        is_number = before is not None and before.kind == "number"
-        if before and is_number and _is_amount(before, place) and (sign := SIGN.match(chunk)):
+        if before and before.kind == "number" and _is_amount(before, place) and (sign := SIGN.match(chunk)):
             after = place + sign.end()
             amount = text[before.start : after]
             is_closed = after < match.end()

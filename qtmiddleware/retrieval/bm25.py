@@ -80,7 +80,7 @@ class TextTerms(NamedTuple):
 
 def find_terms(keywords: str) -> frozenset[str]:
     """Returns the words of the *keywords* as they are compared."""
-    return frozenset(map(strip_plural, _split_words(keywords)))
+    return frozenset(map(strip_plural, set(_split_words(keywords))))
 
 
 def read_keywords(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:

@@ -101,9 +101,9 @@ def weigh_by_keywords(
     if opinion.reason:
         trace.note("keyword_evidence", opinion.reason)
     # What follows the candidates has no evidence, and no score above theirs: it stays behind them, in its order.
-    shares = [*opinion.shares, *(0.0 for _ in rest)]
+    shares = [*opinion.shares, *([0.0] * len(rest))]
     scores = add_evidence(fused.scores, shares, opinion.weight, spread)
-    order = sorted(range(len(candidates)), key=lambda place: -scores[place])
+    order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
     if opinion.coverage and top_k and top_k < len(order):
         order = _keep_covering(order, opinion.coverage, top_k)
         _lower_to_order(order, scores, shares)
@@ -112,9 +112,9 @@ def weigh_by_keywords(
     account = Evidence(
         keywords=tuple(keywords),
         weight=opinion.strength,
-        keys=tuple(it.key for it in leading),
-        scores=tuple(it.score for it in leading),
-        shares=tuple(shares[place] for place in order),
+        keys=tuple([it.key for it in leading]),
+        scores=tuple([it.score for it in leading]),
+        shares=tuple([shares[place] for place in order]),
         language=language,
     )
     return Fused([*leading, *weighed[len(candidates) :]], fused.method, evidence=account)
@@ -193,7 +193,8 @@ def _keep_covering(order: Sequence[int], coverage: Sequence[float], top_k: int) 
         else:
             leaving.remove(replaced)
     first = sorted([*chosen, *leaving], key=places.__getitem__)
-    return [*first, *(candidate for candidate in order if candidate not in set(first))]
+    taken = set(first)
+    return [*first, *[candidate for candidate in order if candidate not in taken]]
 
 
 def _lower_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:

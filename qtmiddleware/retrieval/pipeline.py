@@ -173,6 +173,8 @@ class _Pipeline:
             return (yield from self._improve())
         except Exception as error:
             if error is self._search_error:
+                # As the traceback holds this frame, and with it us.
+                self._search_error = None
                 raise
             self._note_internal_error(error)
         self.original = replace(self.original, text=self.request.original)
@@ -216,7 +218,8 @@ class _Pipeline:
             first = read_response(self.original, response, self.request.shape, options=options, initial=initial)
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
-        self.memory.record_passages(first.ranking.items)
+        # How long they are decides alone how many are weighed by their words.
+        self.memory.record_passages(first.ranking.items if self.request.uses_keyword_evidence else ())
         if stage is not None and (not waits_for_first or self._escalate(first)):
             transformation = yield from stage.run(self._llm_deadline())
         if by_words is None:
@@ -311,7 +314,11 @@ class _Pipeline:
         self._note_original(outcome.began, outcome.seconds, width)
         if outcome.error is not None:
             self._search_error = outcome.error
-            raise outcome.error
+            try:
+                raise outcome.error
+            finally:
+                # The traceback holds this frame, which must not hold the error.
+                del outcome
         if beside.error is not None:
             raise beside.error
         return outcome.value, beside.value

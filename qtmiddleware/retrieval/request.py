@@ -64,8 +64,10 @@ class Memory:
         self.told_of_pages = False
 
     def record_passages(self, items: Sequence[Any]) -> None:
-        """Learn from the *items* of one list how long passages are."""
+        """Learn from the *items* of one list how long passages are; nothing from an empty one."""
         self.is_new = False
+        if not items:
+            return
         some = items[:: max(1, len(items) // MOST_MEASURED)]
         with suppress(Exception):  # an item may raise at whatever is read of it, and nothing here is worth that
             mean = sum(map(estimate_chars, some)) / len(some)

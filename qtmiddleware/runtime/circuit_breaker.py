@@ -153,9 +153,10 @@ class Breaker:
         with self._lock:
             self._end_late()
             if not self._rest:
-                is_probe = self._state is BreakerState.HALF_OPEN
+                # Its rest is over: a breaker that opened is half open now.
+                is_probe = self._open_until is not None
                 attempt = Attempt(self, is_probe=is_probe, has_time=has_time, pauses=self._pauses)
-                if attempt.is_probe:
+                if is_probe:
                     self._probe = attempt
                 if until != NEVER:
                     heappush(self._under_way, (until, next(self._order), attempt))

@@ -260,7 +260,8 @@ class Invocation:
 
     async def _acall(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         if not self.is_async:
-            return await in_thread(lambda: self._call(step, query, attempt))
+            # A lambda would keep a cell for each of these, also where the function is awaited.
+            return await in_thread(partial(self._call, step, query, attempt))
         with Searching(step) as call:
             call.fn = self.fn
             response = await as_awaitable(self._call_plainly(step, query, attempt))

@@ -76,6 +76,12 @@ async def _attempt(step: Leaf, world: World, began: float) -> Outcome:
     return Outcome(value, seconds=perf_counter() - began, began=began)
 
 
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the running task."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 class _Batch:
     """Steps performed by tasks of their own; *tell* is called once, with what came of each.
 
@@ -126,8 +132,7 @@ class _Batch:
         try:
             outcome = await _attempt(self._steps[position], self._world, began)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             # Nobody cancelled the task: the function itself was given up by somebody of its own.
             outcome = Outcome(error=error)
@@ -249,11 +254,15 @@ class _Branch:
             self._batch = batch = _Batch(together, self._world, self._context, self.advance)
             batch.launch(min(self._places, together.limit))
 
-    def add_place(self) -> None:
-        """Let one step more be under way, as the caller has come back from its search."""
+    async def finish(self, search: Outcome) -> list[Outcome]:
+        """Return what came of the caller's *search* and of the flow, which is awaited unless that failed."""
+        if search.error is not None:
+            return [search, Outcome(late=True)]
+        # The caller has come back from its search: one step more may be under way.
         self._places += 1
         if self._batch is not None:
             self._batch.launch(1)
+        return [search, await self.outcome]
 
     async def close(self) -> None:
         """Give up what is under way, and the flow."""
@@ -270,11 +279,8 @@ async def _perform_beside(beside: Beside, world: World, context: Context) -> lis
     branch = _Branch(beside, world, context.copy())
     try:
         branch.advance()
-        outcome = await _attempt(beside.search, world, perf_counter())
-        if outcome.error is not None:
-            return [outcome, Outcome(late=True)]
-        branch.add_place()
-        return [outcome, await branch.outcome]
+        # Not held here: the traceback of an error holds this frame.
+        return await branch.finish(await _attempt(beside.search, world, perf_counter()))
     finally:
         await branch.close()
 

@@ -149,6 +149,8 @@ class _Batch:
             outcome = self._context.copy().run(_attempt, self.steps[position], self._world, BaseException)
             self._running.pop(position, None)
             self._done.put((position, outcome))
+            # The traceback of an error holds this frame, which must not hold the error.
+            del outcome
 
     def wait(self) -> list[Outcome]:
         """Collect what the threads bring until all is there or the deadline has passed; what is missing is late."""
@@ -176,7 +178,8 @@ class _Batch:
                 step.observation.end(ending)
                 if isinstance(step, Ask):
                     step.deadline.cancel()
-        return [outcome for outcome in self._outcomes if outcome is not None]
+        outcomes, self._outcomes = self._outcomes, [None] * len(self.steps)
+        return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
@@ -213,8 +216,10 @@ class _Branch:
         with self._lock:
             self._advance(None)
 
-    def finish(self) -> Outcome:
-        """Take the flow to its end, as the caller has come back from its search."""
+    def finish(self, search: Outcome) -> list[Outcome]:
+        """Return what came of the caller's *search* and of the flow, which is taken to its end unless that failed."""
+        if search.error is not None:
+            return [search, Outcome(late=True)]
         with self._lock:
             self._has_caller = True
             self._places += 1
@@ -222,7 +227,7 @@ class _Branch:
             self._batch.launch(1)
         while self._outcome is None and self._batch is not None:
             self._advance(self._batch.wait())
-        return self._outcome or Outcome(late=True)
+        return [search, self._outcome or Outcome(late=True)]
 
     def close(self) -> None:
         """Give up what is under way, and the flow."""
@@ -269,8 +274,8 @@ def _perform_beside(beside: Beside, world: World, context: Context) -> list[Outc
     branch = _Branch(beside, world, context.copy())
     try:
         branch.start()
-        outcome = _attempt(beside.search, world)
-        return [outcome, Outcome(late=True) if outcome.error is not None else branch.finish()]
+        # Not held here: the traceback of an error holds this frame.
+        return branch.finish(_attempt(beside.search, world))
     finally:
         branch.close()
 
