@@ -98,6 +98,8 @@ def run_with(tmp_path: Path, script: str, edits: dict[str, list[tuple[str, str]]
     """What *script* prints as JSON with a copy of the package in which *edits* put a text before another."""
     copy = tmp_path / "qtmiddleware"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    # A checkout reads its presets from beside the package.
+    shutil.copytree(PACKAGE.parent / "config", tmp_path / "config")
     for name, inserted in edits.items():
         text = (copy / name).read_text(encoding="utf-8")
         for before, new in inserted:
