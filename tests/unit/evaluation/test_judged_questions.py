@@ -182,7 +182,9 @@ def test_whatever_is_written_as_csv_is_read_as_it_was(
     rows: list[tuple[str, str]], separator: str, end: str, quotes_all: bool, with_mark: bool
 ) -> None:
     written = io.StringIO(newline="")
-    form = csv.unix_dialect if quotes_all else csv.excel
+    # Before Python 3.13 the writer leaves a lone carriage return without quotes.
+    has_return = any("\r" in cell for row in rows for cell in row)
+    form = csv.unix_dialect if quotes_all or has_return else csv.excel
     writer = csv.writer(written, form, delimiter=separator, lineterminator=end)
     writer.writerows([("question", "id"), *rows])
     expected: dict[str, list[str]] = {}
