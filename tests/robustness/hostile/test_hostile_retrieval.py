@@ -47,8 +47,9 @@ def config(kind: str, **more: Any) -> Mapping[str, Any]:
 
 def check(backend: Backend, query: str, response: Any) -> None:
     condition = json.dumps(FILTER)
-    assert query in [call["text"] for call in backend.calls]
-    assert backend.calls[0]["text"].encode("utf-8", "surrogatepass") == query.encode("utf-8", "surrogatepass")
+    # A variant's search may arrive first: the model is asked beside the question's own search.
+    searched = [call["text"].encode("utf-8", "surrogatepass") for call in backend.calls]
+    assert query.encode("utf-8", "surrogatepass") in searched
     assert len(backend.calls) <= 2 + 20
     for call in backend.calls:
         assert call["top_k"] in (3, WIDE)
