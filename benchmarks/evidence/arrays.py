@@ -54,11 +54,6 @@ class Lists:
     features: Mapping[str, Floats]
     summed: Floats
 
-    @property
-    def title(self) -> str:
-        """What a table calls it."""
-        return f"{self.name}, {self.kind}"
-
 
 def build_lists(listed: Listed, kind: str) -> Lists | None:
     """Returns the lists of one *kind*; ``None`` if the set has none. Lists of less than two passages are left out."""

@@ -65,12 +65,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Listed:
-    """All questions of one set, with its passages."""
+    """All questions of one set, with the texts of its passages."""
 
     place: Place
-    ids: Sequence[str]
     texts: Sequence[str]
-    titles: Sequence[str]
     questions: Sequence[Asked]
 
 
@@ -106,9 +104,7 @@ def read_lists(places: Sequence[Place]) -> Iterator[Listed]:
             )
             for row in kept
         ]
-        ids = [passage.id for passage in data.passages]
-        titles = [str(passage.metadata.get("title", "")) for passage in data.passages]
-        yield Listed(place, ids, [passage.text for passage in data.passages], titles, questions)
+        yield Listed(place, [passage.text for passage in data.passages], questions)
 
 
 def _make_lists(place: Place, data: Dataset) -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ def measure_systems(
         {name: bench.system(settings) for name, settings in systems.items()},
         data,
         baseline=BASELINE,
-        # Systems of their own: what a gate learns from these is not to count for those.
+        # These are systems of their own, so a gate learns nothing here that changes the measured ones.
         deep={name: bench.system(settings, DEPTH) for name, settings in systems.items()} if deep else None,
         notes=notes,
         seed=seed,

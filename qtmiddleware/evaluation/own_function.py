@@ -100,7 +100,7 @@ class OwnFunction:
     def system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
         """Return the system of *settings*, to be measured one question at a time.
 
-        What the function raises for a question is the run's ``error``. A run that is remembered is not made again;
+        If the function raises for a question, that is the run's ``error``. A remembered run is not made again;
         those of a gate are always made, as it learns from every question.
         """
         function = self.wrap(settings)
@@ -133,7 +133,7 @@ class OwnFunction:
             else:
                 retrieval = self.runner.run(function.aretrieve(question.text, **asked))
         except (ConfigError, MissingExtra, WrapError):
-            # What is wrong with the settings is wrong for every question.
+            # Wrong settings fail for every question.
             raise
         except Exception as error:
             return Run((), error=error)

@@ -69,7 +69,7 @@ def open_function(
         if not source.is_wrapped:
             middleware = QueryMiddleware(_build_base(settings), client=model)
             base = stack.enter_context(middleware).wrap(source.fn, **source.options)
-        # What the first question has to load is no part of its time.
+        # The first question loads modules, which must not count as its time.
         base.middleware.warm_up()
         runner = stack.enter_context(open_runner(base, "open_bench"))
         memory = KeptRuns(cache, _identify(source, data, base.middleware.config))
@@ -77,7 +77,7 @@ def open_function(
         try:
             yield own
         except ConfigError:
-            # There is nothing to take up: what is wrong is to be put right first.
+            # The settings or the judgements must change first, so no later run can use what was kept.
             memory.finish()
             raise
         memory.finish()
