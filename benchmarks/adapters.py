@@ -31,8 +31,8 @@ import qtmiddleware as qtm
 from benchmarks.functions import Corpus
 from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Prepared, Source, prepared, records
-from qtmiddleware.evaluation import PRIMARY, TOLERANCE, difference, evaluate
 from qtmiddleware.integrations.langchain import QueryTransformRetriever
+from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, difference, evaluate
 
 RETURNED: Final = 10
 """Documents that are judged; what the classic retrievers return beyond them is cut off."""

@@ -13,11 +13,11 @@ from typing import Any
 
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.bulk.batch import Standing
-from qtmiddleware.bulk.batch.costs import Tariff
-from qtmiddleware.bulk.batch.service import SHARE
-from qtmiddleware.bulk.batch.transforming import open_file_work
 from qtmiddleware.config import Config
+from qtmiddleware.kit.bulk.batch import Standing
+from qtmiddleware.kit.bulk.batch.costs import Tariff
+from qtmiddleware.kit.bulk.batch.service import SHARE
+from qtmiddleware.kit.bulk.batch.transforming import open_file_work
 from qtmiddleware.providers.llms.openai.prices import Prices
 from tests.support.batch_service import BatchServer
 from tests.support.bench_world import reply

@@ -30,7 +30,7 @@ from typing import Final
 
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.bulk.run import CONCURRENCY
+from qtmiddleware.kit.bulk.run import CONCURRENCY
 from qtmiddleware.wrapping.transform_stream import SPARE
 from tests.support.bulk_world import (
     RewritingService,
@@ -56,7 +56,7 @@ answers each question after {1e3 * ANSWER_SECONDS:.0f} ms, and takes a new conne
 TRANSFORM: Final = """
 import json, re, sys, time
 from pathlib import Path
-from qtmiddleware.bulk import transform_file
+from qtmiddleware.kit.bulk import transform_file
 from qtmiddleware.config import Config
 def read_megabytes(name):
     return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024

@@ -23,8 +23,8 @@ from typing import Any, Final
 from benchmarks.quality.report import RESULTS, SEED, mean, quality, table
 from benchmarks.quality.sets import Prepared, Source, prepared
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, evaluate
-from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, evaluate
+from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.retrieval import keyword_evidence
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.pinecone_world import pinecone_world

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from qtmiddleware.rag.chunking import cut_into_chunks
+from qtmiddleware.kit.documents.chunking import cut_into_chunks
 
 PROSE = Path(__file__).resolve().parents[2] / "shared" / "docs" / "Understanding_Climate_Change.txt"
 MONOTONOUS = {"no boundary at all": "x", "full stops": "a.", "initials": "a. ", "lines": "\n", "Chinese": "漢字。"}

@@ -27,9 +27,9 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, process_time
 
-from qtmiddleware.providers.embedders import MiniLMEmbedder
-from qtmiddleware.runtime.engines import LocalEngine
-from qtmiddleware.runtime.engines.local import count_processors
+from qtmiddleware.kit.embedding import MiniLMEmbedder
+from qtmiddleware.kit.engines import LocalEngine
+from qtmiddleware.kit.engines.local import count_processors
 
 RESULT = Path(__file__).resolve().parent / "results" / "cores.md"
 SEED = 7

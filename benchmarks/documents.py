@@ -29,7 +29,7 @@ ENDINGS = (".txt", ".csv", ".jsonl", ".html", ".epub", ".docx", ".pptx", ".xlsx"
 MEASURE = """
 import resource, sys, time
 from pathlib import Path
-from qtmiddleware.rag.documents import cut_document
+from qtmiddleware.kit.documents import cut_document
 began, chars = time.perf_counter(), 0
 for one in cut_document(Path(sys.argv[1]), size=800, overlap=0):
     chars += len(one.chunk.text)
@@ -51,7 +51,7 @@ INGEST = """
 import json, sys, time
 from pathlib import Path
 from qtmiddleware.providers.embedders import CallableEmbedder
-from qtmiddleware.rag.ingestion import ingest
+from qtmiddleware.kit.index.ingestion import ingest
 sys.path.insert(0, sys.argv[2])
 began = time.perf_counter()
 embedder = CallableEmbedder(lambda texts: [[1.0, 0.0] for _ in texts], name="none", dimension=2)

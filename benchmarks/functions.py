@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, table, told
 from benchmarks.quality.sets import KEPT, Prepared, Source, prepared
-from qtmiddleware.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, compare, holm
-from qtmiddleware.evaluation.measures import SIGNIFICANT, TOP_K
+from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
+from qtmiddleware.kit.embedding.minilm.forward import encode_tokens
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, compare, holm
+from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, TOP_K
 from qtmiddleware.protocols import Record
-from qtmiddleware.providers.embedders.minilm import MiniLMEmbedder
-from qtmiddleware.providers.embedders.minilm.forward import encode_tokens
 
 if TYPE_CHECKING:
     import numpy as np

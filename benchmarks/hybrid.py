@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
-from qtmiddleware.evaluation import Dataset, evaluate
+from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.evaluation import Dataset, evaluate
+from qtmiddleware.kit.index.hybrid import HybridSearch
+from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Record
-from qtmiddleware.providers.embedders import embedder_named
-from qtmiddleware.providers.stores import SQLiteStore
-from qtmiddleware.rag.hybrid import HybridSearch
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 MODEL: Final = "all-MiniLM-L6-v2"

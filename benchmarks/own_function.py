@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from qtmiddleware import demo
-from qtmiddleware.demo import dataset
+from qtmiddleware.kit.demo import dataset
 
 APP: Final = """
 import numpy as np
 
-from qtmiddleware.demo import dataset
-from qtmiddleware.providers.embedders import embedder_named
+from qtmiddleware.kit.demo import dataset
+from qtmiddleware.kit.embedding import embedder_named
 
 passages = dataset().passages
 model = embedder_named("all-MiniLM-L6-v2")
@@ -50,7 +50,7 @@ def main() -> None:
                 if not question.history:
                     grades = data.qrels[question.id]
                     rows.writerow([question.text, ",".join(id_ for id_, grade in grades.items() if grade > 0)])
-        command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "bench"]
+        command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "bench"]
         measured = ["--function", "app:search", "--data", "questions.csv", "--systems", SYSTEMS]
         replayed = ["--recordings", str(recordings), "--model-ms", "600"]
         sys.exit(subprocess.run([*command, *measured, *replayed, *sys.argv[1:]], cwd=folder, check=False).returncode)

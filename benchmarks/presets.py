@@ -30,7 +30,7 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from benchmarks.speed.workload import LISTS, QUESTIONS, VARIANTS
-from qtmiddleware.evaluation import Percentiles
+from qtmiddleware.kit.evaluation import Percentiles
 from tests.support.model_server import ModelServer
 
 MODEL_SECONDS: Final = 0.6

@@ -25,9 +25,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from qtmiddleware.rag.ingestion import IngestReport, Progress, ingest
-from qtmiddleware.runtime.engines import Engine
-from qtmiddleware.runtime.engines.ray import RayEngine
+from qtmiddleware.kit.engines import Engine
+from qtmiddleware.kit.engines.ray import RayEngine
+from qtmiddleware.kit.index.ingestion import IngestReport, Progress, ingest
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "ray.md"

@@ -252,8 +252,8 @@ def measure_ingest(corpus: Path) -> dict[str, float]:
     """One ingest of all abstracts of *corpus*, a file each, with vectors that cost next to nothing."""
     import numpy as np
 
+    from qtmiddleware.kit.index.ingestion import ingest
     from qtmiddleware.providers.embedders import CallableEmbedder
-    from qtmiddleware.rag.ingestion import ingest
 
     chance = np.random.default_rng(7)
     spent = 0.0

@@ -23,8 +23,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from qtmiddleware.kit.stores import LanceDBStore, MemoryStore, SQLiteStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.stores import LanceDBStore, MemoryStore, SQLiteStore
 
 RESULT = Path(__file__).resolve().parent / "results" / "stores.md"
 KEPT = Path(".tmp/stores")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, table, told
 from benchmarks.quality.sets import Source, prepared
 from qtmiddleware import QueryMiddleware
-from qtmiddleware.evaluation import BASELINE, PRIMARY, Comparison, compare
-from qtmiddleware.evaluation.measures import TOP_K
-from qtmiddleware.evaluation.systems import SYSTEMS
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, compare
+from qtmiddleware.kit.evaluation.measures import TOP_K
+from qtmiddleware.kit.evaluation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from benchmarks.functions import Corpus, Scored

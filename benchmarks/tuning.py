@@ -24,8 +24,8 @@ from typing import Final
 
 from benchmarks.quality.report import RESULTS, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Source, prepared
-from qtmiddleware.evaluation import PRIMARY, SystemScore, difference
-from qtmiddleware.evaluation.tuning import Budget, Tuned, tune
+from qtmiddleware.kit.evaluation import PRIMARY, SystemScore, difference
+from qtmiddleware.kit.evaluation.tuning import Budget, Tuned, tune
 
 HEAD: Final = f"""# Tuning
 

@@ -12,8 +12,11 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qtmiddleware.moved import MOVED, install
+
 if TYPE_CHECKING:
-    from qtmiddleware import evaluation as evaluation
+    from qtmiddleware.answering import AnswerStream as AnswerStream
+    from qtmiddleware.answering import AsyncAnswerStream as AsyncAnswerStream
     from qtmiddleware.config import Config as Config
     from qtmiddleware.config import override as override
     from qtmiddleware.errors import ConfigError as ConfigError
@@ -28,16 +31,15 @@ if TYPE_CHECKING:
     from qtmiddleware.errors import StoreError as StoreError
     from qtmiddleware.errors import UnreadableDocument as UnreadableDocument
     from qtmiddleware.errors import WrapError as WrapError
-    from qtmiddleware.evaluation import judging as judging
-    from qtmiddleware.evaluation import reporting as reporting
-    from qtmiddleware.evaluation import testsets as testsets
-    from qtmiddleware.evaluation import tuning as tuning
+    from qtmiddleware.kit import evaluation as evaluation
+    from qtmiddleware.kit.evaluation import judging as judging
+    from qtmiddleware.kit.evaluation import reporting as reporting
+    from qtmiddleware.kit.evaluation import testsets as testsets
+    from qtmiddleware.kit.evaluation import tuning as tuning
+    from qtmiddleware.kit.index.hybrid import Hybrid as Hybrid
+    from qtmiddleware.kit.index.ingestion import IngestReport as IngestReport
+    from qtmiddleware.kit.index.ingestion import ingest as ingest
     from qtmiddleware.preprocessing import preprocess as preprocess
-    from qtmiddleware.rag.answering import AnswerStream as AnswerStream
-    from qtmiddleware.rag.answering import AsyncAnswerStream as AsyncAnswerStream
-    from qtmiddleware.rag.hybrid import Hybrid as Hybrid
-    from qtmiddleware.rag.ingestion import IngestReport as IngestReport
-    from qtmiddleware.rag.ingestion import ingest as ingest
     from qtmiddleware.types import Answer as Answer
     from qtmiddleware.types import Citation as Citation
     from qtmiddleware.types import Degradation as Degradation
@@ -58,11 +60,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+install()
+
 # A library does not decide where log records go; without this Python would write warnings to stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {
-    "rag.answering": ("AnswerStream", "AsyncAnswerStream"),
+    "answering": ("AnswerStream", "AsyncAnswerStream"),
     "config": ("Config", "override"),
     "errors": (
         "ConfigError",
@@ -83,8 +87,8 @@ _HOMES = {
     "wrapping.order_sample": ("OrderSample",),
     "wrapping.decorator": ("middleware",),
     "wrapping.health": ("Health", "Readiness"),
-    "rag.hybrid": ("Hybrid",),
-    "rag.ingestion": ("IngestReport", "ingest"),
+    "kit.index.hybrid": ("Hybrid",),
+    "kit.index.ingestion": ("IngestReport", "ingest"),
     "wrapping.query_middleware": ("QueryMiddleware",),
     "types": (
         "Answer",
@@ -99,10 +103,7 @@ _HOMES = {
     ),
 }
 # Rooms that are used by name: qtm.evaluation.compare(...).
-_ROOMS = {
-    "evaluation": "evaluation",
-    **{name: f"evaluation.{name}" for name in ("judging", "reporting", "testsets", "tuning")},
-}
+_ROOMS = {name: MOVED[name] for name in ("evaluation", "judging", "reporting", "testsets", "tuning")}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # Type checkers go by the imports above.

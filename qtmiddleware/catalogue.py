@@ -303,3 +303,6 @@ def _find_languages() -> tuple[str, ...]:
 
 LANGUAGES: Final = _find_languages()
 """The codes of the languages that have a word list, sorted: one file each in `preprocessing/lexicons`."""
+
+PLACES: Final = ("page", "slide", "sheet", "row", "record", "heading")
+"""What pieces of documents are counted or named by; a chunk has the first of it and, where that differs, the last."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from benchmarks.functions import RERANKED, Corpus, Scored, add_up, rank_reciprocally, stretch
 from benchmarks.quality.report import SEED
 from benchmarks.quality.sets import prepared_with, records
-from qtmiddleware.evaluation import Dataset
+from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.testing import ScriptedModel
 
 KEPT: Final = Path(".tmp/evidence")
@@ -76,7 +76,7 @@ def find_places(data: Path, recordings: Path) -> list[Place]:
     """Returns every set there is; those of `benchmarks.outside` where it has converted them."""
     small = recordings / "small"
     places = [Place("small", name, data / "small" / name, small / f"{name}.jsonl") for name in SMALL]
-    for name, folder in (("demo", "qtmiddleware/demo/data"), ("orrisdale", "benchmarks/data/orrisdale")):
+    for name, folder in (("demo", "qtmiddleware/kit/demo/data"), ("orrisdale", "benchmarks/data/orrisdale")):
         places.append(Place("own", name, Path(folder), Path(folder) / "recordings.jsonl"))
     places += [Place("large", name, data / name, recordings / f"{name}.jsonl") for name in LARGE]
     places += [Place("more", name, data / name) for name in ("seed_climate", "codebase_small")]

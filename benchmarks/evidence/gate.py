@@ -90,7 +90,7 @@ def ask(place: Place) -> list[Asked]:
     """Returns the questions of one set on which the gate decides."""
     from benchmarks.quality.report import SEED
     from benchmarks.quality.sets import prepared_with, records
-    from qtmiddleware.evaluation import Dataset, chosen
+    from qtmiddleware.kit.evaluation import Dataset, chosen
     from qtmiddleware.providers.llms.recorded import RecordedModel
     from qtmiddleware.retrieval.gate import LOOKED_AT, Gate, measure_signals
 

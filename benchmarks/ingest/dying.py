@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from qtmiddleware.kit.index.ingestion import ingest
+from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.providers.embedders import CallableEmbedder
-from qtmiddleware.providers.stores import SQLiteStore
-from qtmiddleware.rag.ingestion import ingest
 
 DIMENSION = 32
 MODEL = "hash"

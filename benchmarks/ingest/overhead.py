@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.ingest.places import SHARED
-from qtmiddleware.providers.embedders import embedder_named
-from qtmiddleware.rag.ingestion import ingest
-from qtmiddleware.rag.ingestion.embedding import BATCH
+from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.index.ingestion import ingest
+from qtmiddleware.kit.index.ingestion.embedding import BATCH
 
 BAR = 1.10
 TITLE = "## Beside embedding alone"

@@ -13,8 +13,8 @@ from benchmarks.outside.sources import KEPT
 from benchmarks.quality.report import SEED
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.evaluation import Comparison, Dataset, chosen
-from qtmiddleware.evaluation.bench import open_bench
+from qtmiddleware.kit.evaluation import Comparison, Dataset, chosen
+from qtmiddleware.kit.evaluation.bench import open_bench
 
 QUESTIONS: Final = 400
 """At most so many of a set are asked where they cost nothing."""

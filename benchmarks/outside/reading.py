@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.outside.measuring import Measured
 from benchmarks.outside.sets import OutsideSet
 from benchmarks.quality.report import mean, points
-from qtmiddleware.evaluation import BASELINE, Comparison, SystemScore
+from qtmiddleware.kit.evaluation import BASELINE, Comparison, SystemScore
 
 FULL: Final = "combined"
 GATED: Final = "combined, auto"

@@ -13,7 +13,7 @@ from benchmarks.outside.sharing import LONG
 from benchmarks.outside.sources import KEPT
 from benchmarks.quality.report import RESULTS, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Source
-from qtmiddleware.evaluation import BASELINE, PRIMARY, Comparison, SystemScore
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, SystemScore
 
 WORDS: Final = Path(__file__).resolve().parent
 

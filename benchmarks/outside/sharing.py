@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qtmiddleware.evaluation import Dataset
+from qtmiddleware.kit.evaluation import Dataset
 
 LONG: Final = 10
 """So many words in a row are more than a phrase of the field or a name."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, table, write
 from benchmarks.quality.sets import Source, prepared
-from qtmiddleware.evaluation import BASELINE, SYSTEMS, Comparison, SystemScore, difference
+from qtmiddleware.kit.evaluation import BASELINE, SYSTEMS, Comparison, SystemScore, difference
 
 Change = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import KEPT, Prepared, Source, prepared, records
-from qtmiddleware.evaluation import BASELINE, PRIMARY, TOLERANCE, Dataset, chosen, difference, evaluate
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, TOLERANCE, Dataset, chosen, difference, evaluate
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PEERS: Final = {

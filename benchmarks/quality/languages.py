@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import Source, prepared_with
-from qtmiddleware.evaluation import BASELINE, PRIMARY, Comparison, Dataset, chosen
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, Dataset, chosen
 from qtmiddleware.testing import ScriptedModel
 
 LANGUAGES: Final = ("en", "es", "de", "ar", "zh")

@@ -10,7 +10,7 @@ from benchmarks.quality.report import SEED, circumstances, mean, points, quality
 from benchmarks.quality.sets import Prepared, Source, prepared, records
 from benchmarks.quality.systems import to_plain
 from qtmiddleware import preprocess
-from qtmiddleware.evaluation import BASELINE, PRIMARY, USUAL, Comparison, Question, SystemScore, chosen
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, USUAL, Comparison, Question, SystemScore, chosen
 from qtmiddleware.retrieval.bm25 import find_terms
 
 DATA: Final = Path("benchmarks/data")

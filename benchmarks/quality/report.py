@@ -13,7 +13,7 @@ from typing import Any, Final
 import qtmiddleware
 from benchmarks.quality.sets import MODEL, Source
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.evaluation import Difference
+from qtmiddleware.kit.evaluation import Difference
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 HEADS: Final = Path(__file__).resolve().parent / "heads"

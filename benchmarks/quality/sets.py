@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.evaluation import Comparison, Dataset
-from qtmiddleware.evaluation.bench import Bench, CachedEmbedder, open_index
+from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.evaluation import Comparison, Dataset
+from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, open_index
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.providers.embedders import embedder_named
 from qtmiddleware.providers.llms.recorded import RecordedModel
 
 MODEL: Final = "all-MiniLM-L6-v2"

@@ -9,7 +9,7 @@ from benchmarks.quality.report import SEED, circumstances, mean, table, write
 from benchmarks.quality.sets import Source, prepared
 from benchmarks.quality.systems import to_plain
 from qtmiddleware.config.reading import read_preset
-from qtmiddleware.evaluation import BASELINE, PRIMARY, Comparison, SystemScore
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, SystemScore
 
 FOLDER: Final = "small"
 PRESETS: Final = ("rules", "words", "balanced", "thorough")

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import Prepared, Source, prepared
-from qtmiddleware.evaluation import BASELINE, PRIMARY, TOLERANCE, USUAL, Comparison, Run, SystemScore, chosen
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, TOLERANCE, USUAL, Comparison, Run, SystemScore, chosen
 
 SYSTEMS: Final = (*USUAL, "combined, no hyde", "combined, no rules", "hybrid", "hybrid, combined")
 FULL: Final = "combined"

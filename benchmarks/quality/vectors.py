@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, table, write
 from benchmarks.quality.sets import Source, prepared
-from qtmiddleware.evaluation import PRIMARY, Dataset, evaluate
-from qtmiddleware.providers.embedders.minilm.files import find_installed_files
-from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.kit.embedding.minilm.files import find_installed_files
+from qtmiddleware.kit.evaluation import PRIMARY, Dataset, evaluate
+from qtmiddleware.kit.stores import SQLiteStore
 
 WHOLE: Final = 3
 """So many sets, the smallest, are embedded whole."""

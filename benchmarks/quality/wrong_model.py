@@ -16,7 +16,7 @@ from typing import Any, Final
 from benchmarks.quality.report import SEED, circumstances, mean, quality, table, write
 from benchmarks.quality.sets import Prepared, Source, prepared, records
 from qtmiddleware import preprocess
-from qtmiddleware.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, Question, Run, System, measure, run_of
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, Question, Run, System, measure, run_of
 from qtmiddleware.testing import ScriptedModel
 
 Record = Mapping[str, Any]

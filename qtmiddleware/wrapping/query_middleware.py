@@ -31,16 +31,15 @@ from qtmiddleware.types import Answer, Deadline, Transformation
 from qtmiddleware.wrapping.component_factory import ComponentFactory
 from qtmiddleware.wrapping.invocation import RuntimeSource
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.own_search import OwnSearch
+from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
 from qtmiddleware.wrapping.pickling import check_picklable, modules_by_value
 from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
 if TYPE_CHECKING:
+    from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.providers.llms.governed import GovernedModel
-    from qtmiddleware.rag.answering import AnswerStream, AsyncAnswerStream
-    from qtmiddleware.rag.retriever import StoreRetriever
     from qtmiddleware.runtime.pace import Pace
     from qtmiddleware.wrapping.health import Health, Readiness
     from qtmiddleware.wrapping.query_log import Redact
@@ -352,13 +351,13 @@ class QueryMiddleware:
         """
         return self._own_search.get(self._wrap_store)
 
-    def _wrap_store(self, retriever: StoreRetriever) -> Wrapped[..., list[Record]]:
-        embedder = retriever.query_embedder
+    def _wrap_store(self, opened: StoreSearch) -> Wrapped[..., list[Record]]:
+        embedder = opened.query_embedder
         signature = read_signature(
-            retriever.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None
+            opened.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None
         )
         self._factory.load_reranker()
-        return Wrapped(retriever.search, signature, self._runtime_source(embed=embedder))
+        return Wrapped(opened.search, signature, self._runtime_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
         """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.

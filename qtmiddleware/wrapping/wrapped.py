@@ -41,7 +41,7 @@ from qtmiddleware.wrapping.shadow import is_drawn
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
-    from qtmiddleware.rag.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
+    from qtmiddleware.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
     from qtmiddleware.runtime.steps import Flow
     from qtmiddleware.wrapping.check import Check
 
@@ -192,14 +192,14 @@ class Wrapped(Generic[P, R]):
     @_asks
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """`answer` piece by piece: what the function finds is there at once, the text comes as the model writes it."""
-        from qtmiddleware.rag.answering import AnswerStream
+        from qtmiddleware.answering import AnswerStream
 
         return AnswerStream(*self._answering(args, kwargs))
 
     @_asks
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
         """`stream_answer` without blocking the running loop; nothing is called before it is iterated or entered."""
-        from qtmiddleware.rag.answering import AsyncAnswerStream
+        from qtmiddleware.answering import AsyncAnswerStream
 
         return AsyncAnswerStream(*self._answering(args, kwargs))
 
@@ -246,7 +246,7 @@ class Wrapped(Generic[P, R]):
 
     def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[AnswerFlow, Invocation]:
         # Those who only retrieve do not wait for what answers.
-        from qtmiddleware.rag.answering import AnswerFlow
+        from qtmiddleware.answering import AnswerFlow
 
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._prepare(args, kwargs, *ours)

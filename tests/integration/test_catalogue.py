@@ -62,13 +62,13 @@ import json
 import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.redis_cache import decode, encode
-from qtmiddleware.cli.show import LABELS
+from qtmiddleware.kit.cli.show import LABELS
 from qtmiddleware.config import json_schema, markdown_table
-from qtmiddleware.evaluation import SYSTEMS
+from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Transformation
 from typer.testing import CliRunner
-from qtmiddleware.cli.app import app
+from qtmiddleware.kit.cli.app import app
 
 def passages(query, top_k=3):
     return [{"id": f"{query[:9]}-{n}", "score": 1.0 / (n + 1), "text": query} for n in range(top_k)]
@@ -254,8 +254,8 @@ import qtmiddleware as qtm
 from qtmiddleware.config import json_schema, markdown_table
 from qtmiddleware.preprocessing import detect_language, prepare, protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.rag.answering.flow import _say_no_answer as not_there
-from qtmiddleware.rag.chunking import cut_into_chunks as chunks
+from qtmiddleware.answering.flow import _say_no_answer as not_there
+from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
 from qtmiddleware.transforms import build_prompts, guard, parse
 from qtmiddleware.types import Transformation
 

@@ -77,7 +77,7 @@ def test_the_api_page_names_every_public_name() -> None:
 
 def test_the_page_of_the_command_line_is_what_the_commands_say(tmp_path: Path) -> None:
     written = tmp_path / "command-line.md"
-    module = ["qtmiddleware.cli.app", "utils", "docs", "--name", "qtm", "--title", "The command line"]
+    module = ["qtmiddleware.kit.cli.app", "utils", "docs", "--name", "qtm", "--title", "The command line"]
     command = [sys.executable, "-m", "typer", *module, "--output", str(written)]
     subprocess.run(command, check=True, capture_output=True, timeout=200)
     page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")

@@ -15,15 +15,15 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
-from qtmiddleware.bulk.batch.transforming import open_file_work
-from qtmiddleware.bulk.run import transform_file
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
-from qtmiddleware.evaluation.dataset import Dataset
-from qtmiddleware.evaluation.shadow import read_shadow_log
+from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.run import transform_file
+from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
+from qtmiddleware.kit.evaluation.dataset import Dataset
+from qtmiddleware.kit.evaluation.shadow import read_shadow_log
+from qtmiddleware.kit.index.ingestion.reading import encode_path
 from qtmiddleware.providers.llms.recorded import RecordedModel
-from qtmiddleware.rag.ingestion.reading import encode_path
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.redis_cache import RedisCache
 from qtmiddleware.types import Deadline, Transformation

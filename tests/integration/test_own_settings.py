@@ -17,10 +17,10 @@ import qtmiddleware as qtm
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import AnswerSettings, HybridSettings, RerankSettings, StoreSettings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
+from qtmiddleware.kit.index.retriever import open_retriever
+from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.rerankers import as_reranker
-from qtmiddleware.providers.stores import MemoryStore
-from qtmiddleware.rag.retriever import open_retriever
 from tests.support.model_server import ModelServer, Said
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.waiting import PATIENCE

@@ -75,7 +75,7 @@ def test_the_source_distribution_holds_what_the_wheel_is_made_of_and_no_test(
 def test_presets_and_schema_are_found_where_there_is_no_checkout(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path / "site")
     code = (
-        "import sys, qtmiddleware as qtm; from qtmiddleware.cli import main;"
+        "import sys, qtmiddleware as qtm; from qtmiddleware.kit.cli import main;"
         "print(qtm.__file__, qtm.Config.preset('auto').settings.escalation.mode); main()"
     )
     ended = subprocess.run(

@@ -67,7 +67,7 @@ def test_nothing_that_is_called_stable_is_gone() -> None:
     assert doubles
     assert [name for name in doubles if not hasattr(testing, name)] == []
     commands = python(
-        "import json; from qtmiddleware.cli.app import app; "
+        "import json; from qtmiddleware.kit.cli.app import app; "
         "print(json.dumps([it.name for it in (*app.registered_commands, *app.registered_groups)]))"
     )
     assert rows["the command line"] - {"qtm", "--help", "--json"} <= set(commands)

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.demo import dataset
+from qtmiddleware.kit.demo import dataset
+from qtmiddleware.kit.documents.chunking import cut_into_chunks
+from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.providers.embedders import embedder_named
-from qtmiddleware.rag.chunking import cut_into_chunks
 from qtmiddleware.testing import ScriptedModel
 from tests.support.model_server import ModelServer
 from tests.support.shared_data import SHARED, needs_shared_data

@@ -23,13 +23,13 @@ from haystack import Pipeline
 from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
-from qtmiddleware.bulk.batch.transforming import open_file_work
-from qtmiddleware.bulk.run import transform_file
 from qtmiddleware.config import Config
 from qtmiddleware.config.keys import SHORTHANDS, Key, all_keys, camel, to_json
-from qtmiddleware.evaluation.bench.caches import CachedEmbedder, CachedModel
-from qtmiddleware.evaluation.testsets.writing import write
 from qtmiddleware.integrations.haystack import QueryTransformRetriever
+from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.run import transform_file
+from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
+from qtmiddleware.kit.evaluation.testsets.writing import write
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.runtime.redis_cache import _name, encode
 from qtmiddleware.testing import ScriptedModel

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from qtmiddleware.bulk.batch.parts import Limits
-from qtmiddleware.bulk.batch.transforming import open_file_work
 from qtmiddleware.config import Config
+from qtmiddleware.kit.bulk.batch.parts import Limits
+from qtmiddleware.kit.bulk.batch.transforming import open_file_work
 
 
 def main(source: str, out: str, url: str, command: str) -> None:

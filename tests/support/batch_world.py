@@ -8,11 +8,11 @@ from typing import Any
 
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.bulk.batch import BatchService, BatchState, BatchWork, Standing
-from qtmiddleware.bulk.batch.model import BatchModel
-from qtmiddleware.bulk.batch.parts import LIMITS, Limits
-from qtmiddleware.bulk.batch.transforming import REPLAYED
 from qtmiddleware.config import Config
+from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork, Standing
+from qtmiddleware.kit.bulk.batch.model import BatchModel
+from qtmiddleware.kit.bulk.batch.parts import LIMITS, Limits
+from qtmiddleware.kit.bulk.batch.transforming import REPLAYED
 from qtmiddleware.types import Transformation
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.batch_service import Answer, BatchServer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qtmiddleware.evaluation import Dataset, Question
+from qtmiddleware.kit.evaluation import Dataset, Question
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.types import Message
 from tests.support.testset_world import NAMES, bridge, writer

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from qtmiddleware.evaluation import Comparison
-from qtmiddleware.evaluation.reporting import page as written
+from qtmiddleware.kit.evaluation import Comparison
+from qtmiddleware.kit.evaluation.reporting import page as written
 from tests.support.report_world import Open, data, several
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pytest_httpserver import HTTPServer
 from tests.support.model_server import ModelServer, Said, failure
 
 SEED: Final = 7
-MAIN: Final = "from qtmiddleware.cli import main; main()"
+MAIN: Final = "from qtmiddleware.kit.cli import main; main()"
 # Nobody is late because a machine is busy.
 SLOW_MACHINE: Final = ("--set", "limits.llmTimeoutMs=120000", "--set", "limits.deadlineMs=120000")
 

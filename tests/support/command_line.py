@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.providers.embedders import embedder_named
-from qtmiddleware.providers.stores import SQLiteStore
+from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.stores import SQLiteStore
 from tests.support.answering_service import AnsweringService
 from tests.support.conversing import INDEX, PASSAGES, PATIENCE
 
@@ -37,7 +37,7 @@ def qtm(tmp_path: Path) -> Callable[..., Ended]:
         # What shows the settings shows nobody's but those a test gives.
         kept |= {} if "config" in arguments else PATIENCE
         ended = subprocess.run(
-            [sys.executable, "-c", "from qtmiddleware.cli import main; main()", *arguments],
+            [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", *arguments],
             input=text,
             capture_output=True,
             cwd=folder or tmp_path,

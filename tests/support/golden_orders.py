@@ -24,10 +24,10 @@ import numpy as np
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.reading import read_preset
-from qtmiddleware.evaluation import MEASURED, Dataset
-from qtmiddleware.evaluation.bench import build_index
+from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
+from qtmiddleware.kit.evaluation import MEASURED, Dataset
+from qtmiddleware.kit.evaluation.bench import build_index
 from qtmiddleware.protocols import Embedder, LanguageModel
-from qtmiddleware.providers.embedders.minilm import MiniLMEmbedder
 from qtmiddleware.providers.llms.recorded import RecordedModel
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware

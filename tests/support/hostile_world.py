@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.evaluation import Question
-from qtmiddleware.evaluation.prompts import build_check_prompt, build_judge_prompt, build_question_prompt
+from qtmiddleware.kit.evaluation import Question
+from qtmiddleware.kit.evaluation.prompts import build_check_prompt, build_judge_prompt, build_question_prompt
 from qtmiddleware.protocols import Passage, Prompt
-from qtmiddleware.rag.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS
 from qtmiddleware.transforms import PROMPTS
 from qtmiddleware.types import Message
 

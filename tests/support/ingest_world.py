@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from qtmiddleware.kit.index.ingestion import IngestReport, ingest
 from qtmiddleware.providers.embedders import CallableEmbedder
-from qtmiddleware.rag.ingestion import IngestReport, ingest
 
 DIMENSION = 8
 SENTENCES = {

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qtmiddleware.evaluation import Question, SideBySide, ask_systems
-from qtmiddleware.evaluation.judging import CRITERIA
+from qtmiddleware.kit.evaluation import Question, SideBySide, ask_systems
+from qtmiddleware.kit.evaluation.judging import CRITERIA
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware

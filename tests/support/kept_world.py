@@ -18,9 +18,9 @@ from typing import Any, Final
 import qtmiddleware as qtm
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
+from qtmiddleware.kit.index.ingestion.context_prompt import build_version
 from qtmiddleware.protocols import LanguageModel, Prompt
 from qtmiddleware.providers.embedders import CallableEmbedder
-from qtmiddleware.rag.ingestion.context_prompt import build_version
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message

@@ -56,7 +56,7 @@ def serve(folder: Path, *arguments: str, command: str = "playground", **environ:
     reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     with errors.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-c", reset + "from qtmiddleware.cli import main; main()", command, *arguments],
+            [sys.executable, "-c", reset + "from qtmiddleware.kit.cli import main; main()", command, *arguments],
             stdout=subprocess.PIPE,
             stderr=stream,
             text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from functools import partial
 
-from qtmiddleware.runtime.engines import LocalEngine
+from qtmiddleware.kit.engines import LocalEngine
 from tests.support.pool_work import build_busy
 from tests.support.ray_work import batches
 

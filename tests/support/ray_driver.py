@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from functools import partial
 
-from qtmiddleware.runtime.engines.ray import RayEngine
+from qtmiddleware.kit.engines.ray import RayEngine
 from tests.support.ray_work import batches, build_echo
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
-from qtmiddleware.rag.ingestion import Progress, ingest
-from qtmiddleware.runtime.engines.ray import RayEngine
+from qtmiddleware.kit.engines.ray import RayEngine
+from qtmiddleware.kit.index.ingestion import Progress, ingest
 from tests.support.ray_work import WORKERS
 
 

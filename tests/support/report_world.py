@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from qtmiddleware.evaluation import (
+from qtmiddleware.kit.evaluation import (
     DEEP,
     MEASURES,
     PRIMARY,

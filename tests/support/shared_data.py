@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-import qtmiddleware.demo
+import qtmiddleware.kit.demo
 
 SHARED: Final = Path(__file__).parents[3] / "shared"
 
-DEMO: Final = Path(qtmiddleware.demo.__file__).parent / "data"
+DEMO: Final = Path(qtmiddleware.kit.demo.__file__).parent / "data"
 
 PRIVATE: Final = Path(__file__).parents[2] / "benchmarks" / "data" / "orrisdale"
 

@@ -469,7 +469,7 @@ class KeywordContract:
 
 
 class FileStoreContract:
-    """For stores that keep files; beside `StoreContract`. *KIND* names the class in `qtmiddleware.providers.stores`."""
+    """For stores that keep files; beside `StoreContract`. *KIND* names the class in `qtmiddleware.kit.stores`."""
 
     KIND: ClassVar[str]
 
@@ -480,7 +480,7 @@ class FileStoreContract:
     def script(self, lines: str) -> str:
         """A program with a store at its first argument, called ``store``."""
         return (
-            f"import sys; from qtmiddleware.providers.stores import {self.KIND}\n"
+            f"import sys; from qtmiddleware.kit.stores import {self.KIND}\n"
             "from qtmiddleware.protocols import Passage\n"
             f"store = {self.KIND}(sys.argv[1], embedding_model='model', dimension=3)\n"
         ) + lines

@@ -22,7 +22,7 @@ CTRL_D: Final = "\x04"
 
 _SEQUENCES: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>78]|\x1b\][^\x07]*\x07")
 # Opening the terminal makes it the one whose Ctrl-C reaches this process.
-_START: Final = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR)); from qtmiddleware.cli import main; main()"
+_START: Final = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR)); from qtmiddleware.kit.cli import main; main()"
 
 
 class Terminal:

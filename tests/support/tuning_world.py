@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from qtmiddleware.evaluation import Dataset, Question
-from qtmiddleware.evaluation.bench import Bench
+from qtmiddleware.kit.evaluation import Dataset, Question
+from qtmiddleware.kit.evaluation.bench import Bench
+from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.providers.embedders import CallableEmbedder
-from qtmiddleware.providers.stores import MemoryStore
 from qtmiddleware.testing import ScriptedModel
 
 _SYLLABLES = [first + second for first in "bdfgklmnprst" for second in "aeiou"]

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from qtmiddleware.errors import ConfigError
-from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders.callable import CallableEmbedder
-from qtmiddleware.providers.embedders.minilm import MODEL_NAME, MiniLMEmbedder
 from qtmiddleware.providers.embedders.openai import OpenAIEmbedder
 from qtmiddleware.providers.embedders.sentence_transformers import SentenceTransformersEmbedder
 
 __all__ = [
     "CallableEmbedder",
-    "MiniLMEmbedder",
     "OpenAIEmbedder",
     "SentenceTransformersEmbedder",
-    "embedder_named",
     "query_embedder",
 ]
-
-_MINILM: Final = (MODEL_NAME, f"sentence-transformers/{MODEL_NAME}")
-_OPENAI: Final = "openai/"
-
-
-def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
-    """The embedder for a model's *name*; nothing is loaded before its first use.
-
-    ``all-MiniLM-L6-v2`` is run by numpy; ``text-embedding-...`` and ``openai/...`` are asked of OpenAI or the server at
-    ``OPENAI_BASE_URL``; any other name is a folder or a model of the hub, run by sentence-transformers. *dimensions*
-    shortens the vectors, of models that can. Raises `ConfigError` for a blank name and impossible dimensions.
-    """
-    if not name.strip():
-        raise ConfigError("the embedding model has no name", path="embeddingModel", value=name, allowed="a name")
-    if name in _MINILM:
-        embedder = MiniLMEmbedder()
-        if dimensions not in (None, embedder.dimension):
-            allowed = f"null or {embedder.dimension}"
-            raise ConfigError(
-                f"{MODEL_NAME} gives vectors of {embedder.dimension} numbers, not {dimensions}; allowed is {allowed}",
-                path="embeddingDimensions",
-                value=dimensions,
-                allowed=allowed,
-            )
-        return embedder
-    if name.startswith((_OPENAI, "text-embedding-")):
-        return OpenAIEmbedder(name.removeprefix(_OPENAI), dimensions=dimensions)
-    return SentenceTransformersEmbedder(name, dimensions=dimensions)
 
 
 def query_embedder(given: Any) -> CallableEmbedder:

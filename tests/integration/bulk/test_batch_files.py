@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.bulk.batch import Standing
-from qtmiddleware.bulk.batch.transforming import open_file_work
-from qtmiddleware.bulk.run import BulkReport
 from qtmiddleware.config import Config
+from qtmiddleware.kit.bulk.batch import Standing
+from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.run import BulkReport
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.batch_service import BatchServer
 from tests.support.batch_world import QUERIES

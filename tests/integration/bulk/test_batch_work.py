@@ -15,12 +15,12 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
-from qtmiddleware.bulk.batch import BatchService, BatchState, Standing
-from qtmiddleware.bulk.batch import service as service_module
-from qtmiddleware.bulk.batch import work as work_module
-from qtmiddleware.bulk.batch.parts import Limits
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError
+from qtmiddleware.kit.bulk.batch import BatchService, BatchState, Standing
+from qtmiddleware.kit.bulk.batch import service as service_module
+from qtmiddleware.kit.bulk.batch import work as work_module
+from qtmiddleware.kit.bulk.batch.parts import Limits
 from tests.support.batch_world import QUERIES, BatchWorld
 from tests.support.bench_world import reply
 from tests.support.completions import completion, error

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.cli import bench
 from qtmiddleware.config import Config
-from qtmiddleware.evaluation import FREE
-from qtmiddleware.evaluation.bench.bench import CACHE
+from qtmiddleware.kit.cli import bench
+from qtmiddleware.kit.evaluation import FREE
+from qtmiddleware.kit.evaluation.bench.bench import CACHE
 from tests.support.bench_world import bridges_data, mode_of, reply, write_data, write_recording
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer, Said, failure
@@ -262,7 +262,7 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
         return reply(body)
 
     chat.reply = three
-    command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "bench", "--data", data]
+    command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "bench", "--data", data]
     options = ["--systems", "rewrite", "--no-deep", "--json", "--concurrency", "2"]
     environ = {**os.environ, "QTM_LLM_BASE_URL": chat.url}
     running = subprocess.Popen(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.evaluation import FREE, USUAL
+from qtmiddleware.kit.evaluation import FREE, USUAL
 from tests.support.bench_world import reply
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer
@@ -346,7 +346,7 @@ def test_at_a_terminal_leave_is_asked_for(folder: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
 def test_ctrl_c_loses_nothing_that_was_found(qtm: Run, folder: Path) -> None:
-    command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()"]
+    command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()"]
     options = ["bench", "--function", "app:slow", "--data", "questions.csv", "--json"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
     running = subprocess.Popen(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.cli.config import find_shutdown_warnings
 from qtmiddleware.config import Config
+from qtmiddleware.kit.cli.config import find_shutdown_warnings
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer
 
@@ -257,7 +257,7 @@ def test_a_model_is_asked_where_its_address_is_set(qtm: Run, model_server: Model
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
-    command = f'{sys.executable} -c "from qtmiddleware.cli import main; main()" config show | head -n 1'
+    command = f'{sys.executable} -c "from qtmiddleware.kit.cli import main; main()" config show | head -n 1'
     command = f"set -o pipefail; {command}"
     ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=200, check=False)
     assert ended.stderr == b""
@@ -265,7 +265,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_cleanly() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "preprocess"],
+        [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "preprocess"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

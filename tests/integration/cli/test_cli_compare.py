@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.evaluation.side_by_side import SHOWN
+from qtmiddleware.kit.evaluation.side_by_side import SHOWN
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, QUESTION, environ

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.evaluation import BASELINE, USUAL
+from qtmiddleware.kit.evaluation import BASELINE, USUAL
 from tests.support.command_line import Ended
 
 pytestmark = pytest.mark.thorough

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import qtmiddleware
-from qtmiddleware.cli.environment import CONFIG_FILES, CREDENTIALS, load_config
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.cli.environment import CONFIG_FILES, CREDENTIALS, load_config
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, INDEX, QUESTION

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.rag.ingestion.embedding import BATCH
+from qtmiddleware.kit.index.ingestion.embedding import BATCH
 from tests.support.command_line import Ended
 from tests.support.office_files import make_office_files
 
@@ -184,7 +184,7 @@ def test_output_that_nobody_takes_ends_in_no_traceback(
 ) -> None:
     if "/dev/full" in streams and not Path("/dev/full").exists():
         pytest.skip("there is no device here that is always full")
-    program = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "ingest", "docs", "--log-json"]
+    program = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "ingest", "docs", "--log-json"]
     command = f"{shlex.join(program)} {form} {streams}; exit ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=200, check=False)
     assert ended.returncode == code
@@ -200,7 +200,7 @@ def test_ctrl_c_says_so_and_the_next_run_completes(qtm: Run, docs: Path, tmp_pat
     # The signal comes at the moment a stage says how far it is.
     program = f"""
 import os, signal
-from qtmiddleware.cli import ingest, main
+from qtmiddleware.kit.cli import ingest, main
 from contextlib import contextmanager
 @contextmanager
 def interrupting():
@@ -231,7 +231,7 @@ def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(docs: Path, tm
 
     def on_terminal(*arguments: str) -> str:
         main, side = pty.openpty()
-        command = [sys.executable, "-c", "from qtmiddleware.cli import main; main()", "ingest", "docs", *arguments]
+        command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "ingest", "docs", *arguments]
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "OPENAI_API_KEY": "not-a-key"}
         done = subprocess.run(
             command, cwd=tmp_path, env=env, stderr=side, stdout=subprocess.DEVNULL, timeout=200, check=True

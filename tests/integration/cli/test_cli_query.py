@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.cli.asking import ask
-from qtmiddleware.cli.session import KINDS, LEAVING, Keyboard, Session, choose_kind, find_kind
-from qtmiddleware.cli.show import present
-from qtmiddleware.cli.terminal import LineWrapper, measure
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import TransformationType
+from qtmiddleware.kit.cli.asking import ask
+from qtmiddleware.kit.cli.session import KINDS, LEAVING, Keyboard, Session, choose_kind, find_kind
+from qtmiddleware.kit.cli.show import present
+from qtmiddleware.kit.cli.terminal import LineWrapper, measure
+from qtmiddleware.kit.stores import MemoryStore, SQLiteStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.embedders import CallableEmbedder
-from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.answering_service import TRANSFORMED, AnsweringService
 from tests.support.command_line import Ended

@@ -129,7 +129,7 @@ def test_who_interrupts_it_keeps_the_config_that_was_there_and_finds_nothing_hal
     (tmp_path / CONFIG).write_text("{}", encoding="utf-8")
     arguments = ["tune", "--data", str(data), "--recordings", str(data / "replies.jsonl"), "--force"]
     with subprocess.Popen(
-        [sys.executable, "-c", "from qtmiddleware.cli import main; main()", *arguments, "--cache", str(cache)],
+        [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", *arguments, "--cache", str(cache)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=tmp_path,

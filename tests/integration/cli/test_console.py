@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.cli.console import as_json, show_warnings
+from qtmiddleware.kit.cli.console import as_json, show_warnings
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 
 

@@ -8,11 +8,12 @@ from statistics import mean
 
 import pytest
 
-from qtmiddleware.demo import dataset, recorded_model
-from qtmiddleware.evaluation import USUAL, Comparison, chosen
-from qtmiddleware.evaluation.bench import Bench, build_index
+from qtmiddleware.kit.demo import dataset, recorded_model
+from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.evaluation import USUAL, Comparison, chosen
+from qtmiddleware.kit.evaluation.bench import Bench, build_index
 from qtmiddleware.protocols import Embedder
-from qtmiddleware.providers.embedders import CallableEmbedder, embedder_named
+from qtmiddleware.providers.embedders import CallableEmbedder
 
 pytestmark = pytest.mark.thorough
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-DATA: Final = files("qtmiddleware") / "demo" / "data"
+DATA: Final = files("qtmiddleware") / "kit" / "demo" / "data"
 NUMBER_WORDS: Final = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 # What no rewrite may lose: tokens with a digit, quoted phrases, the names of models and plans, spelled-out numbers.
 IDENTIFIER: Final = re.compile(r"\w[\w.\-]*\w|\w")

@@ -6,12 +6,8 @@ import sys
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.providers.embedders import (
-    MiniLMEmbedder,
-    OpenAIEmbedder,
-    SentenceTransformersEmbedder,
-    embedder_named,
-)
+from qtmiddleware.kit.embedding import MiniLMEmbedder, embedder_named
+from qtmiddleware.providers.embedders import OpenAIEmbedder, SentenceTransformersEmbedder
 
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
@@ -56,7 +52,7 @@ def test_a_blank_name_is_refused(name: str) -> None:
 
 def test_no_name_loads_a_library() -> None:
     script = (
-        "import sys; from qtmiddleware.providers.embedders import embedder_named\n"
+        "import sys; from qtmiddleware.kit.embedding import embedder_named\n"
         "for name in ('all-MiniLM-L6-v2', 'text-embedding-3-small', 'org/model'): repr(embedder_named(name).name)\n"
         "print(sorted({'numpy', 'tokenizers', 'openai', 'torch', 'huggingface_hub'} & set(sys.modules)))"
     )

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.errors import EmbeddingError
+from qtmiddleware.kit.embedding import minilm
+from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder, files, forward
 from qtmiddleware.protocols import Embedder
-from qtmiddleware.providers.embedders import minilm
-from qtmiddleware.providers.embedders.minilm import MiniLMEmbedder, files, forward
 
 ROOT = Path(__file__).parents[3]
 SENTENCES = [
@@ -126,7 +126,7 @@ def test_the_activation_is_exact() -> None:
 
 def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     script = (
-        "import sys; from qtmiddleware.providers.embedders import embedder_named\n"
+        "import sys; from qtmiddleware.kit.embedding import embedder_named\n"
         "embedder_named('all-MiniLM-L6-v2').dimension\n"
         "print(sorted({'numpy', 'tokenizers', 'safetensors', 'urllib.request'} & set(sys.modules)))"
     )
@@ -287,7 +287,7 @@ def test_an_address_of_the_hub_with_a_password_is_refused_and_not_shown(
 def test_a_file_that_does_not_end_is_not_downloaded_to_the_end(
     hub: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["qtmiddleware.providers.embedders.minilm.files"], "MOST_BYTES", 3_000_000)
+    monkeypatch.setattr(sys.modules["qtmiddleware.kit.embedding.minilm.files"], "MOST_BYTES", 3_000_000)
     hub.expect_request(path_of("model.safetensors")).respond_with_data(b"0" * 9_000_000)
     with pytest.raises(EmbeddingError, match="more than 3,000,000 bytes"):
         MiniLMEmbedder().embed(["a"])

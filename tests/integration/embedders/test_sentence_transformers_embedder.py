@@ -15,9 +15,10 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from qtmiddleware.errors import EmbeddingError, MissingExtra
+from qtmiddleware.kit.embedding import MiniLMEmbedder, embedder_named
+from qtmiddleware.kit.embedding.minilm.files import find_installed_files, hash_file
 from qtmiddleware.protocols import Embedder
-from qtmiddleware.providers.embedders import MiniLMEmbedder, SentenceTransformersEmbedder, embedder_named
-from qtmiddleware.providers.embedders.minilm.files import find_installed_files, hash_file
+from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
 from tests.support.tiny_models import embedder_folder, minilm_folder
 
 pytestmark = pytest.mark.thorough

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from qtmiddleware.runtime.engines.ray import RayEngine
+from qtmiddleware.kit.engines.ray import RayEngine
 from tests.support.ray_work import MARK, WORKERS, build_echo, find_marked, wait_for
 
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from qtmiddleware.errors import EngineError
-from qtmiddleware.runtime.engines.local import AHEAD, LocalEngine
+from qtmiddleware.kit.engines.local import AHEAD, LocalEngine
 from tests.support import pool_work, ray_work
 from tests.support.pool_work import find_workers
 from tests.support.ray_work import MARK, batches, find_marked, wait_for
@@ -30,7 +30,7 @@ pytestmark = [
 SCRIPT = """
 print("started", flush=True)
 from functools import partial
-from qtmiddleware.runtime.engines import LocalEngine
+from qtmiddleware.kit.engines import LocalEngine
 from tests.support.ray_work import batches, build_echo
 engine = LocalEngine(workers=2)
 print(sorted(number for number, _ in engine.map(partial(build_echo, 0.01), batches(12))), flush=True)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from qtmiddleware.errors import EngineError
-from qtmiddleware.runtime.engines.ray import AHEAD, RETRIES, RayEngine, _protect_token
+from qtmiddleware.kit.engines.ray import AHEAD, RETRIES, RayEngine, _protect_token
 from tests.support import ray_work
 from tests.support.ray_work import MARK, WORKERS, batches, find_marked, wait_for
 
@@ -59,7 +59,7 @@ def test_the_files_of_a_cluster_that_was_started_here_go_with_it() -> None:
     script = """
 import ray
 from pathlib import Path
-from qtmiddleware.runtime.engines.ray import RayEngine
+from qtmiddleware.kit.engines.ray import RayEngine
 from tests.support.ray_work import build_echo
 engine = RayEngine(workers=1)
 list(engine.map(build_echo, [(0, b"")]))

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.rag.ingestion import IngestReport, Progress, ingest
-from qtmiddleware.runtime.engines import Engine
-from qtmiddleware.runtime.engines.ray import RayEngine
+from qtmiddleware.kit.engines import Engine
+from qtmiddleware.kit.engines.ray import RayEngine
+from qtmiddleware.kit.index.ingestion import IngestReport, Progress, ingest
 from tests.support.command_line import Ended, qtm
 from tests.support.ray_work import WORKERS, find_marked
 from tests.support.shared_data import SHARED, needs_shared_data

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.bulk import transform_file
-from qtmiddleware.bulk.run import ROUNDS
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.runtime.engines.ray import AHEAD, RayEngine
+from qtmiddleware.kit.bulk import transform_file
+from qtmiddleware.kit.bulk.run import ROUNDS
+from qtmiddleware.kit.engines.ray import AHEAD, RayEngine
 from tests.support.bulk_world import (
     RewritingService,
     build_command,

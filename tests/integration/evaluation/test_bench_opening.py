@@ -15,8 +15,8 @@ import pytest
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, WrapError
-from qtmiddleware.evaluation import Dataset, Question, chosen
-from qtmiddleware.evaluation.bench import (
+from qtmiddleware.kit.evaluation import Dataset, Question, chosen
+from qtmiddleware.kit.evaluation.bench import (
     Bench,
     CachedEmbedder,
     CachedModel,
@@ -88,7 +88,7 @@ def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.M
     asked = len(model.prompts)
     assert asked >= 6
     inner = CountingEmbedder()
-    monkeypatch.setattr("qtmiddleware.evaluation.bench.bench.embedder_named", lambda *_, **__: Unused(inner))
+    monkeypatch.setattr("qtmiddleware.kit.evaluation.bench.bench.embedder_named", lambda *_, **__: Unused(inner))
     with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
         second = opened.measure(systems, deep=True)
     assert (len(model.prompts), inner.texts) == (asked, [])
@@ -335,7 +335,7 @@ def test_two_processes_may_build_one_index_at_once(cache: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from qtmiddleware.evaluation.bench import open_index
+from qtmiddleware.kit.evaluation.bench import open_index
 from tests.support.bench_world import CountingEmbedder, bridges_data
 with open_index(bridges_data(), Path(sys.argv[1]), CountingEmbedder()) as store:
     print(store.count())

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.evaluation import Dataset, chosen
-from qtmiddleware.evaluation.bench import open_bench
-from qtmiddleware.evaluation.bench.bench import BATCH
+from qtmiddleware.kit.embedding import MiniLMEmbedder
+from qtmiddleware.kit.engines import Engine, LocalEngine
+from qtmiddleware.kit.evaluation import Dataset, chosen
+from qtmiddleware.kit.evaluation.bench import open_bench
+from qtmiddleware.kit.evaluation.bench.bench import BATCH
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.embedders import MiniLMEmbedder
-from qtmiddleware.runtime.engines import Engine, LocalEngine
 from tests.support.bench_world import CountingEmbedder, bridges_data, write_data
 
 pytestmark = pytest.mark.thorough
@@ -89,6 +89,6 @@ def test_an_embedder_that_cannot_be_sent_embeds_in_this_process(
     data: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     inner = CountingEmbedder()
-    monkeypatch.setattr("qtmiddleware.evaluation.bench.bench.embedder_named", lambda *_, **__: inner)
+    monkeypatch.setattr("qtmiddleware.kit.evaluation.bench.bench.embedder_named", lambda *_, **__: inner)
     run(data, tmp_path, NoEngine())
     assert {passage.text for passage in data.passages} <= set(inner.texts)

@@ -7,7 +7,7 @@ import pytest
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.evaluation.judging import judge
+from qtmiddleware.kit.evaluation.judging import judge
 from qtmiddleware.protocols import LanguageModel, Prompt
 from qtmiddleware.providers.llms import as_language_model
 from tests.support.judging_world import QUESTIONS, by_length, long, short

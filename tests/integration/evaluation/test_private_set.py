@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any, Final
 
 import qtmiddleware as qtm
-from qtmiddleware.evaluation import Dataset, Question
+from qtmiddleware.kit.evaluation import Dataset, Question
 from qtmiddleware.providers.llms.recorded import RecordedModel
 from tests.support.shared_data import PRIVATE
 

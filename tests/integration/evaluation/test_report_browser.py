@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pypdf import PdfReader
 
-from qtmiddleware.evaluation import Comparison
-from qtmiddleware.evaluation.reporting import page as written
-from qtmiddleware.evaluation.reporting import ranking_page
+from qtmiddleware.kit.evaluation import Comparison
+from qtmiddleware.kit.evaluation.reporting import page as written
+from qtmiddleware.kit.evaluation.reporting import ranking_page
 from tests.support.judging_world import ranked_side_by_side
 from tests.support.report_world import Open, boxes, comparison, overlap, panels, run, score, several
 

@@ -8,8 +8,8 @@ import pytest
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.evaluation import Dataset
-from qtmiddleware.evaluation.tuning import FREE_TIERS, TRYING, TUNED, Budget, Tuned, split, tune
+from qtmiddleware.kit.evaluation import Dataset
+from qtmiddleware.kit.evaluation.tuning import FREE_TIERS, TRYING, TUNED, Budget, Tuned, split, tune
 from qtmiddleware.testing import ScriptedModel
 from tests.support.tuning_world import bench, collection, model, texts
 

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import httpx
 import pytest
 
-from qtmiddleware.playground.server import MOST_CONNECTIONS
+from qtmiddleware.kit.playground.server import MOST_CONNECTIONS
 from tests.support.command_line import Ended, built, folder, qtm  # noqa: F401
 from tests.support.playground_world import APP, QUESTION, Served, serve
 from tests.support.waiting import PATIENCE, wait_until

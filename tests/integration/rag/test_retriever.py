@@ -13,9 +13,9 @@ from pytest_httpserver import HTTPServer
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.kit.index.retriever import open_retriever
+from qtmiddleware.kit.stores import MemoryStore, SQLiteStore
 from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder
-from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
-from qtmiddleware.rag.retriever import open_retriever
 from qtmiddleware.testing import ScriptedModel
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.pinecone_world import PineconeWorld, pinecone_world

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
+from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers.rerankers import cross_encoder
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
-from qtmiddleware.providers.stores import MemoryStore
 from tests.support.tiny_models import bert_folder
 
 pytestmark = pytest.mark.thorough

@@ -15,9 +15,9 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.errors import StoreError
+from qtmiddleware.kit.stores import open_pinecone
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
-from qtmiddleware.providers.stores import open_pinecone
 
 PASSAGES = [Passage("a", "red lamp", {"n": 1}), Passage("b", "blue brake")]
 VECTORS = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]

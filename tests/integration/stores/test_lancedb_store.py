@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import MissingExtra, StoreError
+from qtmiddleware.kit.stores import LanceDBStore
+from qtmiddleware.kit.stores import lancedb as lancedb_store
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.stores import LanceDBStore
-from qtmiddleware.providers.stores import lancedb as lancedb_store
 from tests.support.store_contract import AtomicStoreContract, FileStoreContract, KeywordContract, X
 
 pytestmark = pytest.mark.thorough

@@ -10,8 +10,8 @@ from zlib import crc32
 import pytest
 from hypothesis import strategies as st
 
-from qtmiddleware.providers.stores.passages import index_text, query_words
-from qtmiddleware.providers.stores.pinecone import HybridPineconeStore, PineconeStore, SparsePineconeStore
+from qtmiddleware.kit.stores.passages import index_text, query_words
+from qtmiddleware.kit.stores.pinecone import HybridPineconeStore, PineconeStore, SparsePineconeStore
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.store_contract import TEXT, KeywordContract, StoreContract
 

@@ -13,14 +13,14 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import StoreError
-from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.stores.pinecone import (
+from qtmiddleware.kit.stores.pinecone import (
     HybridPineconeStore,
     PineconeSparseEncoder,
     PineconeStore,
     PineconeTextStore,
     SparsePineconeStore,
 )
+from qtmiddleware.protocols import Passage
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
 X = [1.0, 0.0, 0.0]

@@ -10,8 +10,8 @@ import pytest
 
 from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.kit.stores.pinecone import HybridPineconeStore, PineconeStore, PineconeTextStore, open_pinecone
 from qtmiddleware.protocols import KeywordStore, Passage
-from qtmiddleware.providers.stores.pinecone import HybridPineconeStore, PineconeStore, PineconeTextStore, open_pinecone
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
 X = [1.0, 0.0, 0.0]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import InvalidQuery, StoreError
+from qtmiddleware.kit.stores.pinecone import PineconeStore
 from qtmiddleware.protocols import KeywordStore, Passage, Store
-from qtmiddleware.providers.stores.pinecone import PineconeStore
 from tests.support.pinecone_server import operations
 from tests.support.pinecone_server.state import Stored
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world

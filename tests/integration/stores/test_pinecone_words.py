@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import InvalidQuery, StoreError
-from qtmiddleware.protocols import KeywordStore, Passage, Store
-from qtmiddleware.providers.stores.pinecone import (
+from qtmiddleware.kit.stores.pinecone import (
     HybridPineconeStore,
     PineconeSparseEncoder,
     PineconeStore,
     PineconeTextStore,
     SparsePineconeStore,
 )
+from qtmiddleware.protocols import KeywordStore, Passage, Store
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 
 X, Y = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]

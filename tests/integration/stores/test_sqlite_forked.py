@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from qtmiddleware.kit.stores.sqlite import SQLiteStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 

@@ -17,8 +17,8 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
+from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.providers.llms.openai.clients import _clients_of
-from qtmiddleware.providers.stores import SQLiteStore
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming

@@ -9,27 +9,27 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.cli.terminal import escape_json, strip_control_characters
+from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
-from qtmiddleware.evaluation.judging import parse_opinion
-from qtmiddleware.evaluation.prompts import parse_object
-from qtmiddleware.evaluation.reporting.figures import shorten, shorten_start
-from qtmiddleware.evaluation.reporting.markdown import escape_text
-from qtmiddleware.evaluation.testsets.filtering import find_check_fault, find_fault
-from qtmiddleware.evaluation.testsets.passages import is_prose
-from qtmiddleware.playground.drawing import cut_snippet, mark_words
+from qtmiddleware.kit.cli.terminal import escape_json, strip_control_characters
+from qtmiddleware.kit.documents.chunking import cut_into_chunks
+from qtmiddleware.kit.documents.converting import Read
+from qtmiddleware.kit.documents.markup import read_html
+from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
+from qtmiddleware.kit.documents.text import read_text
+from qtmiddleware.kit.evaluation.judging import parse_opinion
+from qtmiddleware.kit.evaluation.prompts import parse_object
+from qtmiddleware.kit.evaluation.reporting.figures import shorten, shorten_start
+from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
+from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
+from qtmiddleware.kit.evaluation.testsets.passages import is_prose
+from qtmiddleware.kit.playground.drawing import cut_snippet, mark_words
+from qtmiddleware.kit.stores.passages import index_text, query_words
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
 from qtmiddleware.preprocessing.text import clean, normalise, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader
-from qtmiddleware.providers.stores.passages import index_text, query_words
-from qtmiddleware.rag.answering.reading import AnswerReader
-from qtmiddleware.rag.chunking import cut_into_chunks
-from qtmiddleware.rag.documents.converting import Read
-from qtmiddleware.rag.documents.markup import read_html
-from qtmiddleware.rag.documents.records import read_csv, read_json, read_json_lines
-from qtmiddleware.rag.documents.text import read_text
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
 from qtmiddleware.transforms.json_reading import find_json

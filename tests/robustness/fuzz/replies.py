@@ -9,12 +9,12 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
+from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader, read_reply
-from qtmiddleware.rag.answering.reading import AnswerReader
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, is_within_limits, parse
 from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Match, Transformation

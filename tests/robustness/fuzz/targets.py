@@ -12,15 +12,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.cli.terminal import escape_json, strip_control_characters
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.evaluation import Dataset
-from qtmiddleware.evaluation.reporting.figures import shorten, shorten_start
-from qtmiddleware.evaluation.reporting.markdown import escape_text
+from qtmiddleware.kit.cli.terminal import escape_json, strip_control_characters
+from qtmiddleware.kit.evaluation import Dataset
+from qtmiddleware.kit.evaluation.reporting.figures import shorten, shorten_start
+from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
+from qtmiddleware.kit.stores.filters import build_matcher
+from qtmiddleware.kit.stores.passages import index_text, query_words
 from qtmiddleware.preprocessing import prepare, protected_spans
-from qtmiddleware.providers.stores.filters import build_matcher
-from qtmiddleware.providers.stores.passages import index_text, query_words
 from qtmiddleware.runtime.redis_cache import decode, encode
 from tests.robustness.fuzz import replies
 from tests.robustness.fuzz.promises import check, text_of

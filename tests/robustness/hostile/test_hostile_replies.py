@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.evaluation.judging import parse_opinion
-from qtmiddleware.evaluation.prompts import parse_object
-from qtmiddleware.evaluation.testsets.filtering import find_check_fault, find_fault
+from qtmiddleware.kit.evaluation.judging import parse_opinion
+from qtmiddleware.kit.evaluation.prompts import parse_object
+from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.rag.answering.reading import AnswerReader
 from qtmiddleware.transforms import ORIGINAL, PROMPTS, find_repeats, guard, is_within_limits, parse
 from qtmiddleware.types import Match, Transformation
 from tests.support.hostile_corpus import LONG, SHORT

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qtmiddleware.evaluation import Comparison
-from qtmiddleware.evaluation.reporting import markdown, page, rows
+from qtmiddleware.kit.evaluation import Comparison
+from qtmiddleware.kit.evaluation.reporting import markdown, page, rows
 from qtmiddleware.types import Message
 from tests.support.hostile_corpus import LONG, SHORT
 from tests.support.report_world import Open, comparison, data, run, score

@@ -11,8 +11,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings
+from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage, Prompt
-from qtmiddleware.providers.stores import SQLiteStore
 from qtmiddleware.testing import ScriptedModel
 from tests.support.hostile_corpus import CORPUS, LONG, SHORT
 from tests.support.hostile_world import replies, smuggling

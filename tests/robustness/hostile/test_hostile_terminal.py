@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
-from qtmiddleware.cli.bench import write_report
-from qtmiddleware.cli.console import PlainConsole
-from qtmiddleware.cli.terminal import escape_json, escape_line, strip_control_characters
+from qtmiddleware.kit.cli.bench import write_report
+from qtmiddleware.kit.cli.console import PlainConsole
+from qtmiddleware.kit.cli.terminal import escape_json, escape_line, strip_control_characters
+from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.stores import SQLiteStore
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import INDEX, environ

@@ -42,7 +42,7 @@ RUNS: Final = (
 # One process for all of them, as most of the time goes into starting one.
 SCRIPT: Final = """
 import io, json, sys
-from qtmiddleware.cli import main
+from qtmiddleware.kit.cli import main
 
 runs, question = json.loads(sys.argv[1]), sys.argv[2]
 for arguments in runs:

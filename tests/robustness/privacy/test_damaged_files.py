@@ -17,11 +17,11 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.evaluation.bench.caches import CacheFile
+from qtmiddleware.kit.evaluation.bench.caches import CacheFile
+from qtmiddleware.kit.index.ingestion.ledger import Ledger
+from qtmiddleware.kit.stores import LanceDBStore, SQLiteStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
-from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
-from qtmiddleware.rag.ingestion.ledger import Ledger
 from qtmiddleware.testing import ScriptedModel
 from tests.support.emitted import PASSAGE, QUERY, listening
 
@@ -352,7 +352,7 @@ RUNS: Final = (
 )
 SCRIPT: Final = """
 import json, sys
-from qtmiddleware.cli import main
+from qtmiddleware.kit.cli import main
 
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["qtm", *arguments]

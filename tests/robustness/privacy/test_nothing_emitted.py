@@ -14,17 +14,17 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings, StoreSettings, TransformationType
-from qtmiddleware.evaluation import Question
-from qtmiddleware.evaluation.bench import CachedModel
-from qtmiddleware.evaluation.judging import judge
-from qtmiddleware.evaluation.testsets import generate
+from qtmiddleware.kit.evaluation import Question
+from qtmiddleware.kit.evaluation.bench import CachedModel
+from qtmiddleware.kit.evaluation.judging import judge
+from qtmiddleware.kit.evaluation.testsets import generate
+from qtmiddleware.kit.stores.pinecone import PineconeStore, PineconeTextStore
 from qtmiddleware.protocols import Passage, Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import as_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
-from qtmiddleware.providers.stores.pinecone import PineconeStore, PineconeTextStore
 from qtmiddleware.types import Deadline
 from tests.support.echoing import FAULTS, EchoingService
 from tests.support.emitted import (

@@ -14,17 +14,17 @@ import openai
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.bulk.batch.transforming import open_file_work
-from qtmiddleware.bulk.run import transform_file
-from qtmiddleware.cli.bench import check_places, write_report
-from qtmiddleware.cli.session import make_history_file
-from qtmiddleware.cli.tune import write_config
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.evaluation.bench.bench import _require_writable
-from qtmiddleware.evaluation.bench.caches import CachedModel, CacheFile
-from qtmiddleware.evaluation.testsets.writing import write
+from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.run import transform_file
+from qtmiddleware.kit.cli.bench import check_places, write_report
+from qtmiddleware.kit.cli.session import make_history_file
+from qtmiddleware.kit.cli.tune import write_config
+from qtmiddleware.kit.evaluation.bench.bench import _require_writable
+from qtmiddleware.kit.evaluation.bench.caches import CachedModel, CacheFile
+from qtmiddleware.kit.evaluation.testsets.writing import write
+from qtmiddleware.kit.stores import LanceDBStore, SQLiteStore
 from qtmiddleware.providers.llms.recorded import RecordingModel
-from qtmiddleware.providers.stores import LanceDBStore, SQLiteStore
 from qtmiddleware.testing import ScriptedModel
 from tests.support.bench_world import bridges_data
 from tests.support.emitted import PASSAGE, QUERY, listening

@@ -14,7 +14,7 @@ from pinecone.models.vectors.usage import Usage
 from pinecone.models.vectors.vector import ScoredVector
 
 import qtmiddleware as qtm
-from qtmiddleware.rag.hybrid import Hybrid
+from qtmiddleware.kit.index.hybrid import Hybrid
 from qtmiddleware.retrieval.responses import read_usage
 from qtmiddleware.testing import ScriptedModel
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.evaluation.bench import caches
-from qtmiddleware.rag.documents import Converter, read_document
-from qtmiddleware.rag.ingestion.embedding import HUB_SECRETS, build_embed_batch
+from qtmiddleware.kit.documents import Converter, read_document
+from qtmiddleware.kit.evaluation.bench import caches
+from qtmiddleware.kit.index.ingestion.embedding import HUB_SECRETS, build_embed_batch
 from qtmiddleware.runtime.environment import copy_environment, copy_environment_for
 
 SECRETS = {

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.evaluation import ask_systems, compare
+from qtmiddleware.kit.evaluation import ask_systems, compare
 
 middleware: Final[Any] = qtm.middleware
 qm: Final[Any] = qtm.QueryMiddleware()

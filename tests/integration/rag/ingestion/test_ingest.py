@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError
+from qtmiddleware.kit.documents import TextBound
+from qtmiddleware.kit.documents.bounds import CHARS_PER_BYTE
+from qtmiddleware.kit.index.ingestion import Progress, ingest, reading
+from qtmiddleware.kit.stores import LanceDBStore, MemoryStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.stores import LanceDBStore, MemoryStore
-from qtmiddleware.rag.documents import TextBound
-from qtmiddleware.rag.documents.bounds import CHARS_PER_BYTE
-from qtmiddleware.rag.ingestion import Progress, ingest, reading
 from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 from tests.support.pdf_files import content, pdf
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.rag.ingestion.context_prompt import (
+from qtmiddleware.kit.index.ingestion.context_prompt import (
     AROUND_CHARS,
     BEGINNING_CHARS,
     MOST_CHARS,
@@ -23,6 +22,7 @@ from qtmiddleware.rag.ingestion.context_prompt import (
     build_prompt,
     parse_context,
 )
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from tests.support.ingest_world import SENTENCES, Counting, World
 from tests.support.model_server import ModelServer

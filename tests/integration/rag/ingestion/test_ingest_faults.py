@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.providers.stores import MemoryStore, SQLiteStore
-from qtmiddleware.rag.ingestion import reading
+from qtmiddleware.kit.index.ingestion import reading
+from qtmiddleware.kit.stores import MemoryStore, SQLiteStore
 from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 
 pytestmark = pytest.mark.thorough

@@ -16,7 +16,7 @@ WIDE = 1024
 SCRIPT = f"""
 import hashlib, resource, sys
 from qtmiddleware.providers.embedders import CallableEmbedder
-from qtmiddleware.rag.ingestion import ingest
+from qtmiddleware.kit.index.ingestion import ingest
 
 def wide(texts):
     return [[byte / 256 for byte in hashlib.sha256(text.encode()).digest()] * {WIDE // 32} for text in texts]

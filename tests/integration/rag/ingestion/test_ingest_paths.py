@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.rag.ingestion import reading
-from qtmiddleware.rag.ingestion.reading import LONGEST, Root, build_document_name
+from qtmiddleware.kit.index.ingestion import reading
+from qtmiddleware.kit.index.ingestion.reading import LONGEST, Root, build_document_name
 from tests.support.ingest_world import SENTENCES, Counting, World
 
 NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=700)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.rag.ingestion import ingest
+from qtmiddleware.kit.index.ingestion import ingest
 from tests.support.ingest_world import World
 from tests.support.office_files import make_office_files
 from tests.support.waiting import PATIENCE, wait_until
@@ -136,7 +136,7 @@ def test_a_zip_bomb_and_a_reader_that_dies_each_take_one_file_of_a_folder(
 HANGING = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from qtmiddleware.rag.ingestion import ingest
+from qtmiddleware.kit.index.ingestion import ingest
 from qtmiddleware.providers.embedders import CallableEmbedder
 from tests.support.ingest_world import hashed, DIMENSION
 ingest(sys.argv[2], config={"indexPath": sys.argv[3]}, embedder=CallableEmbedder(hashed, name="h", dimension=DIMENSION))

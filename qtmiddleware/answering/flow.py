@@ -1,0 +1,371 @@
+"""The flow of one answer, written once.
+
+    retrieve ─┬─ plain: passages ──────────────────────────────────┬─ ask ─ read ─ Answer
+              └─ synthesis: (passages ─ ask ─ read) × n sub-queries ┘
+
+A synthesis answers each sub-query from what its own search brought when the question was retrieved for.
+
+The last call of the model is apart from what comes before it, so that it can be streamed: `AnswerFlow.retrieve` and
+`AnswerFlow.draft` are flows, and `AnswerFlow.conclude` makes the answer of what the model says, however it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, Final
+
+from qtmiddleware.answering.prompts import (
+    ANSWER,
+    SUB_ANSWER,
+    SYNTHESIS,
+    PromptPassages,
+    Task,
+    list_sub_answers,
+    select_passages,
+)
+from qtmiddleware.answering.reading import AnswerReader, shift_citations
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ModelError, as_model_error
+from qtmiddleware.preprocessing import detect_language
+from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.protocols import Prompt, StreamingModel
+from qtmiddleware.retrieval.pipeline import retrieve
+from qtmiddleware.retrieval.question import record_cost
+from qtmiddleware.retrieval.request import Request
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.observing import Observation, describe_model
+from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows, observe_flow, observe_steps
+from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer, Trace
+
+_NO_PASSAGES: Final = PromptPassages()
+_DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
+
+logger: Final = get_logger("qtmiddleware")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An answer of which the model's last word is missing: the *prompt* for it and the *passages* it may cite.
+
+    *parts* are the sub-answers it is made of in a synthesis, counting in *passages*.
+    """
+
+    stage: str
+    prompt: Prompt
+    passages: PromptPassages = field(repr=False)
+    parts: tuple[SubAnswer, ...] = ()
+
+    @property
+    def matches(self) -> tuple[Match, ...]:
+        """The matches that may be cited."""
+        return self.passages.matches
+
+
+class AnswerFlow:
+    """The flow of one answer. *finished* is called with the retrieval once everything is in its trace."""
+
+    def __init__(self, request: Request, chat: StreamingModel, finished: Callable[[Retrieval], Retrieval]) -> None:
+        self.chat = chat
+        self.retrieval: Retrieval | None = None
+        self._is_finished = False
+        self._asked_stage = ""
+        self.observation = request.observation.child("answer", content=request.original)
+        self._request = replace(request, observation=self.observation)
+        self._settings = request.settings
+        self._responses: dict[str, Any] | None = None
+        self._finished = finished
+        self._degradations: list[Degradation] = []
+        self._errors: list[ModelError] = []
+        self._sub_answers: tuple[SubAnswer, ...] = ()
+
+    def flow(self) -> Flow[Answer]:
+        """The whole flow; raises what the wrapped function raises, and `ModelError` where there is no answer."""
+        return observe_flow(self._flow(), self.observation)
+
+    def _flow(self) -> Flow[Answer]:
+        yield from self.retrieve()
+        draft = yield from self.draft()
+        if isinstance(draft, Answer):
+            return draft
+        deadline = self.start_call(draft)
+        (outcome,) = yield Together((Ask(draft.prompt, Deadline(deadline.at), self.chat),), deadline, 1)
+        reader = AnswerReader(draft.matches)
+        if outcome.ok:
+            reader.read(outcome.value.text)
+        return self.conclude(draft, outcome, reader)
+
+    def retrieve(self) -> Flow[Retrieval]:
+        """Retrieve for the question, with its sub-queries for a synthesis."""
+        request = self._request
+        if self._is_synthesis:
+            self._responses = {}
+            request = replace(request, settings=_with_sub_queries(self._settings))
+        with ExitStack() as stack:
+            stack.enter_context(self.observation)
+            self.retrieval = yield from retrieve(request, parts=self._responses)
+            # The answer has only begun.
+            stack.pop_all()
+        return self.retrieval
+
+    def draft(self) -> Flow[Draft | Answer]:
+        """What to ask the model last, or the answer where there is nothing to ask it."""
+        return observe_steps(self._draft(), self.observation)
+
+    def _draft(self) -> Flow[Draft | Answer]:
+        retrieval = self._retrieved
+        questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
+        # One sub-query alone is the question in other words.
+        if len(questions) > 1:
+            draft = yield from self._synthesize(questions)
+            if draft is not None:
+                return draft
+        found = _select_own(retrieval) if self._is_synthesis else retrieval.matches
+        passages = select_passages(found, self._settings.answer.context_chars)
+        if not passages.matches:
+            if retrieval.matches:
+                detail = f"{len(retrieval.matches)} matches without a text; keywordEvidence.textField names its field"
+                self._degradations.append(Degradation("passages", "no_text", detail))
+            return self._build_answer(_say_no_answer(self._request.original), found=False)
+        return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
+
+    def start_call(self, draft: Draft) -> Deadline:
+        """Note that the call for *draft* is made now. Returns how long it is waited for."""
+        self._asked_stage = draft.stage
+        return Deadline.after(self._settings.answer.timeout_ms / 1e3)
+
+    def conclude(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
+        """The answer, once the model has said its last word, which *reader* has read; raises `ModelError`.
+
+        A synthesis that failed leaves the best of its parts.
+        """
+        error = _record_call(draft.stage, outcome, self._retrieved.trace) or reader.error
+        if error is not None:
+            if not draft.parts:
+                # The first thing that went wrong with the model, with what was retrieved all the same.
+                first = next(iter(self._errors), error)
+                first.retrieval = self._finish()
+                raise first
+            self._degradations.append(Degradation(draft.stage, error.reason, str(error)))
+            # The one that rests on most passages, of those the longest, of those the first.
+            best = max(draft.parts, key=lambda it: (len({citation.number for citation in it.citations}), len(it.text)))
+            return self._build_answer(best.text, best.citations, draft.passages)
+        if reader.invented:
+            self._degradations.append(Degradation("citations", "invented", f"{reader.invented} removed"))
+        if outcome.value.truncated:
+            self._degradations.append(Degradation(draft.stage, "truncated"))
+        text = reader.text or _say_no_answer(self._request.original)
+        return self._build_answer(text, reader.citations, draft.passages, found=reader.found)
+
+    def observe_call(self, draft: Draft) -> Observation:
+        """The operation of a call for *draft* that is streamed."""
+        known = describe_model(self.chat) if self.observation.is_observed else {}
+        return self.observation.child("model", draft.prompt.mode, content=draft.prompt, **known)
+
+    def abandon(self) -> None:
+        """Finish the retrieval, as nobody wants the rest of the answer."""
+        self.observation.end("cancelled")
+        if self.retrieval is not None and not self._is_finished:
+            if self._asked_stage:
+                # What it cost is not known, but it was asked.
+                self.retrieval.trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
+            self.retrieval.trace.stage(self._asked_stage or "answer", 0.0, "skipped", "closed")
+            self._finish()
+
+    @property
+    def _is_synthesis(self) -> bool:
+        """Whether the question is to be answered part by part."""
+        return self._settings.answer.mode == "synthesis"
+
+    @property
+    def _retrieved(self) -> Retrieval:
+        if self.retrieval is None:
+            raise RuntimeError("nothing was retrieved yet")
+        return self.retrieval
+
+    def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
+        parts = yield from self._answer_parts(questions)
+        self._sub_answers = tuple(answer for answer, _ in parts)
+        # That the passages do not hold an answer is no failure, but nothing to make an answer of either.
+        useful = [(answer, passages) for answer, passages in parts if answer.found]
+        if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
+            detail = f"{len(useful)} of {len(questions)} sub-queries answered"
+            self._degradations.append(Degradation("sub_answers", "too_few_successes", detail))
+            return None
+        passages, joined = _join_sub_answers(useful)
+        prompt = self._build_prompt(SYNTHESIS, {"sub_answers": list_sub_answers(joined)})
+        return Draft("synthesis", prompt, passages, joined)
+
+    def _answer_parts(self, questions: Sequence[str]) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
+        """Answers each of *questions*, in their order, by a call of its own from its own passages, which come too."""
+        settings, trace = self._settings, self._retrieved.trace
+        began = perf_counter()
+        limit = settings.limits.max_concurrency
+        searches = [self._search_part(question) for question in questions]
+        deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
+        matches = yield from gather_flows(searches, limit=limit, deadline=deadline)
+        passages = [it if it is None else select_passages(it, settings.answer.context_chars) for it in matches]
+        deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
+        asks = {
+            place: Ask(
+                SUB_ANSWER.build_prompt(settings, questions[place], (), {"passages": it.entries}),
+                Deadline(deadline.at),
+                self.chat,
+            )
+            for place, it in enumerate(passages)
+            if it is not None and it.matches
+        }
+        outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
+        outcome_of = dict(zip(asks, outcomes, strict=True))
+        answers = [
+            (self._build_sub_answer(question, it, outcome_of.get(place)), it or _NO_PASSAGES)
+            for place, (question, it) in enumerate(zip(questions, passages, strict=True))
+        ]
+        trace.stage("sub_answers", perf_counter() - began, began=began)
+        return answers
+
+    def _search_part(self, question: str) -> Flow[tuple[Match, ...] | None]:
+        """Returns the passages for *question* by itself; ``None`` where its search failed.
+
+        What was found for it beside the question is weighed and cut as for any query. A sub-query that says the same as
+        the question was not searched yet.
+        """
+        responses = self._responses or {}
+        found = Outcome(responses[question]) if question in responses else None
+        if found is None and any(variant.text == question for variant in self._retrieved.variants[1:]):
+            return None
+        request = replace(
+            self._request,
+            original=question,
+            history=(),
+            shares=False,
+            response_only=False,
+            hooks=(),
+            settings=replace(self._settings, transformation_type="none"),
+        )
+        trace = Trace(read_price=self._settings.store.read_price)
+        try:
+            retrieval = yield from retrieve(request, found=found, trace=trace)
+        except Exception as error:
+            self._degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
+            return None
+        finally:
+            self._retrieved.trace.add_searches(trace)
+        self._degradations.extend(it for it in retrieval.degradations if it not in self._degradations)
+        return retrieval.matches
+
+    def _build_sub_answer(self, question: str, passages: PromptPassages | None, outcome: Outcome | None) -> SubAnswer:
+        if passages is None or outcome is None:
+            return SubAnswer(question, "", found=False, reason="search_failed" if passages is None else "no_passages")
+        error = _record_call("sub_answer", outcome, self._retrieved.trace)
+        reader = AnswerReader(passages.matches)
+        if error is None:
+            reader.read(outcome.value.text)
+            error = reader.error
+        if error is not None:
+            self._errors.append(error)
+            self._degradations.append(Degradation("sub_answers", error.reason, str(error)))
+            return SubAnswer(question, "", matches=passages.matches, found=False, reason=error.reason)
+        if reader.invented:
+            self._degradations.append(Degradation("citations", "invented", f"{reader.invented} in a sub-answer"))
+        if outcome.value.truncated:
+            self._degradations.append(Degradation("sub_answers", "truncated"))
+        return SubAnswer(
+            question,
+            reader.text,
+            citations=reader.citations,
+            matches=passages.matches,
+            found=reader.found,
+            reason="" if reader.found else "no_answer",
+        )
+
+    def _build_prompt(self, task: Task, material: Mapping[str, Any]) -> Prompt:
+        return task.build_prompt(self._settings, self._request.original, self._request.history, material)
+
+    def _finish(self) -> Retrieval:
+        self._is_finished = True
+        self._retrieved.trace.finish()
+        self.retrieval = self._finished(self._retrieved)
+        return self.retrieval
+
+    def _build_answer(
+        self,
+        text: str,
+        citations: tuple[Citation, ...] = (),
+        passages: PromptPassages = _NO_PASSAGES,
+        *,
+        found: bool = True,
+    ) -> Answer:
+        cited = f"{len({it.number for it in citations})} of {len(passages.matches)} passages cited"
+        self._retrieved.trace.note("answer", cited if found else "not in the passages")
+        retrieval = self._finish()
+        self._request.memory.log_degradations(logger, "answer", retrieval.trace, self._degradations)
+        degradations = (*retrieval.degradations, *self._degradations)
+        settings = _with_sub_queries(self._settings) if self._is_synthesis else self._settings
+        return Answer(
+            text=text,
+            citations=citations,
+            matches=passages.matches,
+            retrieval=retrieval,
+            found=found,
+            sub_answers=self._sub_answers,
+            status="degraded" if degradations else "full",
+            degradations=degradations,
+            context=passages.context,
+            transformation_type=settings.transformation_type,
+        )
+
+
+def _with_sub_queries(settings: Settings) -> Settings:
+    """*settings* under which a question comes with its sub-queries."""
+    kind = settings.transformation_type
+    if kind in _DECOMPOSING:
+        return settings
+    return replace(settings, transformation_type="decompose" if kind == "none" else "combined")
+
+
+def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
+    """Record in *trace* what the call cost and how it ended. Returns the error it ended with."""
+    if outcome.ok:
+        reply = outcome.value
+        record_cost(trace, reply)
+        status = ("degraded", "truncated") if reply.truncated else ("ok", "")
+        trace.stage(stage, outcome.seconds, *status, began=outcome.began or None)
+        return None
+    error = as_model_error(outcome.error)
+    # A model that was at work has cost something, and nobody says how much.
+    cost = 0.0 if error.is_free else None
+    trace.spent(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
+    trace.stage(stage, outcome.seconds, "failed", error.reason, began=outcome.began or None)
+    return error
+
+
+def _select_own(retrieval: Retrieval) -> tuple[Match, ...]:
+    """What was found for the question itself where every list was kept as it is, one after the other; else all."""
+    if not retrieval.offsets:
+        return retrieval.matches
+    kinds = [ranking.variant.kind for ranking in retrieval.rankings]
+    place = next((kinds.index(kind) for kind in ("standalone", "original") if kind in kinds), 0)
+    ends = (*retrieval.offsets[1:], len(retrieval.matches))
+    return retrieval.matches[retrieval.offsets[place] : ends[place]] or retrieval.matches
+
+
+def _join_sub_answers(
+    answers: Sequence[tuple[SubAnswer, PromptPassages]],
+) -> tuple[PromptPassages, tuple[SubAnswer, ...]]:
+    """The passages of all of *answers*, none left out, and the answers with their numbers raised to count in them."""
+    matches = tuple(match for _, passages in answers for match in passages.matches)
+    entries = tuple(entry for _, passages in answers for entry in passages.entries)
+    joined, before = [], 0
+    for answer, passages in answers:
+        text, citations = shift_citations(answer.text, answer.citations, before, matches)
+        joined.append(replace(answer, text=text, citations=citations, matches=matches))
+        before += len(passages.matches)
+    return PromptPassages(matches, entries), tuple(joined)
+
+
+def _say_no_answer(question: str) -> str:
+    """One sentence that says the passages do not hold the answer, in the language of *question* where it is known."""
+    return load(detect_language(question) or "en").no_answer

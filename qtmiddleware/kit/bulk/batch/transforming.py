@@ -1,0 +1,172 @@
+"""A file of questions transformed by batches, into the same output that a run which asks one by one goes on from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any, BinaryIO, Final, TypeVar
+
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.bulk.batch.model import BatchModel
+from qtmiddleware.kit.bulk.batch.parts import LIMITS, Limits
+from qtmiddleware.kit.bulk.batch.service import BatchService
+from qtmiddleware.kit.bulk.batch.state import BatchState
+from qtmiddleware.kit.bulk.batch.work import BatchWork
+from qtmiddleware.kit.bulk.fingerprint import describe_changes, parse_fingerprint, read_fingerprint
+from qtmiddleware.kit.bulk.journal import Journal, hold_journal
+from qtmiddleware.kit.bulk.queries import JSON_LINES, InputQuery, read_queries
+from qtmiddleware.kit.bulk.run import STDIN, BulkReport, Record, ShowBulk, build_record, open_source, select_open
+from qtmiddleware.providers.llms.recorded import RecordingModel
+from qtmiddleware.runtime.pace import Pace
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+from qtmiddleware.wrapping.transform_stream import Transformed
+
+T = TypeVar("T")
+
+_NO_HURRY_MS: Final = 600_000
+# What was answered is paid for: it is neither late nor beyond a budget, whatever a question that waits may be.
+REPLAYED: Final = {
+    "limits": {"llmTimeoutMs": _NO_HURRY_MS, "deadlineMs": _NO_HURRY_MS},
+    "budget": {"maxLlmCallsPerMinute": None, "maxTokens": None, "maxUsd": None},
+    "breaker": {"enabled": False},
+}
+"""The settings under which replies that are there already are replayed."""
+
+
+class _NoPace(Pace):
+    """What was answered is neither asked again nor, however many were refused, a reason to stop."""
+
+    def perform(self, call: Callable[[], T]) -> T:
+        """What *call* returns; raises what it raises."""
+        return call()
+
+
+@dataclass(frozen=True, slots=True)
+class FilePass:
+    """Puts every question of *source* that *journal* lacks to a model, and writes what is made of those answered.
+
+    Replies are recorded in the file *recording*. *share* is what of the price one by one they cost, ``None`` where that
+    is not known. *report* counts what is done.
+    """
+
+    source: Path
+    config: Config
+    journal: Journal
+    recording: Path
+    share: float | None
+    report: BulkReport
+    show: ShowBulk | None = None
+
+    def __call__(self, model: BatchModel) -> Iterator[None]:
+        """Yields after each question."""
+        recording, pace = RecordingModel(model, self.recording), _NoPace(1)
+        config = self.config.overridden(REPLAYED)
+        with self.source.open("rb") as file, QueryMiddleware(config, client=recording) as middleware:
+            lines = read_queries(file, config.settings, has_json=self.source.suffix.casefold() in JSON_LINES)
+            for query in select_open(lines, self.journal, self.report, self._write):
+                # One at a time, as the model wants to be asked.
+                for transformed in middleware.transform_stream([query], concurrency=1, pace=pace):
+                    if not model.is_waiting:
+                        self._write(build_record(self._price(transformed), middleware.preprocess(query.text)))
+                yield
+
+    def _price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
+        share = self.share
+        costs = [None if share is None or it.cost_usd is None else it.cost_usd * share for it in transformed.replies]
+        replies = [replace(it, cost_usd=cost) for it, cost in zip(transformed.replies, costs, strict=True)]
+        return replace(transformed, replies=tuple(replies))
+
+    def _write(self, record: Record) -> None:
+        self.journal.append(record)
+        self.report.add(record)
+        if self.show is not None:
+            self.show(self.report)
+
+
+@contextmanager
+def open_file_work(
+    source: str | Path,
+    out: str | Path,
+    *,
+    config: Config,
+    client: Any = None,
+    overwrite: bool = False,
+    limits: Limits = LIMITS,
+    show: ShowBulk | None = None,
+) -> Iterator[tuple[BatchWork, BulkReport]]:
+    """Yield the work of transforming *source* into *out* by batches, and the report of what it has done.
+
+    Beside *out* lie ``<out>.batch``, which keeps what was sent and came back, and ``<out>.recording.jsonl``, from which
+    everything that takes recordings replays the replies. Raises as `transform_file` does: a config, prompt or question
+    that has changed since the first submit is told, and so is another command at work; questions may be added at the
+    end of *source*. *client* is an ``openai.OpenAI``.
+    """
+    if source == STDIN:
+        raise ConfigError("--batch reads the questions again each time; name a file with --file", path="--file")
+    path = Path(out)
+    report, began = BulkReport(), monotonic()
+    fingerprint = read_fingerprint(config.settings)
+    with (
+        open_source(source, path) as file,
+        closing(BatchService(config.settings, client)) as service,
+        hold_journal(path, fingerprint, overwrite=overwrite) as journal,
+        BatchState(Path(f"{out}.batch")) as state,
+    ):
+        _check_unchanged(state, fingerprint, file, "" if overwrite else str(source))
+        recording = Path(f"{out}.recording.jsonl")
+        asks = FilePass(Path(source), config, journal, recording, service.share, report, show)
+        yield BatchWork(config.settings, service, state, asks, limits=limits), report
+    report.seconds = monotonic() - began
+
+
+def _check_unchanged(state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str) -> None:
+    """Raise `ConfigError` where *state* is of another config or other questions than those of *file*, called *source*.
+
+    Where there is nothing yet, or no *source* is given, it is of these from now on.
+    """
+    before = _read_kept(state) if source and state.parts() else None
+    if before is not None:
+        config, size, kept = before
+        changes = [*describe_changes(config, fingerprint)]
+        if _digest(file, size) != kept:
+            changes.append(f"the questions in {source}")
+        if changes:
+            what = f"the batches of {state.path} are not of this: changed since have {', '.join(changes)}"
+            advice = "put that back, name another --out, or --batch submit with --overwrite"
+            raise ConfigError(f"{what}; {advice}", path="--out")
+    else:
+        size = file.seek(0, os.SEEK_END)
+        now = {"config": fingerprint, "bytes": size, "digest": _digest(file, size)}
+        state.keep_fact("fingerprint", json.dumps(now))
+
+
+def _read_kept(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
+    """What *state* was begun with: the config, and size and digest of the questions; raises `StoreError`."""
+    fact = state.read_fact("fingerprint")
+    if fact is None:
+        return None
+    try:
+        kept = parse_fingerprint(fact)
+    except ValueError:
+        kept = {}
+    config, size, digest = kept.get("config"), kept.get("bytes"), kept.get("digest")
+    if not isinstance(config, dict) or not isinstance(size, int) or not isinstance(digest, str):
+        raise state.refuse("what it says of the questions is damaged")
+    return config, size, digest
+
+
+def _digest(file: BinaryIO, size: int) -> str:
+    """What stands for the first *size* bytes of *file*."""
+    file.seek(0)
+    hashed = hashlib.sha256()
+    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
+        hashed.update(chunk)
+        size -= len(chunk)
+    return hashed.hexdigest()

@@ -1,0 +1,241 @@
+"""The output of a run over many questions, which is at the same time what a later run goes on from."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, TypeGuard
+
+from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.kit.bulk.fingerprint import describe_changes, parse_fingerprint
+from qtmiddleware.kit.bulk.queries import MOST_BYTES, InputQuery, read_lines
+from qtmiddleware.kit.stores.sqlite.files import FAILURES, FileKind, describe_error, open_file, short_values
+from qtmiddleware.runtime.files import open_document, open_itself, refuse_link, replace_file
+
+SYNC_SECONDS: Final = 5.0
+"""How much of the work of a power cut may be lost; a process that is killed loses nothing that was written."""
+_MOST_RECORD_BYTES: Final = 4 * MOST_BYTES
+"""A line of the output that is longer was written by no run: it repeats a line of the input and adds a reply."""
+_MOST_FINGERPRINT_BYTES: Final = 4_000_000
+_NEAR_LINES: Final = 1 << 20
+_LINE_BYTES: Final = 8
+_RUN_FILE: Final = FileKind(
+    application_id=0x71746D72,  # "qtmr" in ASCII
+    version=1,
+    statements=("CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",),
+    subject="{path}, which says how the output beside it is made,",
+    busy="another run writes to this output; wait until it has ended, or name another --out",
+    remedy="move it away, with the output, or name another --out",
+)
+
+
+class Journal:
+    """The records at *path*, one a line of the input, appended whole, each as soon as it is there.
+
+    A record with an ``error`` counts as not done: it is taken out when the file is opened again, and so is what cannot
+    be read, as after a power cut; half a line at the end is cut off. Of each question that is done eight bytes are kept
+    in memory, by which another one in its place is noticed. With *overwrite* the file is emptied. One thread at a time.
+    `hold_journal` opens it.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        self._path = path
+        # A key of its own, so that nobody can write two questions that look the same to it.
+        self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
+        self._near = array("Q")
+        self._far: dict[int, int] = {}
+        with _explained(self._path):
+            if not overwrite and self._read_all():
+                replace_file(path, (raw for raw, done in self._read() if done is not None))
+            self._descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            if overwrite:
+                # What was opened, and not whatever a link at this path leads to by now.
+                os.ftruncate(self._descriptor, 0)
+            self._size = os.fstat(self._descriptor).st_size
+            self._synced_at = monotonic()
+
+    def holds(self, query: InputQuery) -> bool:
+        """Whether *query* is done; raises `ConfigError` where the output holds another one for its line."""
+        line = query.line
+        digest = self._near[line] if line < len(self._near) else self._far.get(line, 0)
+        if digest and digest != self._digest(query.to_record()):
+            raise _refuse(
+                f"line {line} of the input is not the question that {self._path} holds for it: the output is of "
+                "another input, or of one that has changed"
+            )
+        return digest > 0
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write *record* whole, or raise `StoreError` and leave the file as it was."""
+        data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+        with _explained(self._path):
+            try:
+                written = os.write(self._descriptor, data)
+                if written < len(data):
+                    os.write(self._descriptor, data[written:])
+            except OSError:
+                os.ftruncate(self._descriptor, self._size)
+                raise
+            self._size += len(data)
+            if monotonic() - self._synced_at >= SYNC_SECONDS:
+                self._sync()
+
+    def close(self) -> None:
+        """Let all that was written reach the disk, and let go of the file."""
+        with _explained(self._path):
+            try:
+                self._sync()
+            finally:
+                os.close(self._descriptor)
+
+    def _sync(self) -> None:
+        os.fsync(self._descriptor)
+        self._synced_at = monotonic()
+
+    def _read_all(self) -> bool:
+        """Learn what is done; returns whether there is something to be taken out."""
+        is_whole = True
+        size = self._path.stat().st_size if self._path.exists() else 0
+        # A line's number alone must not ask for memory: there is room for as much as the file takes itself.
+        near = max(_NEAR_LINES, size // _LINE_BYTES)
+        for _, done in self._read():
+            if done is None:
+                is_whole = False
+                continue
+            line, digest = done
+            if line >= near:
+                self._far[line] = digest
+                continue
+            if line >= len(self._near):
+                self._near.frombytes(bytes(_LINE_BYTES * (line + 1 - len(self._near))))
+            self._near[line] = digest
+        return not is_whole
+
+    def _read(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
+        """Yield every line with the number and digest of the question it says is done, ``None`` if there is none."""
+        try:
+            file = open_document(self._path, follow_link=False)
+        except FileNotFoundError:
+            return
+        with file:
+            for raw in read_lines(file, _MOST_RECORD_BYTES):
+                yield raw or b"", self._read_done(raw or b"")
+
+    def _read_done(self, raw: bytes) -> tuple[int, int] | None:
+        try:
+            record = json.loads(raw) if raw.endswith(b"\n") else None
+            if not _is_done(record):
+                return None
+            return record["line"], self._digest(record)
+        except (ValueError, RecursionError):
+            return None
+
+    def _digest(self, record: Mapping[str, Any]) -> int:
+        """What tells one question from another, never 0."""
+        identity = json.dumps([record.get("id"), record["query"], record.get("history")])
+        digest = hashlib.blake2b(identity.encode(), digest_size=_LINE_BYTES, key=self._key).digest()
+        return int.from_bytes(digest) or 1
+
+
+def count_lines(path: Path) -> int:
+    """Return how many lines the output at *path* has; 0 if it cannot be read."""
+    try:
+        with open_document(path, follow_link=False) as file:
+            return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
+    except OSError:
+        return 0
+
+
+@contextmanager
+def hold_journal(path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool = False) -> Iterator[Journal]:
+    """The journal at *path*, held by nobody else until the end of the block.
+
+    The lock is one of the operating system's, which ends with the process however that ends, on the file
+    ``<path>.run``, in which the *fingerprint* is kept. Raises `ConfigError` where the output was begun with another
+    one, with what changed, or by nobody known, unless it is to be *overwritten*, and `StoreError` where it is in use or
+    cannot be written.
+    """
+    with _explained(path):
+        refuse_link(path)
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is not a file; name another --out", path="--out")
+    run_path = Path(f"{path}.run")
+    if not overwrite and _holds_something(path) and not run_path.exists():
+        raise _refuse(f"{path} is there, and no {run_path.name} beside it says how it was made")
+    with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
+        # Looked at again: another run may have written to it until it let go of the lock.
+        goes_on = not overwrite and _holds_something(path)
+        if goes_on:
+            _check_fingerprint(path, _read_fingerprint(connection, run_path), fingerprint)
+        with closing(Journal(path, overwrite=not goes_on)) as journal:
+            if not goes_on:
+                _keep_fingerprint(connection, run_path, fingerprint)
+            yield journal
+
+
+def _holds_something(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping[str, Any]:
+    with _usable(run_path):
+        with short_values(connection, _MOST_FINGERPRINT_BYTES):
+            row = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
+        return parse_fingerprint(row[0] if row else None)
+
+
+def _keep_fingerprint(connection: sqlite3.Connection, run_path: Path, fingerprint: Mapping[str, Any]) -> None:
+    with _usable(run_path):
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('fingerprint', ?)", (json.dumps(fingerprint),))
+
+
+@contextmanager
+def _usable(run_path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (*FAILURES, ValueError) as error:
+        why = describe_error(error)
+        raise StoreError(f"{run_path} cannot be used ({why}); {_RUN_FILE.remedy}") from None
+
+
+def _check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changes = list(describe_changes(before, now))
+    if changes:
+        raise _refuse(f"{path} was begun under another config: {', '.join(changes)}")
+
+
+def _refuse(why: str) -> ConfigError:
+    return ConfigError(f"{why}; name another --out, or --overwrite what is there", path="--out")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        if error.errno == errno.ELOOP:
+            raise StoreError(f"{path} cannot be written: {why}") from error
+        raise StoreError(
+            f"{path} cannot be written: {why}; what is in it is whole: make room for more, and run the same command to "
+            "go on"
+        ) from error
+
+
+def _is_done(record: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether *record* is one that a run writes of a question that is done."""
+    if not isinstance(record, dict) or "error" in record:
+        return False
+    line, id_ = record.get("line"), record.get("id")
+    is_line = isinstance(line, int) and not isinstance(line, bool) and line > 0
+    return is_line and isinstance(record.get("query"), str) and (id_ is None or isinstance(id_, str | int))

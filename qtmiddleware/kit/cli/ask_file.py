@@ -1,0 +1,91 @@
+"""The file of ``--ask-file``: questions as text, as JSON lines or in a query log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.errors import ConfigError, InvalidQuery
+from qtmiddleware.kit.cli.terminal import escape_line, note
+from qtmiddleware.kit.evaluation import load_judged
+from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_object, read_lines
+from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
+from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant
+
+MOST_READ: Final = 1_000
+"""Different questions of a file that are read; a query log may hold millions."""
+_HASH: Final = "sha256:"
+
+
+def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
+    """Return the questions of the file at *path*, each once, in the form that `Wrapped.check` takes.
+
+    A line is a question, a JSON object with the question under ``question``, ``query`` or ``text`` and perhaps the ids
+    of its ``relevant`` passages, or a record of a query log. A table or a folder is read as `load_judged` reads it.
+    Raises `ConfigError` if the file cannot be read or holds no question.
+    """
+    questions: dict[str, list[str]] = {}
+    hashed = 0
+    is_judged = path.is_dir() or path.suffix.lower() in TABLES
+    for text, relevant in _read_judged(path) if is_judged else _read_lines(path):
+        if text.startswith(_HASH):
+            hashed += 1
+        elif len(questions) < MOST_READ:
+            questions.setdefault(text, relevant)
+        else:
+            break
+    if not questions and hashed:
+        raise ConfigError(
+            f"{path} must hold questions, not their hashes. Hashes cannot be asked: log with log.queryText true, or"
+            " write some questions to a text file",
+            path="--ask-file",
+        )
+    if not questions:
+        raise ConfigError(f"{path} must hold questions, one per line; it holds none", path="--ask-file")
+    if hashed:
+        note(f"{hashed:,} hashed questions of the file cannot be asked.")
+    if len(questions) < FEWEST_ASKED:
+        count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
+        note(escape_line(f"{path} holds {count}; {FEWEST_ASKED} to {MOST_ASKED} say more."))
+    if any(questions.values()):
+        return [{"question": text, "relevant": relevant} for text, relevant in questions.items()]
+    return list(questions)
+
+
+def _read_judged(path: Path) -> Iterator[tuple[str, list[str]]]:
+    data = load_judged(path)
+    for question in data.questions:
+        yield question.text, [id_ for id_, grade in data.qrels[question.id].items() if grade > 0]
+
+
+def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the question of each line that holds one, with the ids of its relevant passages."""
+    for number, line in read_lines(path):
+        with name_line_in_errors(path, number):
+            yield from _read_line(line.strip())
+
+
+def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
+    if not line.startswith("{"):
+        yield line, []
+        return
+    record = parse_object(line)
+    text = _find_question(record)
+    if text is None:
+        raise ValueError(f"has no question; it stands under one of {', '.join(QUESTION_NAMES)}")
+    if text.strip():
+        try:
+            yield text, sorted(read_relevant(record.get("relevant")))
+        except InvalidQuery as error:
+            raise ValueError(str(error)) from None
+
+
+def _find_question(record: Mapping[str, Any]) -> str | None:
+    if "query_id" in record and isinstance(record.get("queries"), list):
+        first = next(iter(record["queries"]), "")
+        # Of a query that is no text the log has only the type.
+        is_text = isinstance(first, str) and not any(row[1:2] == ["not_text"] for row in record.get("degradations", ()))
+        return first if is_text else ""
+    text = next((record[name] for name in QUESTION_NAMES if name in record), None)
+    return text if isinstance(text, str) else None

@@ -1,0 +1,225 @@
+"""``--batch``: what is asked by a Batch API, told so that one knows what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from time import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich import box
+from rich.table import Table
+
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.cli import console
+from qtmiddleware.kit.cli.console import out, show_progress, show_warnings
+from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
+from qtmiddleware.kit.cli.transform_file import show_bulk, sum_up
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.bulk.batch import BatchWork, Part, Standing
+    from qtmiddleware.kit.bulk.batch.costs import Cost
+    from qtmiddleware.kit.bulk.run import BulkReport
+
+_MOST_NAMED: Final = 10
+_HOUR: Final = 3_600
+
+
+class BatchCommand(StrEnum):
+    """What is done about the batches."""
+
+    SUBMIT = "submit"
+    STATUS = "status"
+    COLLECT = "collect"
+    CANCEL = "cancel"
+
+
+Batch = Annotated[
+    BatchCommand | None,
+    typer.Option("--batch", help="Ask by OpenAI's Batch API, at half the price within 24 hours, in these steps."),
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(min=1_000, help="Most tokens to have queued in batches at once, as your limits there say; all."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What ``--batch`` and the options beside it say; raises `ConfigError` where they do not go together."""
+
+    command: BatchCommand | None
+    tokens: int | None
+    overwrite: bool = False
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.is_given:
+            return
+        if self.tokens is not None and self.command is not BatchCommand.SUBMIT:
+            raise ConfigError("--batch-tokens is for --batch submit", path="--batch-tokens")
+        if self.overwrite and self.command is not BatchCommand.SUBMIT:
+            why = "the other steps go on with what is there"
+            raise ConfigError(f"--overwrite is for --batch submit: {why}", path="--overwrite")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything is said of batches."""
+        return self.command is not None or self.tokens is not None
+
+    def run(self, work: BatchWork) -> Standing:
+        """Do it; returns where *work* stands then."""
+        match self.command:
+            case BatchCommand.SUBMIT:
+                return work.submit(self.tokens)
+            case BatchCommand.COLLECT:
+                return work.collect()
+            case BatchCommand.CANCEL:
+                return work.cancel()
+            case _:
+                return work.status()
+
+
+def transform_by_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
+    """Do what *options* say about the questions of *file*.
+
+    Leaves with 1 where one failed, or after a collect that leaves some open.
+    """
+    from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+
+    with (
+        show_bulk() as show,
+        show_warnings(),
+        open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (work, report),
+    ):
+        standing = options.run(work)
+    if options.as_json:
+        console.as_json({**standing.to_dict(), "report": report.to_dict()})
+    else:
+        show_standing(standing, options.command, report)
+    if not report.is_whole or (options.command is BatchCommand.COLLECT and standing.open):
+        raise typer.Exit(FAILED)
+
+
+def ask_by_batch(
+    systems: Mapping[str, Mapping[str, Any]], opening: Mapping[str, Any], model_ms: float, options: BatchOptions
+) -> None:
+    """Do what *options* say about all that *systems* ask of the data set that is opened so.
+
+    Leaves with 1 after a collect that leaves something open.
+    """
+    from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork
+    from qtmiddleware.kit.evaluation.bench.batch import BenchPass
+
+    settings, cache = opening["settings"], opening["cache"]
+    with (
+        show_progress() as update,
+        show_warnings(without=("retrieval degraded",)),
+        closing(BatchService(settings)) as service,
+        BatchState(cache / "batch") as state,
+    ):
+        asks = BenchPass(systems, {**opening, "progress": update}, model_ms)
+        standing = options.run(BatchWork(settings, service, state, asks))
+    if options.as_json:
+        console.as_json(standing.to_dict())
+    else:
+        show_standing(standing, options.command)
+    if options.command is BatchCommand.COLLECT:
+        if not model_ms:
+            note("Nobody knows how long a reply by batch took: it counts with --model-ms, here 0.")
+        if standing.open:
+            raise typer.Exit(FAILED)
+
+
+def show_standing(standing: Standing, command: BatchCommand | None, report: BulkReport | None = None) -> None:
+    """Write where the work stands, and what is to be done next."""
+    _show_parts(standing.parts if command is not BatchCommand.SUBMIT else standing.sent)
+    if report is not None and (report.made or command is BatchCommand.COLLECT):
+        out.print(sum_up(report))
+    for line in _describe(standing, command):
+        out.print(line)
+    for line in _describe_trouble(standing):
+        note(escape_line(line))
+
+
+def _show_parts(parts: tuple[Part, ...]) -> None:
+    if not parts:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("part", "batch", "status", "requests", "done", "failed", "MB", "age", "expires in"):
+        table.add_column(heading, justify="left" if heading in ("batch", "status") else "right", no_wrap=True)
+    for part in parts:
+        created, expires = part.batch.get("created_at"), part.batch.get("expires_at")
+        age = "" if not created else _describe_time(time() - created)
+        left = "" if part.settled or not expires else _describe_time(expires - time())
+        status = f"{part.status}, collected" if part.settled and part.batch else part.status
+        counts = (f"{it:,}" for it in (part.requests, part.completed, part.failed))
+        id_ = escape_line(str(part.batch.get("id", "")))
+        table.add_row(str(part.number), id_, escape_line(status), *counts, f"{part.size / 1e6:.1f}", age, left)
+    # A file or a pipe has no width.
+    (out if out.is_terminal else console.PlainConsole(width=200)).print(table, soft_wrap=False)
+
+
+def _describe(standing: Standing, command: BatchCommand | None) -> Iterator[str]:
+    if standing.expected.read:
+        yield f"under way: {_count(standing.underway, 'request')}, at most {_describe_cost(standing.expected)}"
+    if standing.spent.read or standing.spent.written:
+        yield f"answered: {_describe_cost(standing.spent)}"
+    if any(not part.batch and not part.settled for part in standing.parts):
+        yield "a submit was stopped in the middle: --batch submit again goes on with it"
+    if standing.missing:
+        again = "once others have ended" if standing.underway else "to send them"
+        yield f"{_count(standing.missing, 'request')} with nobody: --batch submit again {again}"
+    elif standing.underway and command is not BatchCommand.CANCEL:
+        yield "next: --batch status, and --batch collect once batches have ended"
+    elif standing.underway:
+        yield "next: --batch collect, for what was answered before they stop"
+    elif command is not BatchCommand.COLLECT:
+        yield "nothing is under way"
+
+
+def _describe_cost(cost: Cost) -> str:
+    tokens = f"{cost.read:,} tokens read, {cost.written:,} written"
+    if cost.live is None:
+        return f"{tokens}, of a model whose price is not known here"
+    if cost.batch is None:
+        return f"{tokens}: ${cost.live:,.4f} one by one; what a batch costs there is not known here"
+    return f"{tokens}: ${cost.batch:,.4f} by batch, ${cost.live:,.4f} one by one"
+
+
+def _describe_trouble(standing: Standing) -> Iterator[str]:
+    tally = standing.tally
+    for part in standing.parts:
+        for error in part.errors[:1]:
+            more = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
+            yield f"part {part.number} was not taken: {error}{more}{_advise(error)}"
+    if tally.failures:
+        failed = ", ".join(f"{count:,} {what}" for what, count in tally.failures.most_common())
+        refused = f"; {tally.refused:,} of them would be refused again" if tally.refused else ""
+        yield f"requests that were not answered: {failed}{refused}"
+    for lines, what in ((tally.broken, "not read"), (tally.short, "fewer lines than counted")):
+        if lines:
+            more = "; ..." if len(lines) > _MOST_NAMED else ""
+            yield f"{what}: {'; '.join(lines[:_MOST_NAMED])}{more}"
+    for count, what in ((tally.repeated, "came twice"), (tally.unknown, "belong to nothing that was asked")):
+        if count:
+            yield f"{count:,} replies {what} and were passed over"
+
+
+def _advise(error: str) -> str:
+    if not error.startswith("token_limit_exceeded"):
+        return ""
+    return "; submit again once others have ended, with --batch-tokens below that limit"
+
+
+def _describe_time(seconds: float) -> str:
+    hours, rest = divmod(max(0, round(seconds)), _HOUR)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

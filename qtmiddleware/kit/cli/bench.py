@@ -1,0 +1,482 @@
+"""``qtm bench``: systems compared on judged questions, with what each of them costs; its table and reports."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich import box
+from rich.cells import cell_len
+from rich.table import Table
+
+from qtmiddleware.config import ASSIGNED, Config
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, ask_by_batch
+from qtmiddleware.kit.cli.check import Arguments
+from qtmiddleware.kit.cli.console import (
+    AsJson,
+    PlainConsole,
+    Sets,
+    ShowProgress,
+    as_json,
+    out,
+    show_progress,
+    show_warnings,
+)
+from qtmiddleware.kit.cli.engines import Workers
+from qtmiddleware.kit.cli.environment import NO_MODEL, note_files
+from qtmiddleware.kit.cli.own_function import (
+    AskedFor,
+    Embed,
+    Measured,
+    Yes,
+    confirm_searches,
+    name_function_in_errors,
+    read_source,
+)
+from qtmiddleware.kit.cli.terminal import escape_json, note
+from qtmiddleware.kit.engines import LocalEngine
+from qtmiddleware.kit.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
+from qtmiddleware.kit.evaluation.bench import CACHE, READING, Bench, OpenedBench, open_bench, open_model
+from qtmiddleware.kit.evaluation.compare import OWN
+from qtmiddleware.kit.evaluation.tuning import nested
+from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.providers.llms import has_language_model
+from qtmiddleware.runtime.files import refuse_link, replace_file
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.evaluation.judging import Judged
+
+# What a narrow terminal does without, first of all the first.
+_DISPENSABLE = ("R@100", "R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
+_FEWER = "--questions, --systems or --no-deep"
+COUNTED = ("retrieval degraded",)
+"""The degradation that the table counts, so that it is no note."""
+
+Data = Annotated[
+    Path,
+    typer.Option(
+        help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv; for --function also CSV or JSON: question, ids."
+    ),
+]
+Recordings = Annotated[Path | None, typer.Option(help="Replay the recorded replies in this file; no model is asked.")]
+Record = Annotated[Path | None, typer.Option(help="Write the model's replies to this file.")]
+Model = Annotated[str | None, typer.Option(help="Language model, in place of transformationModel.")]
+ModelMs = Annotated[float, typer.Option(min=0, max=600_000, help="Milliseconds that stand for each recorded reply.")]
+Questions = Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")]
+Split = Annotated[str, typer.Option(help="The one file of judgements to use, as test; all by default.")]
+Cache = Annotated[Path, typer.Option(help="Where index, vectors and replies are kept.")]
+
+System = Mapping[str, Any]
+
+# What must be one and the same for all systems, since they share an index and a model.
+_SHARED = ("embeddingModel", "embeddingDimensions", "transformationModel", "llm.baseUrl", "store.readPrice")
+_REPORTS = ("report.md", "report.html", "report.json")
+# Laid over the files' own settings: every call is counted, and nobody's log is written to.
+_MEASURED: System = {group: MEASURED[group] for group in ("cache", "log")}
+
+
+def bench_command(
+    data: Data,
+    function: Measured = None,
+    arguments: Arguments = None,
+    embed: Embed = None,
+    top_k: AskedFor = None,
+    systems: Annotated[
+        str | None, typer.Option(help="Names with commas between them; the usual ones by default.")
+    ] = None,
+    config: Annotated[
+        list[Path] | None, typer.Option("--config", "-c", help="Config file, compared as one more system; repeatable.")
+    ] = None,
+    sets: Sets = None,
+    recordings: Recordings = None,
+    record: Record = None,
+    model: Model = None,
+    model_ms: ModelMs = 0.0,
+    questions: Questions = None,
+    split: Split = "",
+    deep: Annotated[
+        bool | None,
+        typer.Option(help="Measure R@100 too, which asks every system once more; the default without --function."),
+    ] = None,
+    cache: Cache = CACHE,
+    seed: Annotated[int, typer.Option(help="Of every draw and resampling.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="How many questions the model gets at once.")] = 8,
+    report: Annotated[Path | None, typer.Option(help="Write report.md, .html and .json to this folder.")] = None,
+    generate: Annotated[
+        int | None, typer.Option(min=1, help="Let the model write so many questions about --docs into --data first.")
+    ] = None,
+    docs: Annotated[
+        list[Path] | None, typer.Option(help="Document, folder or glob (in quotes) to ask about; repeatable.")
+    ] = None,
+    judge: Annotated[
+        int | None, typer.Option(min=1, help="Let the model answer so many questions from raw and best; judge them.")
+    ] = None,
+    workers: Workers = 1,
+    batch: Batch = None,
+    batch_tokens: BatchTokens = None,
+    yes: Yes = False,
+    json_output: AsJson = False,
+) -> None:
+    """Compare raw, preprocessed and transformed retrieval on your own judged questions.
+
+    With --function app:search your own function is measured, on its own index:
+    nothing is embedded or copied. --data is then a CSV file with the columns
+    question and id. It says first how often the function is called; after
+    Ctrl-C the same command goes on where it was. Without --function the
+    passages in --data are embedded and searched.
+    With --workers the passages are embedded in so many processes; the figures are the same.
+    With --batch the model is asked by a Batch API first: submit, then collect, until all is
+    there; what it said is kept, and the same command without --batch measures with it.
+    """
+    options = BatchOptions(batch, batch_tokens, as_json=json_output)
+    if function is not None:
+        _refuse_needless({"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1})
+    named = None if systems is None else chosen(split_names(systems))
+    own = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
+    settings = _find_shared_settings(own, config or (), model, sets or (), reads=function is not None)
+    given = {name: _read_own_settings(loaded) for name, loaded in own.items()}
+    _check_company(generate, docs, judge, recordings)
+    if report is not None:
+        require_jinja()
+        check_places(report, _REPORTS, "--report")
+    # Before a data set is read, or anything is embedded or asked.
+    require_extras()
+    note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
+    # What the user's own code prints is no part of the outcome.
+    with redirect_stdout(sys.stderr):
+        source = read_source(function, arguments, embed, top_k)
+    # Not as others open theirs, who keep the standard output from Ray: the answer to --batch goes there.
+    engine = LocalEngine(workers=workers) if workers > 1 else None
+    if options.is_given:
+        if recordings is not None or generate is not None or judge is not None or report is not None:
+            raise ConfigError("--batch asks the model alone; measure with the same command without it", path="--batch")
+        opening = {
+            "folder": data, "settings": settings, "cache": cache, "questions": questions, "split": split, "seed": seed,
+            "engine": engine,
+            "record": record if batch == "collect" else None,
+        }  # fmt: skip
+        ask_by_batch({**(named if named is not None else chosen(USUAL)), **given}, opening, model_ms, options)
+        return
+    with (
+        redirect_stdout(sys.stderr),
+        show_warnings(without=COUNTED),
+        name_function_in_errors(source),
+        show_progress() as update,
+    ):
+        if generate is not None:
+            generate_test_set(data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update)
+        with open_bench(
+            data, settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms,
+            cache=cache, questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine,
+            progress=update,
+        ) as opened:  # fmt: skip
+            compared = _select_systems(opened, named, given)
+            if source is not None and source.is_wrapped:
+                compared[OWN] = {}
+            is_deep = deep if deep is not None else source is None
+            if source is not None:
+                confirm_searches(opened.forecast(compared, deep=is_deep), source.name, yes=yes, fewer=_FEWER)
+            to_judge = () if judge is None else draw_judged_questions(opened, compared, judge, seed)
+            comparison = opened.measure(compared, deep=is_deep, seed=seed, progress=update)
+            for doubt in comparison.notes[len(opened.notes) :]:
+                note(doubt)
+            verdicts = judge_answers(opened, comparison, compared, to_judge, update=update) if to_judge else None
+    if verdicts is not None:
+        comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
+    if json_output:
+        as_json(_to_dict(comparison, opened, verdicts))
+    else:
+        show_comparison(comparison)
+        if verdicts is not None:
+            _show_judged(verdicts, opened)
+    _write_report(comparison, opened, report, verdicts)
+
+
+def _check_company(
+    generate: int | None, docs: Sequence[Path] | None, judge: int | None, recordings: Path | None
+) -> None:
+    """Raise `ConfigError` for options that need others, or do not go with them."""
+    if (generate is None) != (docs is None):
+        raise ConfigError("--generate and --docs belong together: how many questions, about which documents")
+    if judge is not None and recordings is not None:
+        raise ConfigError("--judge needs a model that answers; recordings hold none of its answers", path="judge")
+
+
+def _refuse_needless(options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for what is for passages that are embedded here, beside a function of the user's own."""
+    if given := [option for option, value in options.items() if value]:
+        message = f"{given[0]} is for passages that are embedded here; leave it out with --function"
+        raise ConfigError(message, path=given[0])
+
+
+def split_names(text: str) -> list[str]:
+    """The names of systems in *text*, between commas; one may hold a comma itself (``combined, auto``)."""
+    known = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
+    return [name.strip() for name in re.findall(rf"(?:{known})(?=\s*(?:,|$))|[^,\s][^,]*", text)]
+
+
+def _find_shared_settings(
+    own: Mapping[str, Config], paths: Sequence[Path], model: str | None, sets: Sequence[str], *, reads: bool
+) -> Settings:
+    """The settings that name the embedding model and the language model, and what a search costs.
+
+    With *reads* also those that say how the results of the user's own function are read.
+    """
+    shared = (*_SHARED, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED
+    if len(own) < len(paths):
+        raise ConfigError("two config files have the same name, which is that of their system", path="config")
+    if taken := sorted(own.keys() & SYSTEMS.keys()):
+        raise ConfigError(f"a config file is named as a system is: {taken[0]}; rename it", path="config")
+    asked = {} if model is None else {"transformationModel": model}
+    alone = () if own else Config.load(None).assigned(sets).rows()
+    strays = [
+        key for key, _, origin in alone if origin == ASSIGNED and key not in shared and not key.startswith("llm.")
+    ]
+    if strays:
+        message = (
+            f"--set {strays[0]} needs --config: it is laid over that file's system, and no other system is changed"
+        )
+        raise ConfigError(message, path=strays[0], source=ASSIGNED)
+    configs = [loaded.overridden(asked) for loaded in own.values()] or [
+        Config.load(None).assigned(sets).overridden(asked)
+    ]
+    rows = [{name: value for name, value, _ in loaded.rows() if name in shared} for loaded in configs]
+    for key in shared:
+        if len({str(row[key]) for row in rows}) > 1:
+            raise ConfigError(f"the config files name more than one {key}; compare one at a time", path=key)
+    return configs[0].settings
+
+
+def _read_own_settings(loaded: Config) -> System:
+    """What a file sets, and no default: what it does not speak of is as with the systems it is compared with."""
+    found = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
+    return {**found, **{group: {**found.get(group, {}), **given} for group, given in _MEASURED.items()}}
+
+
+def _select_systems(
+    opened: OpenedBench, named: Mapping[str, System] | None, own: Mapping[str, System]
+) -> dict[str, System]:
+    """The systems to compare; what cannot be asked is refused where it was named, and left out where it was not."""
+    found = dict(named if named is not None else chosen(USUAL if opened.has_model else FREE))
+    unasked = {name for name, settings in found.items() if opened.lacks(settings)}
+    if named is None:
+        found = {name: settings for name, settings in found.items() if name not in unasked}
+    found |= own
+    if not opened.has_model and (asking := [name for name, settings in found.items() if _asks(settings)]):
+        raise ConfigError(
+            f"{', '.join(asking)} cannot be compared without a language model: give --recordings, or set "
+            "OPENAI_API_KEY or QTM_LLM_BASE_URL",
+            path="systems",
+        )
+    if lost := [name for name, settings in found.items() if opened.lacks(settings)]:
+        # Measured, they would be what is left without a model, at no price.
+        raise ConfigError(f"nothing was recorded that {', '.join(lost)} would ask for; leave it out", path="systems")
+    if unasked:
+        note(f"Nothing was recorded that they ask for, so they are left out: {', '.join(sorted(unasked))}.")
+    for said in opened.notes:
+        note(said)
+    return found
+
+
+def _asks(settings: System) -> bool:
+    return bool(settings.get("transformationType", "none") != "none")
+
+
+def _write_report(comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any) -> None:
+    if folder is None:
+        return
+    from qtmiddleware.kit.evaluation import reporting
+
+    plain = json.dumps(_to_dict(comparison, opened, verdicts), ensure_ascii=False, indent=2)
+    texts = (
+        reporting.markdown(comparison, opened.data),
+        reporting.page(comparison, opened.data, judged=verdicts),
+        plain + "\n",
+    )
+    write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
+
+
+def _to_dict(comparison: Comparison, opened: OpenedBench, verdicts: Any) -> dict[str, Any]:
+    from qtmiddleware.kit.evaluation import reporting
+
+    said = {"verdict": reporting.verdict(comparison), "model": opened.model_name}
+    return {**comparison.to_dict(), **said, "judged": None if verdicts is None else verdicts.to_dict()}
+
+
+def generate_test_set(
+    folder: Path, docs: Sequence[Path], settings: Settings, *, count: int, cache: Path, seed: int, update: ShowProgress
+) -> None:
+    """Let the model write *count* questions about the documents at *docs*, and make a data set of them in *folder*."""
+    from qtmiddleware.kit.evaluation.testsets import check_free, generate, passages_of, write
+
+    if not has_language_model(settings):
+        raise ConfigError(NO_MODEL, path="generate")
+    check_free(folder)  # Before anything is paid for.
+    require_extras()
+    passages = passages_of(docs, settings)
+    with open_model(settings, cache=cache) as model:
+        made = generate(
+            passages,
+            model,
+            count=count,
+            seed=seed,
+            name=folder.name,
+            progress=lambda done, total: update("writing questions", done, total),
+        )
+    if not made.dataset.questions:
+        raise ConfigError(
+            f"the model wrote no usable question about the {len(passages):,} passages ({_count_dropped(made)})"
+        )
+    write(made.dataset, folder)
+    cost = "" if made.cost_usd is None else f", for ${made.cost_usd:.4f}"
+    dropped = f"; dropped: {_count_dropped(made)}" if made.dropped else ""
+    note(f"{len(made.dataset.questions)} questions about {len(passages):,} passages are in {folder}{cost}{dropped}")
+
+
+def _count_dropped(made: Any) -> str:
+    return ", ".join(f"{number} {why}" for why, number in made.dropped.items())
+
+
+def draw_judged_questions(opened: OpenedBench, systems: System, count: int, seed: int) -> tuple[Question, ...]:
+    """The questions whose answers are judged: *count* of those with a reference answer, drawn by *seed*."""
+    if len(systems) < 2:
+        raise ConfigError("there is nothing to judge the baseline against; name a second system", path="judge")
+    if not opened.has_model:
+        raise ConfigError(NO_MODEL, path="judge")
+    answered = {one.id for one in opened.data.questions if str(one.metadata.get("answer") or "").strip()}
+    if not answered:
+        raise ConfigError(
+            'none of the questions has a reference answer to judge by: it stands in queries.jsonl as "answer" in the '
+            "metadata",
+            path="judge",
+        )
+    return opened.data.only(answered).sampled(count, seed=seed).questions
+
+
+def judge_answers(
+    opened: OpenedBench,
+    comparison: Comparison,
+    systems: Mapping[str, System],
+    questions: Sequence[Question],
+    *,
+    update: ShowProgress,
+) -> Judged:
+    """The model's answers from the baseline's passages and from those of the best challenger, judged by the model."""
+    from qtmiddleware.kit.evaluation.judging import judge
+
+    best = max(comparison.challengers, key=lambda score: score.difference.gain)
+    model = cast(LanguageModel, opened.model)
+    bench = replace(cast(Bench, opened.bench), model=model)
+
+    def answers(name: str) -> Callable[[Question], str]:
+        wrapped = bench.wrap(systems[name])
+        return lambda question: wrapped.answer(question.text, history=question.history).text
+
+    return judge(
+        answers(comparison.baseline),
+        answers(best.name),
+        questions,
+        model,
+        baseline_name=comparison.baseline,
+        challenger_name=best.name,
+        seed=comparison.seed,
+        progress=lambda done, total: update("judging answers", done, total),
+    )
+
+
+def _show_judged(verdicts: Judged, opened: OpenedBench) -> None:
+    """Write what the judge said of each question, a line each; the report has both orders."""
+    from qtmiddleware.kit.evaluation.reporting.verdicts import collect_judgements
+
+    out.print("\nJudged answers:")
+    for one in collect_judgements(verdicts, opened.data):
+        why = " ".join(f"{text} ({legend})" for text, legend in one.reasons[:1])
+        out.print(f"  {one.id}: {one.outcome}. {why}".rstrip())
+    out.print(verdicts.summary())
+
+
+def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
+    """Write the table of *comparison* to stdout, with what to take home from it: its verdict, or the *headline*."""
+    from qtmiddleware.kit.evaluation import reporting
+
+    headings, rows = reporting.headings(comparison), reporting.rows(comparison)
+    columns = list(range(len(headings)))
+    if out.is_terminal:
+        for heading in _DISPENSABLE:
+            if _measure_width(headings, rows, columns) > out.width and heading in headings:
+                columns.remove(headings.index(heading))
+    passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
+    out.print(f"{comparison.dataset}: {comparison.questions:,} questions{passages}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at in columns:
+        # Where even that is too wide, names are cut, and numbers never.
+        least = max(cell_len(row[at]) for row in (headings, *rows)) if at else None
+        table.add_column(headings[at], justify="right" if at else "left", no_wrap=True, min_width=least)
+    for row in rows:
+        table.add_row(*(row[at] for at in columns))
+    # A file or a pipe has no width.
+    console = out if out.is_terminal else PlainConsole(width=_measure_width(headings, rows, columns))
+    console.print(table, soft_wrap=False)
+    out.print(headline or reporting.verdict(comparison))
+
+
+def _measure_width(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
+    """The characters a table with these columns takes."""
+    return sum(3 + max(cell_len(row[at]) for row in (headings, *rows)) for at in columns)
+
+
+def require_jinja() -> None:
+    """Raise `MissingExtra` where no page can be made."""
+    try:
+        import jinja2  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("jinja2", "eval") from error
+
+
+def check_places(folder: Path, names: Sequence[str], option: str) -> None:
+    """Make the *folder* where it is missing; raise `ConfigError` where the files *names* cannot be written in it."""
+    with name_option_in_errors(folder, option):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    for name in names:
+        with name_option_in_errors(folder / name, option):
+            refuse_link(folder / name)
+        if (folder / name).exists() and not (folder / name).is_file():
+            message = f"nothing can be written to {folder / name}: it is no file; name another place with {option}"
+            raise ConfigError(message, path=option, value=str(folder / name))
+
+
+def write_report(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write *texts* by name into *folder*, each whole, and say so.
+
+    A report is made to be shown around, so its files are as readable as other files of their maker. It quotes questions
+    of the data set.
+    """
+    for name, text in texts.items():
+        with name_option_in_errors(folder / name, "--report"):
+            # Markdown and page are escaped by who wrote them, in ways of their own.
+            safe = escape_json(text) if name.endswith(".json") else text
+            replace_file(folder / name, safe.encode("utf-8", "replace"))
+    note(f"The report is in {folder}.")
+
+
+@contextmanager
+def name_option_in_errors(path: Path, option: str) -> Iterator[None]:
+    """Say what could not be written, and which *option* names another place."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        message = f"nothing can be written to {path}: {why}; name another place with {option}"
+        raise ConfigError(message, path=option, value=str(path)) from error

@@ -1,0 +1,135 @@
+"""``qtm check``: what is understood of a function of the user's own, and what the middleware changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from qtmiddleware.errors import WrapError
+from qtmiddleware.kit.cli.ask_file import read_ask_file
+from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, as_json, out
+from qtmiddleware.kit.cli.environment import load_config, note_files
+from qtmiddleware.kit.cli.terminal import FAILED, note
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+
+_STAND_IN: Final = "What are the most important points?"
+TARGET: Final = "MODULE:FUNCTION"
+
+_Target = Annotated[str, typer.Argument(metavar=TARGET, help="As app:search or app:index.search; app.py lies here.")]
+_Question = Annotated[str | None, typer.Argument(help="A question as your users ask it.")]
+InPlaceOfIndex = Annotated[
+    str | None,
+    typer.Option("--function", "-f", metavar=TARGET, help="Ask this function of yours in place of the index."),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument of the function; the value as JSON or a text."),
+]
+
+
+def check_command(
+    target: _Target,
+    question: _Question = None,
+    ask_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Questions, one per line: text, JSON or a query log; 3 to 10 are asked."),
+    ] = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    arguments: Arguments = None,
+    query_arg: Annotated[str | None, typer.Option(help="The parameter that holds the question.")] = None,
+    top_k_arg: Annotated[str | None, typer.Option(help="The parameter that says how many passages.")] = None,
+    embed: Annotated[
+        str | None, typer.Option(metavar=TARGET, help="What makes vectors, for a function that takes one.")
+    ] = None,
+    json_output: AsJson = False,
+) -> None:
+    """Say what is understood of your retrieval function, and what changes.
+
+    The function, plain or wrapped, is imported from the current folder and
+    called about ten times. If the config asks a model, it is asked once.
+    With --ask-file the report says for how many of your questions another
+    passage comes first, and shows two. If the lines name the "relevant"
+    passages, it also says how many answers move up and down.
+    The exit code is 1 if nothing takes effect or all is better left off.
+    """
+    if question is not None and ask_file is not None:
+        raise typer.BadParameter("give either a question or --ask-file, not both", param_hint="--ask-file")
+    questions: Any = question if ask_file is None else read_ask_file(ask_file)
+    if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
+        questions = questions[0]
+    given = dict(read_argument(it) for it in arguments or ())
+    # What the user's own code prints is no part of the report.
+    with redirect_stdout(sys.stderr):
+        options: WrapOptions = {"query_arg": query_arg, "top_k_arg": top_k_arg}
+        fn = find_function(target)
+        if embed is not None:
+            options["embed"] = find_function(embed)
+        with wrap_function(fn, config, sets, options) as wrapped:
+            if questions is None:
+                note("No question was given, so a stand-in is asked; one of your users' says more.")
+            asked = questions or _STAND_IN
+            found = asyncio.run(wrapped.acheck(asked, **given)) if wrapped.is_async else wrapped.check(asked, **given)
+    if json_output:
+        as_json(found.to_dict())
+    else:
+        out.print(str(found))
+    if not found.helps:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def wrap_function(fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions) -> Iterator[Any]:
+    """*fn* wrapped by *config* and *options*, or as it is where it is wrapped already."""
+    if isinstance(fn, Wrapped | Bound):
+        if config is not None or sets or any(it is not None for it in options.values()):
+            raise typer.BadParameter("the function is wrapped already, with options of its own", param_hint=TARGET)
+        yield fn
+        return
+    loaded = load_config(config, sets)
+    note_files({}, config=config)
+    with QueryMiddleware(loaded) as middleware:
+        yield middleware.wrap(fn, **options)
+
+
+def find_function(target: str) -> Any:
+    """What *target* names, imported with the current folder in front."""
+    named, _, path = target.partition(":")
+    module = named.removesuffix(".py").replace("/", ".")
+    if not (module and path):
+        raise typer.BadParameter(f"{target!r} is no {TARGET}, such as app:search", param_hint=TARGET)
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise WrapError(f"{module} could not be imported: {error}") from error
+        raise typer.BadParameter(f"there is no module {error.name!r} in {here}", param_hint=TARGET) from error
+    except (Exception, SystemExit) as error:
+        raise WrapError(f"{module} could not be imported: {type(error).__name__}: {error}") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise typer.BadParameter(f"{module} has no {path!r}: {name!r} is missing", param_hint=TARGET)
+        found = getattr(found, name)
+    return found
+
+
+def read_argument(text: str) -> tuple[str, Any]:
+    """The name and the value that ``name=value`` gives, the value as JSON where it is that."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise typer.BadParameter(f"{text!r} is not written as name=value", param_hint="--arg")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value

@@ -1,0 +1,155 @@
+"""``qtm config``: what is set, where it came from, and what can be set."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from qtmiddleware.config import json_schema
+from qtmiddleware.config.reading import PRESET_ENDING, find_presets, read_preset
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.cli.bench import name_option_in_errors
+from qtmiddleware.kit.cli.console import AsJson, Sets, as_json, notes, out, refuse_ambiguous
+from qtmiddleware.kit.cli.environment import load_config, note_files
+from qtmiddleware.kit.cli.terminal import escape_line, note
+from qtmiddleware.providers.llms.openai.clients import Clients
+from qtmiddleware.providers.llms.openai.prices import find_shutdown
+from qtmiddleware.providers.llms.openai.requests import is_openai
+from qtmiddleware.runtime.files import replace_file
+
+app = typer.Typer(help="Start, show, check and describe the configuration.", no_args_is_help=True)
+
+_USUAL: Final = "query-transform"
+_SCHEMA: Final = "qtmiddleware.schema.json"
+"""Beside a config that was begun here, under a name that is nobody else's."""
+
+_File = Annotated[
+    str | None,
+    typer.Argument(
+        help="Config file or name of a preset; without one, that of the other commands.", callback=refuse_ambiguous
+    ),
+]
+
+
+@app.command()
+def presets(json_output: AsJson = False) -> None:
+    """List the presets: each name is taken wherever a config is."""
+    rows = {name: _read_json(path)["$comment"] for name, path in find_presets().items()}
+    if json_output:
+        as_json([{"name": name, "description": said} for name, said in rows.items()])
+        return
+    wide = max(map(len, rows))
+    for name, said in rows.items():
+        out.print(f"{name:<{wide}}  {said}")
+
+
+@app.command()
+def init(
+    path: Annotated[
+        Path, typer.Argument(help="The file to write, or a folder that is there.", show_default=True)
+    ] = Path(_USUAL + PRESET_ENDING),
+    preset: Annotated[str, typer.Option("--preset", "-p", help="What to begin with; see qtm config presets.")] = _USUAL,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    json_output: AsJson = False,
+) -> None:
+    """Write a preset to a file of your own, with the schema beside it by which editors complete and check keys."""
+    if str(path) in find_presets():
+        message = f"{path} is the name of a preset; write --preset {path}, and a file's name that ends in .json"
+        raise ConfigError(message, path="PATH", value=str(path))
+    origin, _ = read_preset(preset)
+    found = find_presets()[origin.removeprefix("preset ")]
+    target = path / found.name if path.is_dir() else path
+    schema_file = target.with_name(_SCHEMA)
+    if target.name.lower().endswith((".toml", ".yaml", ".yml")):
+        raise ConfigError(f"{target} would hold JSON; name a file that ends in .json", path="PATH", value=str(target))
+    if target.exists() and not force:
+        message = f"{target} is there already; name another file, or overwrite it with --force"
+        raise ConfigError(message, path="PATH", value=str(target))
+    written = json.dumps({**_read_json(found), "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
+    described = json.dumps(json_schema(), indent=2, ensure_ascii=False)
+    with name_option_in_errors(target, "PATH"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if force or not schema_file.exists():
+            replace_file(schema_file, f"{described}\n".encode())
+        replace_file(target, f"{written}\n".encode())
+    if json_output:
+        as_json({"preset": origin.removeprefix("preset "), "config": str(target), "schema": str(schema_file)})
+        return
+    out.print(str(target))
+    said = f"It holds the {origin}; {schema_file.name} beside it is for editors. Use it as --config {target}."
+    note(escape_line(said))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of ours as it is written, with what is no setting."""
+    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return written
+
+
+@app.command()
+def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
+    """Show every value and the layer it came from."""
+    config = load_config(file, sets)
+    note_files({}, config=file)
+    for warning in _find_warnings(config.settings):
+        notes.print(f"warning: {warning}")
+    if json_output:
+        as_json([{"key": key, "value": value, "origin": origin} for key, value, origin in config.rows()])
+        return
+    rows = [(key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in config.rows()]
+    wide = max(len(key) for key, _, _ in rows)
+    for key, value, origin in rows:
+        out.print(f"{key:<{wide}}  {value}  ({origin})")
+
+
+@app.command()
+def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
+    """Check a config file; exit code 2 says that something in it is wrong.
+
+    Models with a known end, and a query log whose folder is missing, are warned of.
+    """
+    warnings = _find_warnings(load_config(file, sets).settings)
+    note_files({}, config=file)
+    if json_output:
+        as_json({"ok": True, "warnings": warnings})
+        return
+    notes.print("the configuration is valid")
+    for warning in warnings:
+        notes.print(f"warning: {warning}")
+
+
+@app.command()
+def schema() -> None:
+    """Write the JSON schema of config files."""
+    as_json(json_schema())
+
+
+def _find_warnings(settings: Settings) -> list[str]:
+    return [*find_shutdown_warnings(settings, datetime.now(UTC).date()), *find_log_warnings(settings)]
+
+
+def find_log_warnings(settings: Settings) -> list[str]:
+    """A sentence where the folder of the query log is missing, which is not made by itself."""
+    folder = Path(settings.log.path or "").parent
+    if settings.log.path is None or folder.is_dir():
+        return []
+    return [f"log.path lies in {folder}, which is no folder here; make it, or no query will be logged"]
+
+
+def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
+    """A sentence for each model of *settings* that OpenAI has shut down or will; other addresses keep their own."""
+    if not is_openai(Clients(None, settings.llm.base_url).host):
+        return []
+    warnings = []
+    for key, model in (("transformationModel", settings.transformation_model), ("chatModel", settings.chat_model)):
+        shutdown = find_shutdown(model)
+        if shutdown is not None:
+            verb = "was" if shutdown.day <= today else "is"
+            successor = shutdown.successor or "named at developers.openai.com/api/docs/deprecations"
+            warnings.append(f"{key} {model} {verb} shut down on {shutdown.day}; its successor is {successor}")
+    return warnings

@@ -1,0 +1,153 @@
+"""What the commands share: options, consoles, JSON, progress bars and warnings."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+
+from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.config.reading import find_presets
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.cli.environment import CONFIG_FILES
+from qtmiddleware.kit.cli.terminal import escape_json, escape_line, note, strip_control_characters
+
+ShowProgress = Callable[[str, int, int], None]
+"""Shows what is done just now, how much of it is done and how much there is."""
+
+
+class PlainConsole(Console):
+    """A console that reads no markup into texts, which may be anybody's, and writes no control character of theirs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The parts of what is written; those that control the terminal are the console's own."""
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(strip_control_characters(part.text), part.style)
+
+
+out = PlainConsole(soft_wrap=True)
+notes = PlainConsole(stderr=True)
+
+Queries = Annotated[list[str] | None, typer.Argument(help="Questions; without any, the lines of standard input.")]
+
+
+def refuse_ambiguous(config: str | None) -> str | None:
+    """Refuse a *config* that is the name of a preset and of a file here: whoever made the folder must not choose."""
+    if config is not None and config.isprintable() and config in find_presets() and Path(config).is_file():
+        raise ConfigError(
+            f"{config} is a preset, and a file in this folder has its name; write ./{config} for the file",
+            path="--config",
+            value=config,
+        )
+    return config
+
+
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help=f"Config file or preset; without one QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder.",
+        callback=refuse_ambiguous,
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting, over all others: fusion.method=rrf; repeatable."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+Kind = Annotated[str | None, typer.Option("--type", "-t", help=f"Transformation type: {', '.join(TRANSFORMS)}.")]
+History = Annotated[
+    list[str] | None,
+    typer.Option("--history", "-H", help="Earlier turns, user and assistant by turns, oldest first."),
+]
+
+
+def as_json(value: Any) -> None:
+    """Write *value* to stdout as one JSON document."""
+    written = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", indent=2)
+    sys.stdout.write(escape_json(written) + "\n")
+
+
+def lines(given: list[str] | None) -> Iterator[str]:
+    """The texts given as arguments or, without any, the lines of standard input."""
+    if given:
+        yield from given
+        return
+    for line in sys.stdin:
+        text = line.rstrip("\r\n")
+        if text.strip():
+            yield text
+
+
+def name_question(text: str) -> str:
+    """The line above what came of one of several questions."""
+    return f"Question: {' '.join(text.split())}"
+
+
+def to_messages(history: list[str] | None) -> list[dict[str, str]]:
+    """The texts of ``--history`` as messages of user and assistant by turns."""
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(history or [])]
+
+
+@contextmanager
+def show_progress() -> Iterator[ShowProgress]:
+    """A bar on stderr that shows what is done just now; none where that is no terminal."""
+    columns = TextColumn("{task.description:<32}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    bars = Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
+    task = bars.add_task("", total=None)
+    current: str | None = None
+    with ExitStack() as shown:
+
+        def update(what: str, done: int, total: int) -> None:
+            nonlocal current
+            is_first = current is None
+            if what != current:
+                bars.reset(task, description=what, total=total)
+                current = what
+            if is_first:
+                # Not before, as a question may be asked on the same terminal first.
+                shown.enter_context(bars)
+            bars.update(task, completed=done)
+
+        yield update
+
+
+@contextmanager
+def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
+    """Show what the package warns of meanwhile as notes, each text once.
+
+    *without* names the degradations (`LogSampler.log`) that are left out, as the command itself shows or counts them.
+    """
+    package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
+    left_out = frozenset(without)
+    handler.addFilter(lambda record: getattr(record, "degradation", "") not in left_out)
+    package.addHandler(handler)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+
+
+class _NoteHandler(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._seen: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        if text not in self._seen:
+            self._seen.add(text)
+            note(escape_line(text))

@@ -1,0 +1,185 @@
+"""``qtm demo``: raw, preprocessed and transformed retrieval compared on the text that ships with the project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qtmiddleware.config import Config
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.cli.bench import show_comparison
+from qtmiddleware.kit.cli.console import AsJson, as_json, notes, out, show_progress, show_warnings
+from qtmiddleware.kit.cli.environment import note_files
+from qtmiddleware.kit.cli.playground import NoOpen, Port, run
+from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
+from qtmiddleware.kit.cli.show import shorten
+from qtmiddleware.kit.demo import UnhurriedModel, dataset, recorded_model
+from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
+from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
+from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
+from qtmiddleware.kit.playground.server import open_socket, require_web
+from qtmiddleware.kit.playground.tiers import Tiers
+from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
+from qtmiddleware.types import Retrieval
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+
+_EXAMPLE = "combined"
+_QUESTION = "q30"
+"""Needs two passages, of which plain search finds one: every step has something to show."""
+_INDEX = Path(".tmp/demo/index.sqlite")
+_SHOWN_FIRST = ("q46", "q16", "q13", "q30", "q44", "q53", "q40", "q23")
+"""One of each kind, which the list of examples begins with."""
+_SMALL_COLLECTIONS = (
+    "A small collection (20 to 100 passages on one topic) gains most from one model call: see docs/choose-a-tier.md."
+)
+_THINKING = 0.4
+"""Seconds a recorded reply takes on the page, so that what runs meanwhile can be seen."""
+
+
+def demo_command(
+    question: Annotated[str, typer.Option("--question", "-q", help="The question to walk through.")] = _QUESTION,
+    questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
+    model: Annotated[str, typer.Option(help="Language model, where one can be reached.")] = "gpt-6-luna",
+    recorded: Annotated[bool, typer.Option("--recorded", help="Replay the recorded replies in any case.")] = False,
+    record: Annotated[Path | None, typer.Option(help="Keep the model's replies in this file.")] = None,
+    index: Annotated[Path, typer.Option(help="Where the index is built.")] = _INDEX,
+    playground: Annotated[
+        bool, typer.Option("--playground", help="Ask on a page instead, and see what moves and why.")
+    ] = False,
+    port: Port = None,
+    no_open: NoOpen = False,
+    json_output: AsJson = False,
+) -> None:
+    """Compare raw, preprocessed and transformed retrieval on real text with real vectors."""
+    if playground:
+        _open_playground(model, index, recorded=recorded, record=record, port=port, opens=not no_open)
+        return
+    # Before anything is embedded.
+    require_extras()
+    data = dataset()
+    asked = data.first(questions) if questions else data
+    example = _find_question(data, question)
+    note_files({"index": index if index == _INDEX else None}, config=True)
+    answers, origin = _open_model(model, recorded=recorded, record=record)
+    notes.print(origin)
+    embedder = embedder_named("all-MiniLM-L6-v2")
+    with show_progress() as update, build_index(data, index, embedder, progress=update) as store:
+        bench = Bench(store, embedder, answers)
+        comparison = bench.measure(
+            asked, chosen(USUAL), progress=lambda name, done, count: update(f"comparing: {name}", done, count)
+        )
+        comparison = replace(comparison, counts_model_time=not isinstance(answers, RecordedModel))
+        walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
+    if json_output:
+        as_json({**comparison.to_dict(), "model": answers.name, "example": _example_to_dict(example, walked)})
+        return
+    show_comparison(comparison)
+    notes.print(_SMALL_COLLECTIONS)
+    _walk_through(data, example, walked)
+
+
+def _open_playground(
+    model: str, index: Path, *, recorded: bool, record: Path | None, port: int | None, opens: bool
+) -> None:
+    """Serve the playground over the demo's index, its questions as examples, until Ctrl-C."""
+    require_web()
+    data = dataset()
+    with open_socket(port) as listening:
+        answers, origin = _open_model(model, recorded=recorded, record=record)
+        is_recorded = isinstance(answers, RecordedModel)
+        if is_recorded:
+            answers = UnhurriedModel(EstimatedModel(answers, model), _THINKING)
+            origin = (
+                f"Recorded replies of a large language model, each given after {_THINKING * 1e3:.0f} ms as if it had "
+                f"thought so long; tokens and money are estimated by the prices of {model}."
+            )
+        embedder = embedder_named("all-MiniLM-L6-v2")
+        with show_progress() as update:
+            store = open_index(data, index.parent, embedder, progress=update)
+        config = Config.load({"topK": 5}, environ={})
+        opened = QueryMiddleware(config, client=answers, store=store, embedder=embedder)
+        with store, opened as middleware, show_warnings(without=SHOWN_ANYWAY):
+            tiers = Tiers(middleware.retriever, remembers=not is_recorded)
+            first = [_find_question(data, it) for it in _SHOWN_FIRST]
+            examples = [*first, *(it for it in data.questions if it not in first)]
+            name = f"the demo’s {len(data.passages)} passages"
+            run(
+                tiers,
+                listening,
+                name=name,
+                examples=examples,
+                notes=[origin],
+                qrels=data.qrels,
+                opens=opens,
+                searches=True,
+            )
+
+
+def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
+    """The model to ask, and a plain sentence about where its replies come from."""
+    settings = Settings(transformation_model=name)
+    if recorded or not has_language_model(settings):
+        why = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
+        if record is not None:
+            raise ConfigError(f"there is nothing to record: recorded replies are replayed ({why})", path="record")
+        return recorded_model(), (
+            f"Replaying recorded replies of a large language model ({why}): "
+            "no model is called, and neither its time nor its price is in the figures."
+        )
+    asked = as_language_model(None, settings)
+    if record is not None:
+        return RecordingModel(asked, record), f"Asking {name}; its replies are kept in {record}."
+    return asked, f"Asking {name}."
+
+
+def _find_question(data: Dataset, wanted: str) -> Question:
+    for question in data.questions:
+        if question.id == wanted:
+            return question
+    raise typer.BadParameter(f"there is no question {wanted!r}; they are q01 to q{len(data.questions):02d}")
+
+
+def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
+    relevant = data.qrels.get(question.id, {})
+    out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
+    for turn in question.history:
+        out.print(f"  {turn.role}: {turn.content}")
+    out.print(f"1. The question             {question.text}")
+    out.print(
+        f"2. Searched beside it       {len(found.variants) - 1} variants, from {found.trace.llm_calls} model call"
+    )
+    for ranking in found.rankings:
+        out.print(
+            f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f}  {shorten(ranking.variant.text, 90)}"
+        )
+        out.print(f"   {'':<11} found        {_list_ids([key[1] for key in ranking.keys], relevant)}")
+    out.print(f"3. Fused                    {_list_ids([key[1] for key in found.fused], relevant)}")
+    out.print(f"4. Weighed by keywords      {_list_ids([match.id or '' for match in found.matches], relevant)}")
+    out.print("   * answers the question, + helps")
+    out.print(
+        f"5. To the generator         the question, byte for byte, and {len(found.matches)} passages ({found.status})"
+    )
+
+
+def _list_ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
+    mark = {2: "*", 1: "+"}
+    return ", ".join(f"{id_}{mark.get(relevant.get(id_, 0), '')}" for id_ in ids[:count])
+
+
+def _example_to_dict(question: Question, found: Retrieval) -> dict[str, Any]:
+    return {
+        "question": question.id,
+        "query": question.text,
+        "variants": [{"kind": it.kind, "text": it.text, "weight": it.weight} for it in found.variants],
+        "fused": [key[1] for key in found.fused[:TOP_K]],
+        "final": [match.id for match in found.matches],
+        "trace": found.trace.to_dict(),
+    }

@@ -1,0 +1,49 @@
+"""``--engine`` and ``--workers``: where batches of work are done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, redirect_stdout
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.engines import Engine, LocalEngine
+from qtmiddleware.kit.engines.ray import RayEngine
+
+MOST_WORKERS: Final = 10_000
+
+
+class EngineName(StrEnum):
+    """Where batches of work are done."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+EngineChoice = Annotated[
+    EngineName, typer.Option("--engine", help="Where it is done: on this machine, or by Ray, on that of RAY_ADDRESS.")
+]
+Workers = Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that do it, of one processor each.")]
+
+
+def refuse_engine(name: EngineName, workers: int, *, is_used: bool) -> None:
+    """Raise `ConfigError` for an engine that was asked for and has nothing to do."""
+    if not is_used and (name, workers) != (EngineName.LOCAL, 1):
+        message = "--engine and --workers are for --file without --batch: nothing else is spread over workers"
+        raise ConfigError(message, path="--engine")
+
+
+@contextmanager
+def open_engine(name: EngineName, workers: int) -> Iterator[Engine | None]:
+    """Lends the engine of that *name*, closed at the end; ``None`` for this process alone."""
+    if name is EngineName.LOCAL and workers == 1:
+        yield None
+        return
+    engine = RayEngine(workers=workers) if name is EngineName.RAY else LocalEngine(workers=workers)
+    # Ray tells its news there, among what others read as JSON.
+    with redirect_stdout(sys.stderr), closing(engine):
+        yield engine

@@ -1,0 +1,152 @@
+"""``qtm ingest``: documents into the index."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, as_json, notes, out, show_progress, show_warnings
+from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
+from qtmiddleware.kit.cli.environment import files_of, load_config, note_files
+from qtmiddleware.kit.cli.terminal import FAILED, escape_json, escape_line, note
+from qtmiddleware.kit.documents import describe_left_out
+from qtmiddleware.kit.documents.finding import EXTENSIONS
+from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
+from qtmiddleware.kit.stores.sqlite.files import MEMORY
+
+_logger: Final = logging.getLogger("qtmiddleware.ingest")
+_LABELS: dict[Stage, str] = {
+    "reading": "reading documents",
+    "contexts": "writing contexts",
+    "embedding": "embedding chunks",
+    "publishing": "writing the index",
+}
+
+
+def ingest_command(
+    data_path: Annotated[
+        str | None, typer.Argument(help="File, folder or glob (in quotes); without one, dataPath of the config.")
+    ] = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    index: Annotated[str | None, typer.Option(help="Where the index is kept, in place of indexPath.")] = None,
+    engine: EngineChoice = EngineName.LOCAL,
+    workers: Workers = 1,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Write log lines in JSON instead of a progress bar, as into a pipe.")
+    ] = False,
+    json_output: AsJson = False,
+) -> None:
+    """Read, cut and embed documents and store them; what is known already is left alone.
+
+    With --workers texts are embedded in so many processes, with --engine ray on a Ray cluster:
+    the one at RAY_ADDRESS, or one of this machine that ends with the command.
+    """
+    has_bars = notes.is_terminal and not log_json
+    with _show_bars() if has_bars else _write_log_lines() as listener:
+        loaded = load_config(config, sets, tell=None if has_bars else _log_config)
+        if index is not None:
+            loaded = loaded.overridden({"indexPath": index})
+        _check_kept(loaded.settings)
+        documents = loaded.settings.data_path if data_path is None else None
+        # Where every line is an object, this one is too.
+        tell = None if has_bars else _logger.info
+        note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell)
+        with open_engine(engine, workers) as opened:
+            report = ingest(data_path, config=loaded, progress=listener, engine=opened)
+    for one in report.skipped:
+        if not one.extra:
+            note(escape_line(f"skipped: {one.path}: {one.reason}"))
+    for extra in sorted({it.extra for it in report.skipped} - {""}):
+        missed = Counter(Path(it.path).suffix.casefold() for it in report.skipped if it.extra == extra)
+        endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(missed.items()))
+        files = _count(missed.total(), "file")
+        note(f'{files} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
+    if report.left_out:
+        advice = "save as one of these what should be found"
+        note(escape_line(f"left out: {describe_left_out(report.left_out)}; taken are {' '.join(EXTENSIONS)}: {advice}"))
+    if json_output:
+        as_json(report.to_dict())
+    else:
+        out.print(_sum_up(report))
+    if report.all_skipped:
+        raise typer.Exit(FAILED)
+
+
+def _log_config(path: str) -> None:
+    _logger.info("Loading config: %s", path, extra={"event": "Loading config", "meta": {"path": path}})
+
+
+def _check_kept(settings: Settings) -> None:
+    """Raise `ConfigError` for an index that would be gone when the command ends."""
+    if settings.store.kind == "memory" or (settings.store.kind == "sqlite" and settings.index_path == MEMORY):
+        message = (
+            "an index in memory would be gone when qtm ends; set store.kind to another, indexPath to a place on disk"
+        )
+        raise ConfigError(message, path="store.kind", value=settings.store.kind)
+
+
+@contextmanager
+def _show_bars() -> Iterator[Callable[[Progress], None]]:
+    """A progress bar for each stage, on a terminal, and warnings above it."""
+    with show_progress() as update, show_warnings():
+        yield lambda step: update(_LABELS[step.stage], step.done, step.total)
+
+
+@contextmanager
+def _write_log_lines() -> Iterator[None]:
+    """Warnings of the package and every line of the ingest on standard error, one JSON object a line."""
+    package, before = logging.getLogger("qtmiddleware"), _logger.level
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLine())
+    package.addHandler(handler)
+    _logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        _logger.setLevel(before)
+
+
+class _JsonLine(logging.Formatter):
+    """A log record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
+        if hasattr(record, "event"):
+            line |= {"message": record.event, "meta": record.meta}  # type: ignore[attr-defined]
+        return escape_json(json.dumps(line))
+
+
+def _sum_up(report: IngestReport) -> str:
+    read = f"{_count(report.documents, 'document')} in {_count(report.chunks, 'chunk')}"
+    lines = [
+        (
+            f"{read}: {report.added} added, {report.changed} changed, "
+            f"{report.unchanged} unchanged, {report.removed} removed, {len(report.skipped)} skipped"
+        ),
+        (
+            f"{_count(report.written, 'chunk')} written, {_count(report.embedded, 'text')} embedded, "
+            f"{_count(report.reused, 'vector')} known already"
+        ),
+    ]
+    if report.contexts or report.contexts_failed:
+        without = _count(report.contexts_failed, "chunk")
+        lines.append(f"{_count(report.contexts, 'context')} written by the model, {without} without one")
+    rate = f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
+    lines.append(f"{report.seconds:.1f} s, {report.embed_seconds:.1f} s of it embedding{rate}")
+    return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

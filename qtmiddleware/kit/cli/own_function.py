@@ -1,0 +1,97 @@
+"""``--function`` of the commands that measure: the function of the user's own, and leave to call it many times."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+
+from qtmiddleware.errors import ConfigError, QtMiddlewareError, WrapError
+from qtmiddleware.kit.cli.check import TARGET, find_function, read_argument
+from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.kit.evaluation import TOP_K
+from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
+from qtmiddleware.kit.evaluation.compare import describe_error
+
+MOST_UNASKED: Final = 1_000
+"""So many searches of a function are made without asking for leave."""
+_PRICE: Final = "To see what they cost, set store.readPrice to the US dollars for a million reads"
+
+Measured = Annotated[
+    str | None,
+    typer.Option("--function", "-f", metavar=TARGET, help="Measure this function of yours, on its own index."),
+]
+Embed = Annotated[str | None, typer.Option(metavar=TARGET, help="What makes vectors, if that function takes a vector.")]
+AskedFor = Annotated[
+    int | None, typer.Option(min=1, max=1_000, help=f"How many passages it is asked for; {TOP_K} by default.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help=f"Go ahead without asking beyond {MOST_UNASKED:,} searches.")]
+
+
+def read_source(
+    function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
+) -> FunctionSource | None:
+    """Return the function that the options name, ``None`` without one.
+
+    Raises `ConfigError` for options that belong to a function if there is none, and what `find_function` raises.
+    """
+    if function is None:
+        given = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
+        if needless := [option for option, value in given.items() if value]:
+            raise ConfigError(f"{needless[0]} needs --function, the function that it is for", path=needless[0])
+        return None
+    fn = find_function(function)
+    if not callable(fn):
+        raise typer.BadParameter(f"{function} is no function but {type(fn).__name__}", param_hint="--function")
+    passed = dict(map(read_argument, arguments or ()))
+    source = FunctionSource(fn, function, passed, top_k or TOP_K)
+    if embed is None:
+        return source
+    if source.is_wrapped:
+        raise ConfigError("the function is wrapped already; give embed= to what wraps it", path="--embed")
+    return FunctionSource(fn, function, passed, top_k or TOP_K, {"embed": find_function(embed)})
+
+
+def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) -> None:
+    """Say what *forecast* says, and ask for leave beyond `MOST_UNASKED` searches.
+
+    Raises `ConfigError` if nobody is there to be asked, with *fewer*, how to make fewer of them, and `typer.Exit` if
+    the answer is no.
+    """
+    cost = "" if forecast.usd is None else f" That costs at most ${forecast.usd:,.2f}."
+    note(f"{name} is called at most {forecast.searches:,} times.{cost}")
+    if yes or forecast.searches <= MOST_UNASKED:
+        return
+    if not sys.stdin.isatty():
+        priced = "" if forecast.usd is not None else f". {_PRICE}"
+        raise ConfigError(
+            f"more than {MOST_UNASKED:,} searches must be confirmed, and this measurement makes up to "
+            f"{forecast.searches:,}. Add --yes, or make fewer with {fewer}{priced}",
+            path="--yes",
+        )
+    if forecast.usd is None:
+        note(f"{_PRICE}.")
+    if not typer.confirm("Go on?", err=True):
+        note("Nothing was searched.")
+        raise typer.Exit
+
+
+@contextmanager
+def name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
+    """Raise what the function raises as a `WrapError` that names it; our own errors pass, and so do our own faults."""
+    try:
+        yield
+    except WrapError as error:
+        if source is None or "embed=" not in str(error):
+            raise
+        raise WrapError(f"{error}. On the command line: --embed {source.name.partition(':')[0]}:embed") from error
+    except (QtMiddlewareError, typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        said = [note for note in getattr(error, "__notes__", ()) if note.startswith("The system")]
+        if source is None or not said:
+            raise
+        raise WrapError(f"{source.name} raised {describe_error(error)}. {said[-1]}") from error

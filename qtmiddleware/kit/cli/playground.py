@@ -1,0 +1,99 @@
+"""``qtm playground``: questions put to every tier side by side, on a page of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qtmiddleware.catalogue import STORES
+from qtmiddleware.kit.cli.browser import show_page
+from qtmiddleware.kit.cli.check import Arguments, InPlaceOfIndex, find_function, read_argument, wrap_function
+from qtmiddleware.kit.cli.compare import sets_something
+from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
+from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
+from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
+from qtmiddleware.kit.cli.terminal import note, say
+from qtmiddleware.kit.evaluation import Question, load_questions
+from qtmiddleware.kit.playground.page import Page
+from qtmiddleware.kit.playground.server import LOOPBACK, make_token, open_socket, require_web, serve
+from qtmiddleware.kit.playground.tiers import Tiers
+from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65_535, help="Port on this machine; by default 8765, else one that is free.")
+]
+NoOpen = Annotated[bool, typer.Option("--no-open", help="Open no browser; the address is printed in any case.")]
+
+
+def playground_command(
+    function: InPlaceOfIndex = None,
+    arguments: Arguments = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="Example questions: a JSON file as for compare, or a data set's folder.")
+    ] = None,
+    port: Port = None,
+    no_open: NoOpen = False,
+) -> None:
+    """Ask on a page and see every tier side by side: what moves, and why.
+
+    The page is served on this machine alone until Ctrl-C. Its address is new
+    at each start, and nobody can guess it. Without a language model the rules
+    are compared; './scripts/demo --playground' has recorded replies to look at.
+    """
+    require_web()
+    examples = () if questions is None else load_questions(questions)
+    given = dict(read_argument(it) for it in arguments or ())
+    with open_socket(port) as listening:
+        if function is None:
+            loaded = load_config(config, sets)
+            with open_middleware(loaded, config) as middleware:
+                name = f"{loaded.settings.store.kind} index"
+                tiers = Tiers(middleware.retriever, has_own=sets_something(loaded), given=given)
+                is_free = STORES[loaded.settings.store.kind].keeps_files
+                run(tiers, listening, name=name, examples=examples, opens=not no_open, searches=is_free)
+            return
+        fn = find_function(function)
+        is_wrapped = isinstance(fn, Wrapped | Bound)
+        with show_warnings(without=SHOWN_ANYWAY), wrap_function(fn, config, sets, {}) as wrapped:
+            has_own = is_wrapped or sets_something(wrapped.middleware.config)
+            tiers = Tiers(wrapped, has_own=has_own, given=given)
+            run(tiers, listening, name=function, examples=examples, opens=not no_open)
+
+
+def run(
+    tiers: Tiers,
+    listening: socket.socket,
+    *,
+    name: str,
+    examples: Sequence[Question] = (),
+    notes: Sequence[str] = (),
+    qrels: Mapping[str, Mapping[str, int]] | None = None,
+    opens: bool = True,
+    searches: bool = False,
+) -> None:
+    """Serve the page over *tiers* until Ctrl-C, and print its address; with *opens* a browser is shown it.
+
+    *qrels* are the judgements of the *examples*. With *searches* a question is asked before anybody waits for
+    one: a search costs nothing then.
+    """
+    said = [*notes, *([] if tiers.has_model else [f"{NO_MODEL} Tiers that ask none are compared."])]
+    page = Page(tiers, name=name, examples=examples, notes=said, qrels=qrels)
+    token = make_token()
+    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
+    tiers.warm_up(searches=searches)
+    for it in said:
+        note(it)
+    say(address, wraps=False)
+    note("Ctrl-C ends it.")
+    with show_page(address) if opens else nullcontext(enter_result=False) as is_opened:
+        if is_opened:
+            note("If your browser shows no page, open the address above.")
+        asyncio.run(serve(page, listening, token, tiers.middleware.aclose))

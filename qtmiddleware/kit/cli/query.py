@@ -1,0 +1,210 @@
+"""``qtm ask`` and ``qtm query``: questions to the index, given with the command or one after the other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from qtmiddleware.config import Config
+from qtmiddleware.errors import InvalidQuery
+from qtmiddleware.kit.cli.asking import Outcome, ask
+from qtmiddleware.kit.cli.console import (
+    AsJson,
+    ConfigFile,
+    History,
+    Kind,
+    Queries,
+    Sets,
+    as_json,
+    lines,
+    name_question,
+    show_warnings,
+    to_messages,
+)
+from qtmiddleware.kit.cli.environment import NO_MODEL, files_of, load_config, note_files
+from qtmiddleware.kit.cli.session import Keyboard, Session, choose_kind, find_kind, open_keyboard
+from qtmiddleware.kit.cli.show import explain, present, show_pieces
+from qtmiddleware.kit.cli.terminal import FAILED, USAGE, note, say
+from qtmiddleware.providers.llms import has_language_model
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+
+# What went wrong with a question is part of what is shown of it.
+SHOWN_ANYWAY = ("retrieval degraded", "answer degraded", "nothing was improved")
+
+TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages for a question.")]
+NoAnswer = Annotated[bool, typer.Option("--no-answer", help="Show the passages; ask for no answer.")]
+Filter = Annotated[
+    str | None,
+    typer.Option("--filter", help="""Condition on metadata as JSON: '{"source": "a.txt", "page": {"$gte": 3}}'."""),
+]
+
+
+def ask_command(
+    question: Queries = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    kind: Kind = None,
+    top_k: TopK = None,
+    history: History = None,
+    condition: Filter = None,
+    no_answer: NoAnswer = False,
+    explained: Annotated[bool, typer.Option("--explain", help="Show how the passages were found.")] = False,
+    json_output: AsJson = False,
+) -> None:
+    """Answer questions from the index.
+
+    Without a language model, or where it fails, the passages are shown and the
+    exit code is 1. It is 0 where the passages do not hold the answer, and 2
+    where a question cannot be asked as it is.
+    """
+    loaded = load_config(config, sets, kind=kind)
+    wanted = parse_filter(condition)
+    has_model = has_language_model(loaded.settings)
+    if not has_model:
+        loaded = loaded.overridden({"transformationType": "none"}, origin="no language model")
+    settings = loaded.settings
+    results: list[Outcome] = []
+    with open_middleware(loaded, config) as middleware:
+        if not has_model:
+            note(f"{NO_MODEL} Passages are shown, found by the rules alone.")
+        streams = sys.stdout.isatty() and not json_output
+        for text in lines(question):
+            if not json_output and results:
+                say()
+            if not json_output and (question is None or len(question) > 1):
+                say(name_question(text))
+            with show_pieces() as write:
+                outcome = ask(
+                    middleware,
+                    text,
+                    kind=settings.transformation_type,
+                    answers=has_model and not no_answer,
+                    history=to_messages(history),
+                    write=write if streams else None,
+                    top_k=top_k,
+                    filter=wanted,
+                )
+            results.append(outcome)
+            if json_output:
+                continue
+            present(outcome)
+            for row in explain(outcome, settings) if explained else ():
+                say(row)
+    if json_output:
+        as_json([outcome.to_dict() for outcome in results])
+    if any(isinstance(outcome.error, InvalidQuery) for outcome in results):
+        raise typer.Exit(USAGE)
+    if any(outcome.error is not None for outcome in results) or not (has_model or no_answer):
+        raise typer.Exit(FAILED)
+
+
+def query_command(
+    config: ConfigFile = None,
+    sets: Sets = None,
+    kind: Kind = None,
+    top_k: TopK = None,
+    no_answer: NoAnswer = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Take the lines of a pipe for one conversation, as is done at a terminal.")
+    ] = False,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Do not keep the questions for the up arrow of the next session.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Write one JSON object a question.")] = False,
+) -> None:
+    """Ask questions of the index, one after the other.
+
+    At a terminal this is a conversation: a question may refer to the ones
+    before it. 'tt' changes the transformation type, ':help' lists the other
+    commands, 'exit' leaves. Questions are kept for the up arrow in
+    qtmiddleware/history in the user's state folder, readable by the user
+    alone, unless --no-history is given.
+
+    In a pipe every line is a question of its own, unless --chat is given. What
+    is typed at a terminal works there too: 'tt' and the number or name of a
+    type on the line after it, a number of one on the first line, 'exit'.
+    Answers go to stdout, notes to stderr. The exit code is 1 when every
+    question failed.
+
+    Without a language model passages are shown instead of answers.
+    """
+    loaded = load_config(config, sets, kind=kind)
+    has_model = has_language_model(loaded.settings)
+    fixed = "" if has_model else f"{NO_MODEL} Until then the transformation type is none."
+    with open_middleware(loaded, config) as middleware:
+        if not has_model:
+            note(f"{NO_MODEL} Passages are shown instead of answers, found by the rules alone.")
+        keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
+        session = Session(
+            partial(ask, middleware, answers=has_model and not no_answer, top_k=top_k),
+            loaded,
+            loaded.settings.transformation_type if has_model else "none",
+            chat=has_model and (keyboard is not None or chat),
+            choose=partial(choose_kind, keyboard) if keyboard is not None else None,
+            fixed=fixed,
+            streams=sys.stdout.isatty(),
+            names=keyboard is None,
+            as_json=json_output,
+        )
+        if keyboard is not None:
+            _converse(session, keyboard, asks_kind=kind is None and not fixed)
+            return
+        asks_kind = kind is None and not json_output
+        for line in (it.removeprefix("\ufeff") for it in sys.stdin):
+            # The number a session at a terminal begins with.
+            if asks_kind and line.strip().isdecimal() and find_kind(line) is not None:
+                session.await_kind()
+            asks_kind = asks_kind and not line.strip()
+            if not session.take(line):
+                break
+    if session.asked and session.failed == session.asked:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
+    """The middleware over the index, with its warnings as notes; raises `StoreError` where there is no index."""
+    note_files(files_of(loaded), config=config)
+    with show_warnings(without=SHOWN_ANYWAY), QueryMiddleware(loaded) as middleware:
+        # Where there is no index, that is said before anything is asked.
+        middleware.retriever  # noqa: B018
+        yield middleware
+
+
+def parse_filter(text: str | None) -> Mapping[str, Any] | None:
+    """The metadata filter that the JSON of ``--filter`` holds; raises `ConfigError` where it is none."""
+    if text is None:
+        return None
+    try:
+        condition = json.loads(text)
+    except (ValueError, RecursionError):
+        condition = None
+    if not isinstance(condition, dict):
+        raise typer.BadParameter("""it must be a JSON object such as '{"source": "a.txt"}'""", param_hint="--filter")
+    return condition
+
+
+def _converse(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
+    """Take what is typed until somebody leaves; Ctrl-C clears the line, or stops what it asked for."""
+    line = ""
+    with suppress(EOFError):
+        if asks_kind:
+            with suppress(KeyboardInterrupt):
+                session.kind, line = choose_kind(keyboard, session.kind)
+        note(f"\nCurrent transformation type: {session.kind}")
+        note("Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n")
+        while True:
+            try:
+                if not session.take(line):
+                    return
+            except KeyboardInterrupt:
+                note("Stopped.")
+            line = ""
+            with suppress(KeyboardInterrupt):
+                line = keyboard.read_question()

@@ -1,0 +1,181 @@
+"""``qtm transform --file``: the questions of a file, with how far they are and what they cost so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
+from qtmiddleware.kit.bulk.journal import count_lines
+from qtmiddleware.kit.bulk.run import CONCURRENCY as CONCURRENCY
+from qtmiddleware.kit.bulk.run import STDIN, BulkReport, ShowBulk, transform_file
+from qtmiddleware.kit.cli import console
+from qtmiddleware.kit.cli.console import notes, out, show_warnings
+from qtmiddleware.kit.cli.engines import EngineName, open_engine
+from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
+
+MOST_CONCURRENT: Final = 256
+_LEAST_COST: Final = 0.00005
+"""US dollars: less would be shown as nothing."""
+_SECONDS_BETWEEN_LINES: Final = 10.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.1
+
+
+def refuse_others(
+    file: str | None, output: str | None, *, query: Sequence[str] | None, history: Sequence[str] | None
+) -> None:
+    """Raise `ConfigError` where ``--file`` and ``--out`` do not stand together, or beside what is for one question."""
+    if file is None or output is None:
+        missing, there = ("--out", "--file") if output is None else ("--file", "--out")
+        raise ConfigError(f"{there} needs {missing}: what comes of a file of questions is kept in a file", path=missing)
+    if query:
+        raise ConfigError("questions are either given or read from --file, not both", path="--file")
+    if history:
+        raise ConfigError('with --file each question has its own "history", in its line', path="--history")
+
+
+def transform_many(
+    config: Config,
+    file: str,
+    output: str,
+    concurrency: int,
+    *,
+    overwrite: bool,
+    as_json: bool,
+    engine: EngineName = EngineName.LOCAL,
+    workers: int = 1,
+) -> None:
+    """Transform the questions of *file* into *output*; leaves with 1 where one failed or a line could not be read."""
+    report = BulkReport()
+
+    def keep(now: BulkReport) -> None:
+        nonlocal report
+        report = now
+        show(now)
+
+    try:
+        with show_bulk() as show, show_warnings(), open_engine(engine, workers) as opened:
+            options: dict[str, Any] = {"concurrency": concurrency, "overwrite": overwrite, "engine": opened}
+            transform_file(file, output, config=config, show=keep, **options)
+    except KeyboardInterrupt:
+        _note_how_to_go_on(file, output)
+        raise
+    except ModelError as error:
+        _note_how_to_go_on(file, output)
+        raise ModelError(error.reason, _advise(error)) from error
+    except QtMiddlewareError:
+        if report.made:
+            _note_how_to_go_on(file, output)
+        raise
+    for line in _describe_trouble(report, file):
+        note(escape_line(line))
+    if as_json:
+        console.as_json(report.to_dict())
+    else:
+        out.print(sum_up(report))
+    if not report.is_whole:
+        raise typer.Exit(FAILED)
+
+
+def sum_up(report: BulkReport) -> str:
+    """What a run came to."""
+    parts = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
+    parts += [f"{report.failed.total():,} failed"] if report.failed else []
+    parts += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
+    parts += [f"{report.before:,} done before"] if report.before else []
+    tokens = f"{_count(report.calls, 'call')}, {report.input_tokens:,} tokens read, {report.output_tokens:,} written"
+    return (
+        f"{_count(report.done)}: {', '.join(parts)}\n{tokens}, {_describe_cost(report)}; {report.seconds:.1f} s"
+        f" ({_rate(report):.1f} a second)"
+    )
+
+
+@contextmanager
+def show_bulk() -> Iterator[ShowBulk]:
+    """A bar with rate, cost and the time that is left, at a terminal; elsewhere a line now and then."""
+    if not notes.is_terminal:
+        yield _every(_SECONDS_BETWEEN_LINES, lambda report: note(f"{_describe(report)}"))
+        return
+    columns = BarColumn(bar_width=24), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=notes, transient=True) as bars:
+        task = bars.add_task("reading", total=None)
+
+        def update(report: BulkReport) -> None:
+            bars.update(task, completed=report.done, total=report.total, description=_describe(report))
+
+        yield _every(_SECONDS_BETWEEN_LOOKS, update)
+
+
+def _every(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
+    """*show*, called no more often than that."""
+    last = monotonic()
+
+    def show_at_times(report: BulkReport) -> None:
+        nonlocal last
+        if monotonic() - last >= seconds:
+            last = monotonic()
+            show(report)
+
+    return show_at_times
+
+
+def _describe(report: BulkReport) -> str:
+    of = "" if report.total is None else f" of {report.total:,}"
+    parts = [f"{report.done:,}{of} questions", f"{_rate(report):.1f} a second", _describe_cost(report)]
+    if report.failed:
+        parts.append(f"{report.failed.total():,} failed")
+    if report.total is not None and report.made:
+        parts.append(f"{_describe_time((report.total - report.done) / _rate(report))} left")
+    return ", ".join(parts)
+
+
+def _rate(report: BulkReport) -> float:
+    return report.made / report.seconds if report.seconds else 0.0
+
+
+def _describe_cost(report: BulkReport) -> str:
+    if report.cost_usd is None:
+        return "cost not known"
+    # A few calls of a cheap model are not free.
+    return "<$0.0001" if 0 < report.cost_usd < _LEAST_COST else f"${report.cost_usd:,.4f}"
+
+
+def _describe_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
+    if report.broken_lines:
+        named = "; ".join(f"line {number}: {why}" for number, why in report.broken)
+        more = "; ..." if report.broken_lines > len(report.broken) else ""
+        name = "standard input" if file == STDIN else file
+        yield f"{report.broken_lines:,} of {_count(report.done)} of {name} could not be read: {named}{more}"
+    if report.failed:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.most_common())
+        yield f"{report.failed.total():,} questions failed ({reasons}); the same command asks them again"
+
+
+def _note_how_to_go_on(file: str, output: str) -> None:
+    again = "the same questions and the same command" if file == STDIN else "the same command"
+    # Counted in the file: an interrupt may come between the writing of a line and its being counted.
+    lines = count_lines(Path(output))
+    note(escape_line(f"{_count(lines)} in {output}; {again} will go on from there"))
+
+
+def _advise(error: ModelError) -> str:
+    if error.reason == "over_budget":
+        return f"{error}, and that is spent; raise it and run the same command to go on"
+    return f"the run was stopped: {error}"
+
+
+def _count(number: int, what: str = "line") -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -1,0 +1,265 @@
+"""``qtm tune``: the settings that serve judged questions best, found on one half of them and judged on the other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final, cast
+
+import typer
+
+from qtmiddleware.config import Config, known_keys
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.cli.bench import (
+    COUNTED,
+    Cache,
+    Data,
+    Model,
+    ModelMs,
+    Questions,
+    Record,
+    Recordings,
+    Split,
+    check_places,
+    name_option_in_errors,
+    require_jinja,
+    show_comparison,
+    write_report,
+)
+from qtmiddleware.kit.cli.check import Arguments
+from qtmiddleware.kit.cli.console import AsJson, ShowProgress, as_json, out, show_progress, show_warnings
+from qtmiddleware.kit.cli.engines import Workers
+from qtmiddleware.kit.cli.environment import note_files
+from qtmiddleware.kit.cli.own_function import (
+    AskedFor,
+    Embed,
+    Measured,
+    Yes,
+    confirm_searches,
+    name_function_in_errors,
+    read_source,
+)
+from qtmiddleware.kit.cli.terminal import FAILED, note
+from qtmiddleware.kit.engines import LocalEngine
+from qtmiddleware.kit.evaluation import SYSTEMS, Dataset, load_judged, require_extras
+from qtmiddleware.kit.evaluation.bench import CACHE, READING, FunctionSource, OpenedBench, ask_ahead, open_bench
+from qtmiddleware.kit.evaluation.own_function import OwnFunction
+from qtmiddleware.kit.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, forecast_tuning, nested, tune
+from qtmiddleware.kit.evaluation.tuning import split as divide
+from qtmiddleware.runtime.files import replace_file
+
+_OUT: Final = Path("query-transform.config.json")
+_SCHEMA: Final = "schema.json"
+_REPORTS: Final = ("tune.md", "tune.html", "tune.json")
+_EMBEDDER: Final = ("embeddingModel", "embeddingDimensions")
+_READING: Final = tuple(f"keywordEvidence.{name}" for name in READING)
+_MODEL: Final = (
+    *("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput", "llm.reasoningEffort"),
+    *(key for key in known_keys() if key.startswith("llm.temperatures.")),
+)
+
+
+def tune_command(
+    data: Data,
+    function: Measured = None,
+    arguments: Arguments = None,
+    embed: Embed = None,
+    top_k: AskedFor = None,
+    recordings: Recordings = None,
+    record: Record = None,
+    model: Model = None,
+    model_ms: ModelMs = 0.0,
+    max_call_rate: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may call the model.")
+    ] = None,
+    max_added_ms: Annotated[
+        float | None, typer.Option(min=0.0, help="Milliseconds added, for 95 of 100 questions.")
+    ] = None,
+    max_usd_per_thousand: Annotated[
+        float | None, typer.Option(min=0.0, help="US dollars that the model may cost for 1,000 questions.")
+    ] = None,
+    max_searches: Annotated[
+        float | None, typer.Option(min=1.0, help="Searches of the index a question, its own counted.")
+    ] = None,
+    max_hurt_rate: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may do worse than raw.")
+    ] = None,
+    questions: Questions = None,
+    split: Split = "",
+    seed: Annotated[int, typer.Option(min=0, help="Decides which questions are held out.")] = 0,
+    cache: Cache = CACHE,
+    workers: Workers = 1,
+    out_file: Annotated[Path, typer.Option("--out", "-o", help="The config file to write, as JSON.")] = _OUT,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Folder for a report in Markdown and HTML.")] = None,
+    yes: Yes = False,
+    json_output: AsJson = False,
+) -> None:
+    """Tune the settings on judged questions, under a budget; write a config file if it is better, else end with 1.
+
+    With --function app:search they are tuned to your own function on its own
+    index, as with 'qtm bench'.
+    With --workers the passages are embedded in so many processes; the figures are the same.
+    """
+    budget = Budget(
+        max_call_rate=max_call_rate,
+        max_added_ms=max_added_ms,
+        max_usd_per_thousand=max_usd_per_thousand,
+        max_searches=max_searches,
+        max_hurt_rate=max_hurt_rate,
+    )
+    config = Config.load().overridden({"transformationModel": model} if model else {})
+    settings = config.settings
+    _check_outputs(out_file, report, force=force)
+    require_extras()
+    note_files({"replies and vectors": cache if cache == CACHE else None})
+    # What the user's own code prints is no part of the outcome.
+    with redirect_stdout(sys.stderr):
+        source = _read_source(function, arguments, embed, top_k, workers)
+    judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
+    # Too few questions are noticed before any passage is embedded.
+    divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
+    with (
+        redirect_stdout(sys.stderr),
+        show_warnings(without=COUNTED),
+        name_function_in_errors(source),
+        show_progress() as update,
+        open_bench(
+            judged,
+            settings=settings,
+            function=source,
+            recordings=recordings,
+            record=record,
+            model_ms=model_ms,
+            cache=cache,
+            questions=questions,
+            seed=seed,
+            engine=LocalEngine(workers=workers) if workers > 1 else None,
+            progress=update,
+        ) as opened,
+    ):
+        for text in opened.notes:
+            note(text)
+        if source is not None:
+            _confirm(opened, source, seed, yes=yes)
+        tuned = _tune(opened, budget, seed, update)
+        written = _build_config(tuned, config) if tuned.is_better else None
+        if written is not None:
+            write_config(out_file, written)
+        if report is not None:
+            _write_report(report, tuned, opened, written)
+    if json_output:
+        as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
+    else:
+        out.print("Measured on the held-out half of the questions:")
+        show_comparison(tuned.comparison, headline=tuned.headline)
+        out.print(f"\n{tuned.summary()}")
+        out.print(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
+    if not tuned.is_better:
+        raise typer.Exit(FAILED)
+
+
+def _read_source(
+    function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None, workers: int
+) -> FunctionSource | None:
+    """Return the function to tune, ``None`` without one; raises `ConfigError` if it is wrapped already."""
+    source = read_source(function, arguments, embed, top_k)
+    if source is not None and source.is_wrapped:
+        message = f"{source.name} is wrapped already, by settings of its own; name the plain function to tune it"
+        raise ConfigError(message, path="--function")
+    if source is not None and workers > 1:
+        raise ConfigError("--workers is for passages that are embedded here; leave it out with --function")
+    return source
+
+
+def _confirm(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
+    """Ask for leave to search as often as tuning may."""
+    own = cast(OwnFunction, opened.bench)
+    forecast = forecast_tuning(own, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed)
+    confirm_searches(forecast, source.name, yes=yes, fewer="--questions")
+
+
+def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
+    """Make sure that what comes of it can be written, before anything is asked."""
+    if out_file.is_dir():
+        raise ConfigError(f"{out_file} is a folder; name a file in it with --out", path="--out", value=str(out_file))
+    if out_file.exists() and not force:
+        message = f"{out_file} is there already: overwrite it with --force, or name another file with --out"
+        raise ConfigError(message, path="--out", value=str(out_file))
+    if out_file.suffix.lower() == ".toml":
+        raise ConfigError(f"{out_file} would be read as TOML, and JSON is written; name it .json", path="--out")
+    check_places(out_file.parent, (out_file.name,), "--out")
+    if report is not None:
+        require_jinja()
+        check_places(report, _REPORTS, "--report")
+
+
+def _tune(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:
+    """The tuning of *opened*; a model is asked ahead, several questions at once, for what all candidates share."""
+    tiers = _choose_tiers(opened)
+    if opened.has_model and opened.recorded is None and opened.bench.model is not None:
+        train, _ = divide(opened.data, seed=seed)
+        systems = {tier: SYSTEMS[tier] for tier in tiers}
+        ask_ahead(opened.bench.model, train, systems, concurrency=opened.concurrency, progress=update)
+    tuned = tune(opened.bench, opened.data, budget=budget, tiers=tiers, seed=seed, progress=update)
+    notes = (*opened.notes, *tuned.comparison.notes)
+    comparison = replace(tuned.comparison, notes=notes, counts_model_time=opened.counts_model_time)
+    return replace(tuned, comparison=comparison)
+
+
+def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
+    """What can be tried: without a model the rules alone, with a recording what was recorded."""
+    if not opened.has_model:
+        return FREE_TIERS
+    return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
+
+
+def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
+    """What stands in the file: what was chosen, and the models of *used* that it was chosen with.
+
+    The transformation always stands there, so that the file says what it is, and the model where one is asked. Every
+    other setting that has its default is left out.
+    """
+    kind = tuned.config.get("transformationType", "none")
+    asks = kind != "none"
+    written: dict[str, Any] = {"transformationType": kind}
+    if asks:
+        written["transformationModel"] = used.settings.transformation_model
+    kept = (*_EMBEDDER, *_READING, *_MODEL) if asks else (*_EMBEDDER, *_READING)
+    models = {key: value for key, value, origin in used.rows() if key in kept and origin != "default"}
+    return {**written, **nested({**models, **flat(tuned.config)})}
+
+
+def write_config(path: Path, config: dict[str, Any]) -> None:
+    """All of it or nothing: who is interrupted keeps the file that was there.
+
+    It holds no secret and is meant to be shared, so a new one is as readable as other files of its maker.
+    """
+    if (path.parent / _SCHEMA).is_file():
+        config = {"$schema": f"./{_SCHEMA}", **config}
+    with name_option_in_errors(path, "--out"):
+        replace_file(path, (json.dumps(config, indent=2) + "\n").encode())
+
+
+def _write_report(folder: Path, tuned: Tuned, opened: OpenedBench, written: dict[str, Any] | None) -> None:
+    from qtmiddleware.kit.evaluation import reporting
+
+    decision = reporting.Decision(
+        system=tuned.chosen,
+        is_recommended=tuned.is_better,
+        headline=tuned.headline,
+        sentences=tuple(tuned.summary().splitlines()),
+        beyond=tuned.beyond,
+        config="" if written is None else json.dumps(written, indent=2),
+    )
+    figures = reporting.markdown(tuned.comparison, opened.data, decision=decision)
+    texts = (
+        f"# Tuned, and measured on other questions\n\n{figures}",
+        reporting.page(tuned.comparison, opened.data, decision=decision),
+        json.dumps(tuned.to_dict(), ensure_ascii=False, indent=2) + "\n",
+    )
+    write_report(folder, dict(zip(_REPORTS, texts, strict=True)))

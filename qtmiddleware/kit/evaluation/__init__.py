@@ -1,0 +1,89 @@
+"""Measuring retrieval on judged questions: a data set, the field's measures, systems side by side.
+
+import qtmiddleware as qtm
+found = qtm.evaluation.compare(retrieve, {"q1": "Where is it?"}, {"q1": {"passage-7": 1}})
+found["rules"].difference.gain, found["rules"].hurt_rate
+
+`ask_systems` puts a question to several systems side by side, and needs no judgements; `explain_movement` says of every
+passage where it stood at each stage, and why it moved.
+"""
+
+from __future__ import annotations
+
+from qtmiddleware.kit.evaluation.compare import Progress, compare, measure, require_extras, require_measurable
+from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_questions
+from qtmiddleware.kit.evaluation.judged_questions import load_judged
+from qtmiddleware.kit.evaluation.measures import (
+    DEEP,
+    DEPTH,
+    MEASURES,
+    PRIMARY,
+    TOLERANCE,
+    TOP_K,
+    Comparison,
+    Difference,
+    Percentiles,
+    PerQuery,
+    SystemScore,
+    difference,
+    evaluate,
+    holm,
+)
+from qtmiddleware.kit.evaluation.movement import Hit, Movement, Movements, explain_movement
+from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SideBySide, SystemAnswer, ask_systems
+from qtmiddleware.kit.evaluation.systems import (
+    BASELINE,
+    FREE,
+    MEASURED,
+    SYSTEMS,
+    USUAL,
+    Run,
+    System,
+    asks_a_model,
+    chosen,
+    run_of,
+)
+
+__all__ = [
+    "BASELINE",
+    "DEEP",
+    "DEPTH",
+    "FREE",
+    "MEASURED",
+    "MEASURES",
+    "PRIMARY",
+    "SYSTEMS",
+    "TOLERANCE",
+    "TOP_K",
+    "USUAL",
+    "AskedQuestion",
+    "Comparison",
+    "Dataset",
+    "Difference",
+    "Hit",
+    "Movement",
+    "Movements",
+    "PerQuery",
+    "Percentiles",
+    "Progress",
+    "Question",
+    "Run",
+    "SideBySide",
+    "System",
+    "SystemAnswer",
+    "SystemScore",
+    "ask_systems",
+    "asks_a_model",
+    "chosen",
+    "compare",
+    "difference",
+    "evaluate",
+    "explain_movement",
+    "holm",
+    "load_judged",
+    "load_questions",
+    "measure",
+    "require_extras",
+    "require_measurable",
+    "run_of",
+]

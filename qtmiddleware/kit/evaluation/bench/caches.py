@@ -1,0 +1,357 @@
+"""What a bench keeps on disk because it costs time or money: vectors and replies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from math import inf, isfinite
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from typing import Any, Final
+
+from qtmiddleware.errors import StoreError
+from qtmiddleware.kit.engines import Engine
+from qtmiddleware.kit.index.ingestion.embedding import (
+    HUB_SECRETS,
+    Texts,
+    Vectors,
+    build_embed_batch,
+    can_be_sent,
+    decode_vector,
+    identify_embedding,
+)
+from qtmiddleware.kit.stores.sqlite.files import (
+    BUSY_SECONDS,
+    FAILURES,
+    check_layout,
+    connect_file,
+    describe_error,
+    is_damage,
+    is_empty,
+    is_foreign,
+    make_file,
+    read_mark,
+    use_write_ahead_log,
+)
+from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
+from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
+from qtmiddleware.runtime.environment import needs_secrets
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.types import Deadline
+
+APPLICATION_ID: Final = 0x71746D62
+"""Marks the file as ours: "qtmb" in ASCII."""
+VERSION: Final = 1
+MOST_ROW_BYTES: Final = 1 << 23
+"""A larger row is none of ours: a reply of a megabyte may take six where it is written as JSON."""
+
+# Keys are hashes. "seconds" is how long it took to make a vector.
+_SCHEMA: Final = (
+    "CREATE TABLE vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL, seconds REAL NOT NULL)",
+    "CREATE TABLE replies (key BLOB PRIMARY KEY, reply TEXT NOT NULL)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+_log: Final = get_logger("qtmiddleware.bench")
+
+
+class CacheFile:
+    """The SQLite file at *path*, made with its folders where there is none, readable by its owner alone.
+
+    Thread-safe; any number of processes may use it; open it after forking. Raises `StoreError`, which names the file,
+    where it cannot be used. A damaged file and the database of another program or version are left as they are.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path).expanduser()
+        self._lock = Lock()
+        with self._translate_errors():
+            make_file(self._path)
+            self._connection: sqlite3.Connection = connect_file(str(self._path), timeout=BUSY_SECONDS)
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def __repr__(self) -> str:
+        return f"CacheFile({str(self._path)!r})"
+
+    @contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection to one thread at a time; raises `StoreError`."""
+        with self._lock, self._translate_errors():
+            yield self._connection
+
+    def close(self) -> None:
+        """Close the file; closing twice does no harm."""
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"the cache {self._path} cannot be opened: {error.strerror}") from error
+        except FAILURES as error:
+            advice = "it must be a file that can be written, with room on the disk"
+            if is_foreign(error):
+                advice = "it was left as it is: move it away, or name another folder"
+            # The cause may quote a text of the file.
+            cause = None if is_damage(error) else error
+            raise StoreError(f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}") from cause
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        if not is_empty(connection):
+            # Before anything in it is changed.
+            self._check()
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        use_write_ahead_log(connection)
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            # Of two processes that come at once the second finds it made.
+            for statement in _SCHEMA if is_empty(connection) else ():
+                connection.execute(statement)
+        self._check()
+
+    def _check(self) -> None:
+        if read_mark(self._connection) != (APPLICATION_ID, VERSION):
+            raise StoreError(
+                f"{self._path} is no cache of this version of qtmiddleware; it was left as it is: move it away, or "
+                "name another folder"
+            )
+        check_layout(self._connection, _SCHEMA)
+
+
+class CachedEmbedder:
+    """Embeds with *inner*, and reads what it has embedded before from the file at *path*.
+
+    A vector is kept under the model's name, its dimension and the sha256 of the text, which itself is not kept.
+    Thread-safe, also between processes. Raises what *inner* raises, and `StoreError` where the file cannot be used.
+    """
+
+    def __init__(self, inner: Embedder, path: str | Path) -> None:
+        self._inner = inner
+        self._file = CacheFile(path)
+        self._replayed: dict[str, float] | None = None
+
+    def __repr__(self) -> str:
+        return f"CachedEmbedder({self._inner!r}, {self._file!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the model that embeds."""
+        return self._inner.name
+
+    @property
+    def dimension(self) -> int:
+        """The length of every vector."""
+        return self._inner.dimension
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return one vector a text, in the texts' order; equal texts are embedded once."""
+        keys = self._compute_keys(texts)
+        found = self._look_up(keys)
+        missing = [text for text in keys if text not in found]
+        if missing:
+            began = perf_counter()
+            embedded = dict(zip(missing, self._inner.embed(missing), strict=True))
+            share = (perf_counter() - began) / len(missing)
+            self._keep((keys[text], vector, share) for text, vector in embedded.items())
+            found |= embedded
+        return [found[text] for text in texts]
+
+    def embed_ahead(
+        self, pages: Iterable[Sequence[str]], engine: Engine, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Have *engine* embed what the file does not hold of the texts of *pages*, so that `embed` finds it there.
+
+        Each text once, with those of its page. What asks a service, or is the user's own, is left to `embed`.
+        *progress* gets how many of how many texts are kept. Raises `EmbeddingError` where the vectors are not what was
+        promised, `EngineError`, and `StoreError` where the file cannot be used.
+        """
+        if not can_be_sent(self._inner):
+            return
+        todo = list(self._select_missing(pages))
+        done, total = 0, sum(map(len, todo))
+        build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
+        for vectors, share in engine.map(build, todo):
+            self._keep((key, decode_vector(blob), share) for key, blob in vectors)
+            done += len(vectors)
+            if progress is not None:
+                progress(done, total)
+
+    @contextmanager
+    def record_replays(self) -> Iterator[Mapping[str, float]]:
+        """Yield a mapping of each text whose vector is read from the file meanwhile to the seconds it first took.
+
+        For one question at a time: it does not know who asks.
+        """
+        replayed: dict[str, float] = {}
+        self._replayed = replayed
+        try:
+            yield replayed
+        finally:
+            self._replayed = None
+
+    def close(self) -> None:
+        """Close the file; the inner embedder stays as it is."""
+        self._file.close()
+
+    def _compute_keys(self, texts: Sequence[str]) -> dict[str, bytes]:
+        head = f"{self.name}\n{self.dimension}\n"
+        return {text: hashlib.sha256((head + text).encode(errors="surrogatepass")).digest() for text in texts}
+
+    def _select_missing(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
+        """What `embed` would embed of each page, one after the other."""
+        seen: set[bytes] = set()
+        for page in pages:
+            keys = self._compute_keys(page)
+            found = self._look_up(keys)
+            if missing := [(key, text) for text, key in keys.items() if text not in found and key not in seen]:
+                seen.update(key for key, _ in missing)
+                yield missing
+
+    def _keep(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
+        rows = [(key, _pack(vector), seconds) for key, vector, seconds in vectors]
+        with self._file.connection() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+
+    def _look_up(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
+        with self._file.connection() as connection:
+            for text, key in keys.items():
+                row = connection.execute("SELECT vector, seconds FROM vectors WHERE key = ?", (key,)).fetchone()
+                vector = _unpack(row[0], self.dimension) if row else None
+                if vector is not None and isinstance(row[1], float):
+                    found[text] = vector
+                    if self._replayed is not None:
+                        self._replayed[text] = row[1]
+        return found
+
+
+@needs_secrets(*HUB_SECRETS)
+def _build_timed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], tuple[Vectors, float]]:
+    """A function that embeds batches of texts, and says how many seconds one text took."""
+    embed_batch = build_embed_batch(embedder, embedding)
+
+    def embed_timed(texts: Texts) -> tuple[Vectors, float]:
+        began = perf_counter()
+        vectors = embed_batch(texts)
+        return vectors, (perf_counter() - began) / len(texts)
+
+    return embed_timed
+
+
+def _pack(vector: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(vector)}d", *vector)
+
+
+def _unpack(packed: object, dimension: int) -> list[float] | None:
+    """Return the vector; ``None`` where these are the bytes of none, and the text is embedded again."""
+    if not isinstance(packed, bytes) or len(packed) != 8 * dimension:
+        return None
+    vector = list(struct.unpack(f"<{dimension}d", packed))
+    return vector if all(map(isfinite, vector)) else None
+
+
+class CachedModel:
+    """Asks *inner*, and answers what it has answered before from the file at *path*.
+
+    A reply is kept with its tokens, its cost and the seconds it took, and counts for as much when it is replayed, so
+    that a question costs what it would without the cache. It is kept under the sha256 of all that decides it: the
+    model's name, the prompt and *options*, which says how and where the model is asked. The prompt itself is not kept.
+
+    Failures and truncated replies are never kept. Where the file cannot be read or written, which is logged, the model
+    is asked as if there were no cache. Thread-safe, also between event loops and processes. Raises `StoreError` for a
+    file that is no cache.
+    """
+
+    def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:
+        self._inner = inner
+        self._file = CacheFile(path)
+        self._options = options
+        self.can_async: bool = getattr(inner, "can_async", True)
+
+    def __repr__(self) -> str:
+        return f"CachedModel({self._inner!r}, {self._file!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the model that answers."""
+        return self._inner.name
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the reply to *prompt*; raises what the inner model raises."""
+        key = self._compute_key(prompt)
+        if (known := self._look_up(key)) is not None:
+            return known
+        began = perf_counter()
+        reply = self._inner.complete(prompt, deadline)
+        self._keep(key, reply, perf_counter() - began)
+        return reply
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the reply to *prompt*; raises what the inner model raises."""
+        key = self._compute_key(prompt)
+        if (known := self._look_up(key)) is not None:
+            return known
+        began = perf_counter()
+        reply = await self._inner.acomplete(prompt, deadline)
+        self._keep(key, reply, perf_counter() - began)
+        return reply
+
+    def close(self) -> None:
+        """Close the file; the inner model stays as it is."""
+        self._file.close()
+
+    def _compute_key(self, prompt: Prompt) -> bytes:
+        fields = [asdict(field) for field in prompt.fields]
+        decisive = [self.name, self._options, prompt.mode, prompt.version, prompt.system, prompt.user, fields]
+        return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
+
+    def _look_up(self, key: bytes) -> Reply | None:
+        try:
+            with self._file.connection() as connection:
+                row = connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+        except StoreError as error:
+            _log.warning("a reply could not be looked up: %s", error, event="reply_cache_failed")
+            return None
+        try:
+            return _read_reply(row[0]) if row else None
+        except (TypeError, ValueError, RecursionError):
+            _log.warning("a reply in the cache is damaged and is asked for again", event="reply_cache_damaged")
+            return None
+
+    def _keep(self, key: bytes, reply: Reply, seconds: float) -> None:
+        if reply.truncated:
+            return
+        # A reply that was itself replayed took what it says it took.
+        kept = replace(reply, seconds=reply.seconds or seconds)
+        try:
+            with self._file.connection() as connection:
+                connection.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept))))
+        except StoreError as error:
+            _log.warning("a reply could not be kept: %s", error, event="reply_cache_failed")
+
+
+def _read_reply(kept: Any) -> Reply:
+    """Return the reply that was *kept*; raises `TypeError` or `ValueError` for what no model can have given."""
+    reply = Reply(**json.loads(kept))
+    text: Any = reply.text
+    amounts = [reply.input_tokens, reply.output_tokens, reply.calls, reply.seconds, reply.cost_usd or 0.0]
+    if not isinstance(text, str) or len(text) > MOST_BYTES or not all(0 <= it < inf for it in amounts):
+        raise ValueError
+    return reply

@@ -1,0 +1,133 @@
+"""Recorded replies in place of a model: which questions they belong to, and what they would have cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.config import Config
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.kit.evaluation import Dataset, Question
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.providers.llms.openai.prices import Prices
+from qtmiddleware.providers.llms.recorded import RecordedModel, read_lines
+from qtmiddleware.transforms import PROMPTS, build_prompts
+from qtmiddleware.types import Deadline
+
+CHARACTERS_A_TOKEN: Final = 4
+"""OpenAI's own rule of thumb for English; other languages need more tokens, so they are estimated too low."""
+_STANDALONE: Final = "standalone"
+
+
+def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, frozenset[str]]:
+    """Return the recording at *path*, the questions of *data* that are in it, and the fields it holds for them.
+
+    Raises `ConfigError` where it cannot be read or is one of other questions.
+    """
+    foreign = ConfigError(
+        f"none of the {len(data.questions)} questions of {data.name} is in the recording {path}; it belongs to another "
+        "data set",
+        path="recordings",
+    )
+    lines = list(read_lines(path))
+    # Another question of equal text is not the one that was recorded, where the recording says which one was.
+    named = {str(line.get("_id")) for line in lines} & {question.id for question in data.questions}
+    data = data.only(named) if named else data
+    try:
+        queries = [question.to_record() for question in data.questions]
+        model = RecordedModel(lines, queries, name=f"recorded:{path.stem}")
+    except ConfigError as error:
+        raise foreign from error
+    recorded: set[str] = set()
+    fields: set[str] = set()
+    for question in data.questions:
+        try:
+            reply = model.complete(_ask_everything(question), Deadline())
+        except ModelError as error:
+            if error.reason == "unrecorded":
+                continue
+        else:
+            fields |= json.loads(reply.text).keys()
+        recorded.add(question.id)
+    if not recorded:
+        raise foreign
+    return model, data.only(recorded), frozenset(fields)
+
+
+def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of what a system of these settings asks the model for, the standalone question aside."""
+    settings = Config.load(system, environ={}).settings
+    return frozenset(field.name for prompt in build_prompts(settings, "?") for field in prompt.fields) - {_STANDALONE}
+
+
+def _ask_everything(question: Question) -> Prompt:
+    """Return a prompt that asks for everything that can be asked about *question*."""
+    fields = {field.name: field for it in PROMPTS.values() for field in it.build_prompt(Settings(), "?").fields}
+    prompt = PROMPTS["combined"].build_prompt(Settings(), question.text, question.history)
+    return replace(prompt, mode="", fields=tuple(fields.values()))
+
+
+class EstimatedModel:
+    """Passes on the replies of *inner*, as if the well-known model called *name* had given them.
+
+    What a reply does not say is estimated: its tokens by the length of the texts, its cost in US dollars by the prices
+    of *name* (``None`` where they are not known), and the *seconds* it took. A reply that counted its tokens keeps them
+    and its cost.
+    """
+
+    def __init__(
+        self,
+        inner: LanguageModel,
+        name: str,
+        seconds: float = 0.0,
+        *,
+        input_price: float | None = None,
+        output_price: float | None = None,
+    ) -> None:
+        self._inner = inner
+        self._priced_as = name
+        self._seconds = seconds
+        self._prices = Prices(name, input_price, output_price)
+        self.can_async: bool = getattr(inner, "can_async", True)
+
+    def __repr__(self) -> str:
+        return f"EstimatedModel({self._inner!r}, {self._priced_as!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the model that answers."""
+        return self._inner.name
+
+    @property
+    def note(self) -> str:
+        """One sentence that says what is estimated."""
+        money = (
+            f"money by the prices of {self._priced_as}"
+            if self._prices.cost(1, 1) is not None
+            else f"the prices of {self._priced_as} are not known"
+        )
+        return f"Tokens are estimated, {CHARACTERS_A_TOKEN} characters each; {money}."
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the reply to *prompt*; raises what the inner model raises."""
+        return self._estimate(prompt, self._inner.complete(prompt, deadline))
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the reply to *prompt*; raises what the inner model raises."""
+        return self._estimate(prompt, await self._inner.acomplete(prompt, deadline))
+
+    def _estimate(self, prompt: Prompt, reply: Reply) -> Reply:
+        timed = replace(reply, seconds=reply.seconds or self._seconds)
+        if reply.input_tokens or reply.output_tokens:
+            return timed
+        read, written = _count_tokens(prompt.system + prompt.user), _count_tokens(reply.text)
+        return replace(timed, input_tokens=read, output_tokens=written, cost_usd=self._prices.cost(read, written))
+
+
+def _count_tokens(text: str) -> int:
+    return ceil(len(text) / CHARACTERS_A_TOKEN)

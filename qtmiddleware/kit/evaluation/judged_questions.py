@@ -1,0 +1,102 @@
+"""Judged questions without their passages: a table, JSON lines or a data set's folder, for an index of the user's own.
+
+Which passages there are is known to the index alone; the judgements name them by their ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation.dataset import Dataset, Question, build_asked, load_judged_folder, read_records
+
+_ID: Final = "id"
+_IDS: Final = ("ids", "relevant")
+_BETWEEN_IDS: Final = str.maketrans(dict.fromkeys(";|\n\r", ","))
+
+
+def load_judged(path: str | Path, *, split: str = "") -> Dataset:
+    """Load judged questions: a table (``.csv`` or ``.tsv``), JSON or JSON lines, or a data set's folder.
+
+    A table has a line of column names: ``question`` (or ``query``, ``text``) and ``id``, the id of a passage that
+    answers it, or ``ids`` (or ``relevant``), several with commas between them or as a JSON list. Commas, semicolons and
+    tabs may separate its columns. Rows of the same question are one question. JSON objects have the same keys. An
+    ``id`` beside ``ids`` is the question's own. Without one a question is called by its number. Every passage has grade
+    1; a folder has grades of its own, and *split* names the one file of them to use. Its passages are not read.
+
+    Raises `ConfigError` naming file and line for what cannot be read, has no question or no id.
+    """
+    root = Path(path).expanduser()
+    if root.is_dir():
+        return load_judged_folder(root, split)
+    if split:
+        raise ConfigError(f"{root} is a file and has no splits; leave --split out", path="split", value=split)
+    questions: dict[str, Question] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    by_text: dict[str, str] = {}
+    for place, record in read_records(root, needs=(_ID, *_IDS)):
+        try:
+            question, ids, is_named = _read_record(record, str(len(questions) + 1))
+            known = by_text.get(question.text) if not is_named else None
+            if known is None and question.id in questions:
+                raise ValueError(f"the id {question.id!r} stands there a second time")
+        except ValueError as error:
+            raise ConfigError(f"{place}: {error}", path=str(root)) from None
+        if known is None:
+            known = question.id
+            questions[known] = question
+            if not is_named:
+                by_text[question.text] = known
+        qrels.setdefault(known, {}).update(dict.fromkeys(ids, 1))
+    if not questions:
+        raise ConfigError(f"{root} must hold questions with the ids of their passages; it holds none", path=str(root))
+    return Dataset(root.stem, (), tuple(questions.values()), qrels)
+
+
+def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
+    """Return the question of a *record*, the ids of its passages, and whether it has an id of its own.
+
+    Raises `ValueError` that says what is missing.
+    """
+    if not isinstance(record, Mapping):
+        raise ValueError("is no JSON object")
+    several = next((name for name in _IDS if name in record), None)
+    rest = dict(record)
+    found = rest.pop(several if several is not None else _ID, None)
+    if several is None and _ID not in record:
+        raise ValueError(f'has no id of a passage; it stands under "{_ID}", or several under "{_IDS[0]}"')
+    for name in ("_id", _ID):
+        if name in rest and not str(rest[name]).strip():
+            del rest[name]
+    # White space around a question is no part of what a user would ask.
+    question = build_asked(rest, number)
+    question = replace(question, text=question.text.strip())
+    ids = _split_ids(found) if several is not None else _list_ids([found])
+    if not ids:
+        named = several or _ID
+        raise ValueError(f'has no passage id under "{named}". Fill it in, or remove the question')
+    return question, ids, "_id" in rest or _ID in rest
+
+
+def _split_ids(value: Any) -> list[str]:
+    """Return the ids in *value*: a list, a JSON list as text, or a text with commas, semicolons or lines between."""
+    if isinstance(value, str):
+        if value.lstrip().startswith("["):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                raise ValueError('must have ids with commas between them, or a JSON list such as ["a", "b"]') from None
+        else:
+            value = value.translate(_BETWEEN_IDS).split(",")
+    return _list_ids(value if isinstance(value, list) else [value])
+
+
+def _list_ids(values: list[Any]) -> list[str]:
+    if not all(value is None or (isinstance(value, str | int) and not isinstance(value, bool)) for value in values):
+        raise ValueError('must have texts or numbers as passage ids, as ["a", "b"]')
+    ids = (str(value).strip() for value in values if value is not None)
+    return list(dict.fromkeys(id_ for id_ in ids if id_))

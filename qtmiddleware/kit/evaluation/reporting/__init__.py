@@ -1,0 +1,17 @@
+"""A comparison told to people: rows for a terminal, Markdown, and a page of HTML.
+
+from qtmiddleware import evaluation, reporting
+found = evaluation.compare(retrieve, queries, qrels)
+reporting.verdict(found)
+Path("report.html").write_text(reporting.page(found), encoding="utf-8")
+"""
+
+from __future__ import annotations
+
+from qtmiddleware.kit.evaluation.reporting.figures import headings, rows
+from qtmiddleware.kit.evaluation.reporting.markdown import markdown
+from qtmiddleware.kit.evaluation.reporting.page import page
+from qtmiddleware.kit.evaluation.reporting.ranking import ranking_page
+from qtmiddleware.kit.evaluation.reporting.verdicts import Decision, verdict
+
+__all__ = ["Decision", "headings", "markdown", "page", "ranking_page", "rows", "verdict"]

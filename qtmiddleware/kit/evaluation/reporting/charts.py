@@ -1,0 +1,304 @@
+"""The charts of the page as numbers and texts: bars of quality, each question's gain, quality against its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import ceil, floor, isfinite, log10
+from typing import Final, NamedTuple
+
+from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, SystemScore
+from qtmiddleware.kit.evaluation.reporting import figures
+
+GAINS_HEIGHT: Final = 240.0
+MARK_FONT: Final = 11.5
+MARK: Final = 17.0
+"""The height of a mark, and the width of one with a single digit."""
+_CHARACTER: Final = 7.0
+"""The width of a character in a mark, about: they are bold digits, commas and blanks."""
+_MARK_LENGTH: Final = 40
+_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_LARGEST, _SMALLEST = 1e15, 1e-8
+"""Nothing that is measured lies beyond; what is smaller is nothing."""
+
+
+class Box(NamedTuple):
+    """A rectangle."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+COSTS: Final = Box(0.0, 0.0, 380.0, 330.0)
+"""The whole chart of quality against a cost, in pixels."""
+AREA: Final = Box(48.0, 20.0, COSTS.right - 14.0, COSTS.bottom - 44.0)
+"""The part of it between its axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A linear axis: *low* lies at *start*, *high* at *end*; *digits* are those that tell its *ticks* apart."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+    digits: int
+
+    def place(self, number: float) -> float:
+        """Where *number* lies, to a tenth of a pixel; at the nearer end if it is beyond."""
+        share = (min(max(number, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def label(self, tick: float) -> str:
+        """*tick* as it is written beside its mark."""
+        text = f"{tick:,.{self.digits}f}"
+        return text.removeprefix("-") if tick == 0 else text
+
+
+def make_axis(
+    numbers: Iterable[float], start: float, end: float, *, count: int = 5, zero: bool = True, most: float = _LARGEST
+) -> Axis:
+    """An axis from *start* to *end* that holds all *numbers* between round ones, about *count* of them.
+
+    With *zero* it holds 0 as well. Numbers that are equal get room on both sides, but none above *most*, which is a
+    round one; those not finite are left out.
+    """
+    finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
+    held = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
+    if zero:
+        held.append(0.0)
+    low, high = min(held), max(held)
+    if high - low <= max(_SMALLEST, 1e-9 * max(abs(low), abs(high))):
+        low, high = (low, max(1.0, 2 * abs(low))) if low == 0 else (low - abs(low) / 2, high + abs(high) / 2)
+        high = min(high, most)
+    raw = (high - low) / max(1, count)
+    power = float(10.0 ** floor(log10(raw)))
+    step = power * next(step for step in _STEPS if step * power >= raw * (1 - 1e-9))
+    first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
+    ticks = tuple(round(place * step, 12) for place in range(first, last + 1))
+    return Axis(first * step, last * step, start, end, ticks, max(0, -floor(log10(step) + 1e-9)))
+
+
+def rank_systems(comparison: Comparison) -> list[SystemScore]:
+    """All systems, the best quality first; those that are equal stay as they were compared."""
+    return sorted(comparison.systems, key=lambda score: -score.means[PRIMARY])
+
+
+def classify(comparison: Comparison, score: SystemScore) -> str:
+    """How a system did: ``base``, ``better`` or ``worse`` by more than chance, or ``same``."""
+    if score.name == comparison.baseline:
+        return "base"
+    if not score.difference.is_significant or not score.difference.gain:
+        return "same"
+    return "better" if score.difference.gain > 0 else "worse"
+
+
+def make_quality_axis(comparison: Comparison) -> Axis:
+    """The axis of the bars of quality, in hundredths of its length: from 0 to the best, with its interval."""
+    base = comparison[comparison.baseline].means[PRIMARY]
+    reached = [base + score.difference.high for score in comparison.systems]
+    reached += [score.means[PRIMARY] for score in comparison.systems]
+    return make_axis((min(1.0, number) for number in reached), 0.0, 100.0)
+
+
+def count_outcomes(score: SystemScore) -> tuple[int, int, int]:
+    """How many questions were helped, left as they were, and hurt."""
+    helped = sum(gain > TOLERANCE for gain in score.gains.values())
+    hurt = sum(gain < -TOLERANCE for gain in score.gains.values())
+    return helped, len(score.gains) - helped - hurt, hurt
+
+
+def make_gains_axis(comparison: Comparison) -> Axis:
+    """The upright axis on which the gains of every system's questions are drawn, in points."""
+    return make_axis(
+        (100 * gain for score in comparison.challengers for gain in score.gains.values()),
+        GAINS_HEIGHT - 8.0,
+        8.0,
+        count=4,
+    )
+
+
+def draw_gains(score: SystemScore, up: Axis) -> tuple[str, str]:
+    """The paths of the questions that were helped and of those that were hurt: a step each, most helped first.
+
+    A question is 1 wide, so that the chart is as wide as there are questions.
+    """
+    heights = sorted(up.place(100 * gain) for gain in score.gains.values())
+    zero = up.place(0.0)
+    helped, hurt = [y for y in heights if y < zero], [y for y in heights if y > zero]
+    return _draw_steps(helped, 0, zero), _draw_steps(hurt, len(heights) - len(hurt), zero)
+
+
+def _draw_steps(heights: Sequence[float], start: int, zero: float) -> str:
+    steps, end = "", start
+    for height, questions in groupby(heights):
+        end += len(list(questions))
+        steps += f"V{height:g}H{end}"
+    return f"M{start} {zero:g}{steps}V{zero:g}Z" if steps else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One system: its *number*, 1 for the best quality of all, how it did, and where it lies."""
+
+    number: int
+    name: str
+    kind: str
+    title: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The numbers of *points* that lie upon each other, in a round field *width* wide around *x*, *y*.
+
+    *kind* is theirs, or ``mixed``.
+    """
+
+    points: tuple[Point, ...]
+    kind: str
+    title: str
+    text: str
+    x: float
+    y: float
+    width: float
+
+    def covers(self, other: Mark) -> bool:
+        """Whether one lies upon the other; corners are round, so that those of their boxes may touch."""
+        is_beside = abs(self.x - other.x) >= (self.width + other.width) / 2 - 2.0
+        return not is_beside and abs(self.y - other.y) < MARK - 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """The chart of quality against a cost, in pixels: *frontier* is the path of the best that a cost buys.
+
+    *name* and *unit* are the cost's; *unknown* are the names of the systems whose cost is not known.
+    """
+
+    name: str
+    unit: str
+    across: Axis
+    up: Axis
+    points: tuple[Point, ...]
+    marks: tuple[Mark, ...]
+    frontier: str
+    unknown: tuple[str, ...]
+
+
+def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
+    """Quality against money, or model calls where no price is known, against time, and against searches, if known."""
+    charts = []
+    if any(figures.is_known(score.cost_usd) and score.cost_usd for score in comparison.systems):
+        money = "US dollars per 1,000 questions"
+        charts.append(draw_scatter(comparison, "price", money, lambda it: it.usd_per_thousand, figures.format_dollars))
+    elif any(score.llm_calls for score in comparison.systems):
+        calls = "model calls per question"
+        charts.append(
+            draw_scatter(comparison, "calls", calls, lambda it: it.llm_calls / len(it.runs), figures.format_rate)
+        )
+    missing = figures.describe_missing_time(comparison)
+    time = f"ms added (median){missing}" if missing else "milliseconds added (median)"
+    charts.append(draw_scatter(comparison, "time", time, lambda it: it.added_ms.p50, figures.format_duration))
+    if len({score.searches_per_question for score in comparison.systems} - {None}) > 1:
+        searches = "searches per question"
+        charts.append(
+            draw_scatter(comparison, "searches", searches, lambda it: it.searches_per_question, figures.format_rate)
+        )
+    return tuple(charts)
+
+
+def draw_scatter(
+    comparison: Comparison,
+    name: str,
+    unit: str,
+    cost: Callable[[SystemScore], float | None],
+    format_cost: Callable[[float | None], str],
+) -> Scatter:
+    """nDCG@10 against the *cost* of each system."""
+    ranked = [(number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)]
+    known = [(number, score, paid) for number, score, paid in ranked if figures.is_known(paid)]
+    # Some room around, so that no point lies upon an axis.
+    across = make_axis([paid for _, _, paid in known], AREA.left + 12.0, AREA.right - 12.0)
+    qualities = [score.means[PRIMARY] for _, score, _ in known]
+    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, zero=False, most=1.0)
+    points = tuple(
+        Point(
+            number=number,
+            name=score.name,
+            kind=classify(comparison, score),
+            title=f"{figures.shorten(score.name, figures.NAME_LENGTH)}: {format_cost(paid)}, "
+            f"{PRIMARY} {figures.format_measure(score.means[PRIMARY])}",
+            x=across.place(paid),
+            y=up.place(score.means[PRIMARY]),
+        )
+        for number, score, paid in known
+    )
+    best = [points[place] for place in find_frontier([paid for _, _, paid in known], qualities)]
+    # Stairs: until one pays for the next, one has the last.
+    steps = "".join(f"H{point.x:g}V{point.y:g}" for point in best[1:])
+    return Scatter(
+        name=name,
+        unit=unit,
+        across=across,
+        up=up,
+        points=points,
+        marks=mark_points(points),
+        frontier=f"M{best[0].x:g} {best[0].y:g}{steps}H{AREA.right:g}" if best else "",
+        unknown=tuple(score.name for _, score, paid in ranked if not figures.is_known(paid)),
+    )
+
+
+def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[int]:
+    """The places of those that nothing as cheap is better than, the cheapest first (Pareto)."""
+    frontier: list[int] = []
+    for place in sorted(range(len(costs)), key=lambda it: (costs[it], -qualities[it])):
+        if not frontier or qualities[place] > qualities[frontier[-1]]:
+            frontier.append(place)
+    return frontier
+
+
+def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
+    """The marks of all *points*; those that would lie upon each other share one, in their midst."""
+    marks: list[Mark] = []
+    for point in points:
+        mark = _make_mark([point])
+        while covered := [other for other in marks if other.covers(mark)]:
+            marks = [other for other in marks if other not in covered]
+            mark = _make_mark([*mark.points, *(it for other in covered for it in other.points)])
+        marks.append(mark)
+    return tuple(marks)
+
+
+def _make_mark(points: Iterable[Point]) -> Mark:
+    ordered = tuple(sorted(points, key=lambda point: point.number))
+    kinds = {point.kind for point in ordered}
+    text = figures.shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH)
+    width = max(MARK, _CHARACTER * len(text) + 6.0)
+    middle = sum(point.x for point in ordered) / len(ordered)
+    return Mark(
+        points=ordered,
+        kind=ordered[0].kind if len(kinds) == 1 else "mixed",
+        title="; ".join(point.title for point in ordered),
+        text=text,
+        x=round(min(max(middle, AREA.left + width / 2), AREA.right - width / 2), 1),
+        y=round(sum(point.y for point in ordered) / len(ordered), 1),
+        width=width,
+    )
+
+
+def _join_numbers(numbers: Sequence[int]) -> str:
+    """Ascending *numbers* with commas between, three and more in a row as ``1–3``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)

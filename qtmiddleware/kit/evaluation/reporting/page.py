@@ -1,0 +1,140 @@
+"""The comparison as one page of HTML that needs nothing but itself."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from qtmiddleware.errors import MissingExtra
+from qtmiddleware.kit.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
+from qtmiddleware.kit.evaluation.measures import RESAMPLES
+from qtmiddleware.kit.evaluation.reporting import charts, figures, verdicts
+
+if TYPE_CHECKING:
+    import jinja2
+    from markupsafe import Markup
+
+    from qtmiddleware.kit.evaluation.judging import Judged
+
+_POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """One system looked at closely; *outcomes* are how many questions were helped, unchanged and hurt.
+
+    *helped* and *hurt* are the paths of what they gained and lost.
+    """
+
+    place: int
+    score: SystemScore
+    outcomes: tuple[int, int, int]
+    helped: str
+    hurt: str
+    longest_ms: float
+    worst: tuple[verdicts.HurtQuestion, ...]
+
+    def scale(self, ms: float) -> float:
+        """How much of the longest time *ms* is, in hundredths; 0 where it is not known."""
+        return round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2) if figures.is_known(ms) else 0.0
+
+
+def page(
+    comparison: Comparison,
+    data: Dataset | None = None,
+    *,
+    decision: verdicts.Decision | None = None,
+    judged: Judged | None = None,
+) -> str:
+    """The whole comparison as one HTML page with everything in it: verdict, charts, tables, worst questions, method.
+
+    It has no script, loads nothing and forbids itself to. *data* gives it the words of questions and passages and marks
+    the relevant ones; without it, a question's words are known where a system told what it searched. A *decision* takes
+    the place of the verdict, and *judged* adds what a judge said of answers.
+    Raises `MissingExtra` without jinja2.
+    """
+    template, raw = load_template("page.html.jinja")
+    best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
+    finder = verdicts.HurtFinder(comparison, data)
+    up = charts.make_gains_axis(comparison)
+    details = list(_describe_systems(comparison, finder, up))
+    # The chosen system's panel is the one that is seen.
+    chosen = (f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n" for it in details)
+    style = read_file("house.css") + read_file("page.css") + "".join(chosen)
+    return template.render(
+        comparison=comparison,
+        sentences=verdicts.write_verdict(comparison) if decision is None else (decision.headline, ""),
+        notes=verdicts.collect_notes(comparison, data),
+        classify=partial(charts.classify, comparison),
+        decision=decision,
+        judgements=[] if judged is None else verdicts.collect_judgements(judged, data),
+        judged=judged,
+        best=best,
+        has_winner=verdicts.find_winner(comparison) is not None,
+        missing_time=figures.describe_missing_time(comparison),
+        name_length=figures.NAME_LENGTH,
+        ranked=charts.rank_systems(comparison),
+        quality=charts.make_quality_axis(comparison),
+        up=up,
+        costs=charts.draw_costs(comparison),
+        columns=figures.choose_columns(comparison),
+        gain=figures.GAIN,
+        details=details,
+        charts=charts,
+        figures=figures,
+        primary=PRIMARY,
+        deep=DEEP[0],
+        resamples=RESAMPLES,
+        policy=build_policy(style),
+        style=raw(style),
+    )
+
+
+def build_policy(style: str) -> str:
+    """The policy of a page that has this *style* and nothing else: what it may load, and run."""
+    return _POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode())
+
+
+@cache
+def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
+    """The template of this *name*, compiled, and what marks our own text as needing no escape."""
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError as error:
+        raise MissingExtra("jinja2", "eval") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(typeset=_typeset, short=figures.shorten)
+    return environment.from_string(read_file(name)), Markup
+
+
+def read_file(name: str) -> str:
+    """The text of the file of this *name* beside this one."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _typeset(number: str) -> str:
+    """The text of a number with a real minus."""
+    return number.replace("-", "\N{MINUS SIGN}")
+
+
+def _describe_systems(comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis) -> Iterator[Detail]:
+    """Yield every challenger looked at closely, all on one scale."""
+    for place, score in enumerate(comparison.challengers):
+        helped, hurt = charts.draw_gains(score, up)
+        yield Detail(
+            place=place,
+            score=score,
+            outcomes=charts.count_outcomes(score),
+            helped=helped,
+            hurt=hurt,
+            longest_ms=max((it.p95 for it in score.stages_ms.values() if figures.is_known(it.p95)), default=0.0) or 1.0,
+            worst=finder.find(score),
+        )

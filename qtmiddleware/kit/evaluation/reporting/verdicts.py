@@ -1,0 +1,308 @@
+"""What to take home from a comparison: which system wins at what price, and the questions that a system hurt most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
+
+from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
+from qtmiddleware.kit.evaluation.measures import SIGNIFICANT
+from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.protocols import Passage
+from qtmiddleware.types import Variant
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.evaluation.judging import Judged
+
+ID_LENGTH: Final = 60
+_QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
+_FEW: Final = 30
+_SYNTHETIC: Final = "The questions are synthetic: a language model wrote them."
+_WORST: Final = 10
+"""How many questions of each system are shown."""
+_FOUND: Final = 10
+"""How many passages are, which is as far as the measure looks."""
+_VARIANTS: Final = 16
+_TURNS: Final = 4
+
+
+def verdict(comparison: Comparison) -> str:
+    """Which system beats the baseline by more than chance and at what price, or that none does, in plain sentences."""
+    return " ".join(write_verdict(comparison))
+
+
+def write_verdict(comparison: Comparison) -> tuple[str, str]:
+    """The verdict as a headline and what must be known with it."""
+    best = find_winner(comparison)
+    base = _quote_name(comparison.baseline)
+    if best is not None:
+        headline = f"{_quote_name(best.name)} beats {base} by {_format_size(best.difference.gain)} points of {PRIMARY}."
+        return headline, f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
+    if not comparison.challengers:
+        return f"There is nothing to compare {base} with.", "Only the baseline was measured."
+    few = " With so few questions only a large difference can show." if comparison.questions < _FEW else ""
+    count = comparison.questions
+    questions = "one question" if count == 1 else f"these {count:,} questions"
+    return f"Nothing beats {base}.", f"On {questions} {_describe_losers(comparison)}.{few}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided on the figures, in place of a verdict: a report then speaks of this and not of the largest gain.
+
+    *system* is what is recommended or, where *is_recommended* is false, what was refused. *sentences* say why, and
+    *beyond* which systems are beyond the budget. *config* is what is written, as JSON.
+    """
+
+    system: str
+    is_recommended: bool
+    headline: str
+    sentences: tuple[str, ...]
+    beyond: frozenset[str] = frozenset()
+    config: str = field(default="", repr=False)
+
+
+def find_winner(comparison: Comparison) -> SystemScore | None:
+    """The system that gained most of those whose gain is more than chance; ``None`` where there is none."""
+    return _find_best([score for score in comparison.challengers if _is_better(score)])
+
+
+def find_foremost(comparison: Comparison) -> SystemScore:
+    """The system to look at first: the winner, else the challenger that gained most, else the baseline itself."""
+    return find_winner(comparison) or _find_best(comparison.challengers) or comparison[comparison.baseline]
+
+
+def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ...]:
+    """What a reader must know to judge the figures; that the questions are synthetic is among it if *data* says so."""
+    if data is None or not data.is_synthetic or any("synthetic" in note.casefold() for note in comparison.notes):
+        return comparison.notes
+    return (_SYNTHETIC, *comparison.notes)
+
+
+def _quote_name(name: str) -> str:
+    return f"“{figures.shorten(name, figures.NAME_LENGTH)}”"
+
+
+def _format_size(gain: float) -> str:
+    """A gain in points without its sign, which the sentence tells."""
+    return figures.format_points(gain).removeprefix("+")
+
+
+def _describe_price(comparison: Comparison, best: SystemScore) -> str:
+    """What the best system hurts, takes and costs, and what there is for less."""
+    hurts, adds = figures.format_share(best.hurt_rate), figures.format_duration(best.added_ms.p50)
+    beside = figures.describe_missing_time(comparison) if best.llm_calls else ""
+    searches = best.searches_per_question
+    makes = "" if searches is None else f", makes {figures.format_rate(searches)} searches"
+    if not best.llm_calls:
+        a_question = makes and " a question"
+        return f"It hurts {hurts} of the questions, adds {adds} (median){makes}{a_question} and asks no model."
+    cost = best.usd_per_thousand
+    price = (
+        "at a price that is not known" if cost is None else f"for {figures.format_dollars(cost)} per 1,000 questions"
+    )
+    text = (
+        f"It hurts {hurts} of the questions, adds {adds} (median{beside}){makes} and asks the model "
+        f"{_format_calls(best)} times a question, {price}"
+    )
+    free = [score for score in comparison.challengers if not score.llm_calls]
+    if sure := _find_best([score for score in free if _is_better(score)]):
+        return f"{text}; without a model, {_quote_name(sure.name)} gains {_format_size(sure.difference.gain)}."
+    if (unsure := _find_best(free)) and unsure.difference.gain > TOLERANCE:
+        gains = f"{_quote_name(unsure.name)} gains {figures.format_gain(unsure.difference)}"
+        return f"{text}; without a model, {gains}, which may be chance."
+    return f"{text}; nothing gains without a model."
+
+
+def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
+    """The best of those that may be as good as the best and cost less; empty where there is none.
+
+    At most half as much, if there is one, as that is worth a change; else any that costs less, else the second best.
+    """
+    others = [score for score in comparison.challengers if _is_better(score) and score is not best]
+    others.sort(key=lambda score: (-score.difference.gain, _rank_cost(score)))
+    half = [score for score in others if _rank_cost(score) <= tuple(part / 2 for part in _rank_cost(best))]
+    cheaper = [score for score in others if _rank_cost(score) < _rank_cost(best)]
+    for score in (*half, *cheaper, *others[:1]):
+        lead = difference([best.gains[asked] - score.gains[asked] for asked in best.gains], seed=comparison.seed)
+        if lead.p >= SIGNIFICANT:
+            name = f"{_quote_name(score.name)}{_format_cost(score, best)}"
+            if abs(lead.gain) <= TOLERANCE:
+                return f" {name} does as well."
+            between = f"the {_format_size(lead.gain)} points between them {figures.format_interval(lead)}"
+            return f" {name} may be as good: {between} may be chance."
+    return ""
+
+
+def _rank_cost(score: SystemScore) -> tuple[float, float, float]:
+    """By what systems are cheaper than one another: the model's price where it is known, then calls, then searches."""
+    money, searches = score.usd_per_thousand, score.searches_per_question
+    unknown = float("inf")
+    return (
+        unknown if money is None else money,
+        score.llm_calls / len(score.runs),
+        unknown if searches is None else searches,
+    )
+
+
+def _format_calls(score: SystemScore) -> str:
+    return figures.format_rate(score.llm_calls / len(score.runs))
+
+
+def _format_cost(score: SystemScore, best: SystemScore) -> str:
+    """What *score* costs, by what makes it cheaper than *best*."""
+    *price, searches = _rank_cost(score)
+    *highest, most = _rank_cost(best)
+    if price == highest and searches != most:
+        return f" ({figures.format_rate(searches)} searches a question)"
+    if not score.llm_calls:
+        return ""
+    cost = score.usd_per_thousand
+    return f" ({f'{_format_calls(score)} calls a question' if cost is None else figures.format_dollars(cost)})"
+
+
+def _describe_losers(comparison: Comparison) -> str:
+    """What the systems did where none won."""
+    best = _find_best(comparison.challengers)
+    worse = [it for it in comparison.challengers if it.difference.is_significant and it.difference.gain < -TOLERANCE]
+    if best is None or best.difference.gain <= TOLERANCE:
+        text = "no system gained anything"
+    else:
+        gain = _format_size(best.difference.gain)
+        text = f"the largest gain, {gain} points by {_quote_name(best.name)}, may be chance"
+    if not worse:
+        return text
+    which = f"{_quote_name(worse[0].name)} is" if len(worse) == 1 else f"{len(worse)} systems are"
+    return f"{text}, and {which} significantly worse"
+
+
+def _is_better(score: SystemScore) -> bool:
+    """Whether it gained more than chance would, and not every one of its answers was degraded."""
+    return score.degraded < len(score.runs) and score.difference.is_significant and score.difference.gain > TOLERANCE
+
+
+def _find_best(scores: Sequence[SystemScore]) -> SystemScore | None:
+    return max(scores, key=lambda score: score.difference.gain, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPassage:
+    """A passage that was found: its *rank* from 1, its first words, and its *grade*, ``None`` where not known."""
+
+    rank: int
+    id: str
+    text: str = field(repr=False)
+    grade: int | None = None
+
+    @property
+    def is_relevant(self) -> bool:
+        """Whether it is judged to answer the question."""
+        return self.grade is not None and self.grade > 0
+
+
+@dataclass(frozen=True, slots=True)
+class HurtQuestion:
+    """A question that lost against the baseline: *gain* below 0, from *before* to *after*, and why that may be.
+
+    *missed* are relevant passages that are not among the first ten of the system. All texts are cleaned and cut to
+    what a reader looks at.
+    """
+
+    id: str
+    question: str = field(repr=False)
+    history: tuple[tuple[str, str], ...] = field(repr=False)
+    gain: float
+    before: float
+    after: float
+    variants: tuple[Variant, ...] = field(repr=False)
+    raw: tuple[FoundPassage, ...] = field(repr=False)
+    found: tuple[FoundPassage, ...] = field(repr=False)
+    missed: tuple[FoundPassage, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge said of the two answers to a question, cleaned and cut: *reasons* with whom a letter stands for."""
+
+    id: str
+    question: str = field(repr=False)
+    outcome: str
+    scores: tuple[float, float] | None
+    reasons: tuple[tuple[str, str], ...] = field(repr=False)
+
+
+def collect_judgements(judged: Judged, data: Dataset | None) -> list[Judgement]:
+    """What the judge said of each question, in its own words; *data* gives the questions theirs."""
+    texts = {question.id: question.text for question in data.questions} if data else {}
+    outcomes = {"win": f"{judged.challenger} is better", "loss": f"{judged.baseline} is better", "tie": "neither"}
+    return [
+        Judgement(
+            id=figures.shorten(it.question, ID_LENGTH),
+            question=figures.shorten(texts.get(it.question, ""), _QUESTION_LENGTH),
+            outcome=outcomes.get(it.outcome, f"no verdict ({it.reason})"),
+            scores=(fmean(it.baseline_scores.values()), fmean(it.challenger_scores.values()))
+            if it.baseline_scores
+            else None,
+            reasons=tuple((figures.shorten(one.text, _QUESTION_LENGTH), one.legend) for one in it.reasons),
+        )
+        for it in judged.verdicts
+    ]
+
+
+class HurtFinder:
+    """Finds the questions that systems of *comparison* hurt most, with the texts of *data* where it is given."""
+
+    def __init__(self, comparison: Comparison, data: Dataset | None = None) -> None:
+        self._base = comparison[comparison.baseline]
+        self._questions = {question.id: question for question in data.questions} if data else {}
+        self._qrels = data.qrels if data else {}
+        self._passages = {passage.id: passage for passage in data.passages} if data else {}
+
+    def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
+        """The ten that *score*'s system hurt most, the worst first."""
+        return tuple(self._describe(score, question, gain) for question, gain in score.worst(_WORST))
+
+    def _describe(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
+        run, base, question = score.runs[id_], self._base.runs[id_], self._questions.get(id_)
+        after = score.per_query.values[PRIMARY][id_]
+        grades = self._qrels.get(id_)
+        found = set(run.ids[:_FOUND])
+        missed = [it for it, grade in (grades or {}).items() if grade > 0 and it not in found]
+        turns = question.history[-_TURNS:] if question else ()
+        # Without the data, its words are known where a system told what it searched.
+        searched = next((it.text for it in base.variants if it.kind == "original"), "")
+        return HurtQuestion(
+            id=figures.shorten(id_, ID_LENGTH),
+            question=figures.shorten(question.text if question else searched, _QUESTION_LENGTH),
+            history=tuple((figures.shorten(it.role, 20), figures.shorten(it.content, _TURN_LENGTH)) for it in turns),
+            gain=gain,
+            before=self._base.per_query.values[PRIMARY][id_],
+            after=after,
+            variants=tuple(
+                replace(it, text=figures.shorten(it.text, _VARIANT_LENGTH)) for it in run.variants[:_VARIANTS]
+            ),
+            raw=self._list_found(base.ids, grades),
+            found=self._list_found(run.ids, grades),
+            missed=self._list_found(missed, grades),
+        )
+
+    def _list_found(self, ids: Sequence[str], grades: Mapping[str, int] | None) -> tuple[FoundPassage, ...]:
+        return tuple(
+            FoundPassage(
+                rank,
+                figures.shorten_start(it, ID_LENGTH),
+                figures.shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH) if it in self._passages else "",
+                None if grades is None else grades.get(it, 0),
+            )
+            for rank, it in enumerate(ids[:_FOUND], 1)
+        )
+
+
+def _join_title(passage: Passage) -> str:
+    """What *passage* says, with a colon after its title where it has one."""
+    title = passage.metadata.get("title")
+    if not isinstance(title, str) or not passage.text.startswith(f"{title}\n"):
+        return passage.text
+    return f"{title}: {passage.text[len(title) + 1 :]}"

@@ -1,0 +1,125 @@
+"""A data set as a folder in the layout of BEIR, with a README that says what it is worth."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation import Dataset
+from qtmiddleware.kit.evaluation.testsets.passages import can_be_judged
+from qtmiddleware.runtime.files import make_private_folders, private_opener
+
+_README: Final = """\
+# {name}: a synthetic test set
+
+{questions} questions about {passages} passages. **No user asked them**: {synthetic} of them were written by a language
+model ({models}), each from one passage, and kept if the model found them answered there, in words that do stand there.
+
+Trust it to tell a system that is clearly better on these documents from one that is clearly worse. Do not trust it
+
+- as the quality users will see: these questions are clear, fit one passage and have an answer, theirs need not,
+- to judge differences of a few points, or rankings that are not significant,
+- for questions that need several passages, follow up on a conversation, or have no answer here,
+- for systems that use the same model: it may understand its own questions better than those of people,
+- as complete: a passage that answers a question in other words than its own is not marked as relevant.
+
+Replace it by real questions, judged by people, as soon as there are some.
+
+The layout is that of BEIR: `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv`. In a question's metadata, `passage`
+is the one it was made of and `answer` what it says there.
+"""
+
+
+def write(dataset: Dataset, folder: Path) -> None:
+    """Write *dataset* to the new *folder*, from which `Dataset.load` reads it back; all of it or nothing.
+
+    Folder and files are their owner's alone, for they hold the documents; who shares them opens them.
+
+    Raises `ConfigError` where something is there already (an empty folder aside), where it cannot be written, and for
+    ids and metadata that its files cannot hold.
+    """
+    target = Path(os.path.realpath(folder.expanduser()))
+    _check_ids(dataset)
+    draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        check_free(folder)
+        make_private_folders(target.parent)
+        try:
+            _fill(draft, dataset)
+            if target.is_dir():
+                target.rmdir()
+            # Where something has come there in the meantime, this fails or that did.
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the test set cannot be written to {folder}: {error.strerror or type(error).__name__}", path=str(folder)
+        ) from error
+
+
+def check_free(folder: Path) -> None:
+    """Raise `ConfigError` where something stands at *folder* that `write` would not write over."""
+    target = folder.expanduser()
+    if target.is_symlink() and not target.exists():
+        message = f"{target} is a link to nothing; name {os.path.realpath(target)} itself"
+        raise ConfigError(message, path=str(target))
+    if any(target.iterdir()) if target.is_dir() else target.exists():
+        raise ConfigError(
+            f"{target} is there already, and a test set is never written over; name a new folder", path=str(target)
+        )
+
+
+def _check_ids(dataset: Dataset) -> None:
+    for what, ids in (
+        ("passages", [it.id for it in dataset.passages]),
+        ("questions", [it.id for it in dataset.questions]),
+    ):
+        if len(set(ids)) < len(ids) or "" in ids:
+            raise ConfigError(f"two {what} of {dataset.name} have the same id, or one has none", path=what)
+    for id_ in (*dataset.qrels, *(passage for grades in dataset.qrels.values() for passage in grades)):
+        if not can_be_judged(id_):
+            raise ConfigError(f"the id {id_!r} has white space that a file of judgements cannot hold", path="qrels")
+
+
+def _fill(folder: Path, dataset: Dataset) -> None:
+    make_private_folders(folder / "qrels")
+    # A passage's text has its title already, where it has one.
+    corpus = ({"_id": it.id, "title": "", "text": it.text, "metadata": it.metadata} for it in dataset.passages)
+    _write_lines(folder / "corpus.jsonl", map(_to_json, corpus))
+    _write_lines(folder / "queries.jsonl", (_to_json(question.to_record()) for question in dataset.questions))
+    judged = ((question, *row) for question, grades in dataset.qrels.items() for row in grades.items())
+    rows = (f"{question}\t{passage}\t{grade}" for question, passage, grade in judged)
+    _write_lines(folder / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *rows))
+    _write_lines(folder / "README.md", _build_readme(dataset).splitlines())
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    # A lone surrogate is written as its JSON escape.
+    with open(path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=private_opener) as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def _to_json(record: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(record, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the metadata of {record['_id']!r} is no JSON", path="metadata") from error
+
+
+def _build_readme(dataset: Dataset) -> str:
+    synthetic = [it.metadata for it in dataset.questions if it.metadata.get("synthetic") is True]
+    models = sorted({str(it["model"]) for it in synthetic if "model" in it})
+    return _README.format(
+        name=dataset.name,
+        questions=f"{len(dataset.questions):,}",
+        passages=f"{len(dataset.passages):,}",
+        synthetic="all" if len(synthetic) == len(dataset.questions) else f"{len(synthetic):,}",
+        models=", ".join(f"`{model}`" for model in models) or "its name is not known",
+    )

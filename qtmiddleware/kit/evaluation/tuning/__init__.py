@@ -1,0 +1,40 @@
+"""Tuning the settings to judged questions: searched on one half of them, reported on the other.
+
+found = tune(bench, data, budget=Budget(max_call_rate=0.35))
+found.is_better, found.config, found.comparison[found.chosen].difference.gain
+"""
+
+from __future__ import annotations
+
+from qtmiddleware.kit.evaluation.tuning.search import FREE_TIERS, TIERS
+from qtmiddleware.kit.evaluation.tuning.trials import (
+    MIN_ERRORS,
+    MIN_GAIN,
+    MOST_LOST,
+    OVERALL_ERRORS,
+    Budget,
+    Trial,
+    flat,
+    nested,
+)
+from qtmiddleware.kit.evaluation.tuning.tune import LEAST, TRYING, TUNED, Tuned, forecast_tuning, split, tune
+
+__all__ = [
+    "FREE_TIERS",
+    "LEAST",
+    "MIN_ERRORS",
+    "MIN_GAIN",
+    "MOST_LOST",
+    "OVERALL_ERRORS",
+    "TIERS",
+    "TRYING",
+    "TUNED",
+    "Budget",
+    "Trial",
+    "Tuned",
+    "flat",
+    "forecast_tuning",
+    "nested",
+    "split",
+    "tune",
+]

@@ -1,0 +1,316 @@
+"""What a config may cost, and candidates within that, really run on the questions to train on.
+
+Settings are flat here: values by dotted camelCase key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from math import inf, isfinite, sqrt
+from pathlib import Path
+from statistics import stdev
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from qtmiddleware.config import Config
+from qtmiddleware.config.keys import camel
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation import (
+    BASELINE,
+    PRIMARY,
+    SYSTEMS,
+    Dataset,
+    System,
+    SystemScore,
+    measure,
+)
+from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, CachedModel
+from qtmiddleware.kit.evaluation.own_function import OwnFunction
+
+Flat = Mapping[str, Any]
+
+MIN_GAIN: Final = 0.003
+"""A setting must gain at least so much nDCG@10 over a simpler one, and within it the cheaper one is taken."""
+MIN_ERRORS: Final = 1.5
+"""And at least so many standard errors of its mean gain: the best of many tries is partly luck."""
+OVERALL_ERRORS: Final = 2.5
+"""What the search ends with must gain so many over the default: 5 %, one-sided, shared by the eight settings tried."""
+MOST_LOST: Final = 0.01
+"""One that asks the model less often is as good where it surely loses no more nDCG@10 than that."""
+_CHANCE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The limits of a search; ``None`` is no limit.
+
+    *max_call_rate* is the share of the questions for which the model is asked. *max_added_ms* holds for 95 of 100
+    questions (p95, beyond a plain search, with the time of replayed replies): a median would say nothing about those
+    that wait for the model where only some do. *max_usd_per_thousand* is US dollars for a thousand questions; a config
+    whose cost is not known is beyond any. *max_searches* is how many searches a question may make in the mean; what is
+    tried with a model makes no more than that (``limits.maxSearches``), but for one more in a conversation.
+    *max_hurt_rate* is the share of questions that may do worse than with the raw query. Raises `ConfigError` for
+    impossible limits.
+    """
+
+    max_call_rate: float | None = None
+    max_added_ms: float | None = None
+    max_usd_per_thousand: float | None = None
+    max_searches: float | None = None
+    max_hurt_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in (limit.name for limit in fields(self)):
+            limit, most = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
+            least = 1.0 if name == "max_searches" else 0.0
+            if limit is not None and not (isfinite(limit) and least <= limit <= most):
+                allowed = "a number from 0 to 1" if most == 1.0 else f"a finite number of at least {least:.0f}"
+                raise ConfigError(f"{name} is {limit}; allowed: {allowed}", path=name, value=limit, allowed=allowed)
+
+    def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
+        """Return every limit that *score* is beyond, each as a part of a sentence.
+
+        *kept_rate* is the call rate a gate keeps over time: where it is within the limit, a sample of questions may be
+        beyond it by what chance explains (exact binomial test, 5 %).
+        """
+        added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
+        excesses = (
+            self._check_calls(score, kept_rate),
+            _describe_excess(added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"),
+            _describe_excess(
+                usd, self.max_usd_per_thousand, "a thousand questions cost ${:.3g}, the budget is ${:.3g}"
+            ),
+            _describe_excess(
+                score.searches_per_question,
+                self.max_searches,
+                "it makes {:.3g} searches a question, the budget is {:.3g}",
+            ),
+            _describe_excess(hurt_rate, self.max_hurt_rate, "it hurts {:.1%} of the questions, the budget is {:.1%}"),
+        )
+        return tuple(filter(None, excesses))
+
+    def _check_calls(self, score: SystemScore, kept_rate: float | None) -> str:
+        limit = self.max_call_rate
+        text = _describe_excess(
+            score.call_rate, limit, "it asks the model about {:.1%} of the questions, the budget is {:.1%}"
+        )
+        if not text or limit is None or kept_rate is None or kept_rate > limit:
+            return text
+        from scipy.stats import binom
+
+        asked = sum(run.llm_calls > 0 for run in score.runs.values())
+        return text if binom.sf(asked - 1, len(score.runs), kept_rate) < _CHANCE else ""
+
+    def describe(self) -> str:
+        """Return the limits in words; empty without any."""
+        limits = (
+            (self.max_call_rate, "the model asked about at most {:.1%} of the questions"),
+            (self.max_added_ms, "at most {:,.0f} ms added (p95)"),
+            (self.max_usd_per_thousand, "at most ${:,.3g} for a thousand questions"),
+            (self.max_searches, "at most {:.3g} searches a question"),
+            (self.max_hurt_rate, "at most {:.1%} of the questions hurt"),
+        )
+        return "; ".join(text.format(limit) for limit, text in limits if limit is not None)
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the limits as plain data."""
+        return {camel(limit.name): getattr(self, limit.name) for limit in fields(self)}
+
+
+def _describe_excess(value: float | None, limit: float | None, text: str) -> str:
+    if limit is None or (value is not None and value <= limit):
+        return ""
+    return "what it costs is not known" if value is None else text.format(value, limit)
+
+
+def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested *settings* by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found.update(flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value})
+    return found
+
+
+def nested(settings: Flat) -> dict[str, Any]:
+    """Return flat *settings* as a config file has them."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        *groups, last = key.split(".")
+        holder = found
+        for group in groups:
+            holder = holder.setdefault(group, {})
+        holder[last] = value
+    return found
+
+
+def drop_defaults(settings: Flat) -> dict[str, Any]:
+    """Return those of *settings* that differ from the library's defaults, in the order of the reference."""
+    wanted = dict(settings)
+    if wanted.get("escalation.mode", "always") != "auto":
+        wanted.pop("escalation.targetCallRate", None)
+    return {key: wanted[key] for key, default in load_defaults().items() if wanted.get(key, default) != default}
+
+
+@cache
+def load_defaults() -> Mapping[str, Any]:
+    """Return the library's defaults by dotted key, in the order of the reference."""
+    return {key: value for key, value, _ in Config.load(Settings()).rows()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """What one candidate did on the questions to train on; *broken* are the limits of the budget it is beyond.
+
+    *tier* is the system it began as, *settings* are all it was run with, by dotted key.
+    """
+
+    tier: str
+    settings: Flat
+    score: SystemScore = field(repr=False)
+    broken: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its tier and what is changed about it: ``combined; keywordEvidence.weight 0.5``."""
+        own, settings = drop_defaults(flat(SYSTEMS[self.tier])), drop_defaults(self.settings)
+        changed = {key: value for key, value in settings.items() if own.get(key) != value}
+        changed |= {key: self.settings[key] for key in own if key not in settings}
+        return "; ".join([self.tier, *(f"{key} {json.dumps(value)}" for key, value in changed.items())])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its settings as a config file has them, without those that are the defaults anyway."""
+        return nested(drop_defaults(self.settings))
+
+    @property
+    def mean(self) -> float:
+        """Its nDCG@10."""
+        return self.score.means[PRIMARY]
+
+    @property
+    def calls(self) -> float:
+        """How often it asks the model, for each question."""
+        return self.score.llm_calls / len(self.score.runs)
+
+    def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
+        """Whether it gains more over *than* than `MIN_GAIN` and than so many standard *errors* of that gain."""
+        gain, error = self._compare_with(than)
+        return gain >= max(MIN_GAIN, errors * error)
+
+    def is_cheaper_and_as_good(self, as_: Trial) -> bool:
+        """Whether it asks the model less often and loses next to nothing for it.
+
+        It is the calls that must earn their cost: one that asks no model may lose `MIN_GAIN`, whatever chance did. One
+        that asks now and then loses something for certain, so that it must be certain that this is little: with
+        `MIN_ERRORS` standard errors on top, no more than `MOST_LOST`.
+        """
+        if self.calls >= as_.calls:
+            return False
+        gain, error = self._compare_with(as_)
+        return gain >= -MIN_GAIN if not self.calls else MIN_ERRORS * error - gain <= MOST_LOST
+
+    def _compare_with(self, other: Trial) -> tuple[float, float]:
+        """Return the mean gain over *other*, of the questions that neither failed on, and its standard error."""
+        others = other.score.gains
+        gains = [gain - others[question] for question, gain in self.score.gains.items() if question in others]
+        if len(gains) < 2:
+            # One of the two failed on nearly every question.
+            return 0.0, inf
+        return sum(gains) / len(gains), stdev(gains) / sqrt(len(gains))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was tried and what came of it, as plain data."""
+        return {
+            "name": self.name,
+            "config": self.config,
+            PRIMARY: self.mean,
+            "gain": self.score.difference.gain,
+            "hurtRate": self.score.hurt_rate,
+            "searchesPerQuestion": self.score.searches_per_question,
+            "callRate": self.score.call_rate,
+            "addedMs": self.score.added_ms.to_dict(),
+            "usdPerThousand": self.score.usd_per_thousand,
+            "broken": list(self.broken),
+        }
+
+
+class Trials:
+    """The candidates tried so far on the questions of *data*, each run once."""
+
+    def __init__(
+        self,
+        bench: Bench | OwnFunction,
+        data: Dataset,
+        budget: Budget,
+        *,
+        seed: int,
+        report: Callable[[int], None] | None = None,
+    ) -> None:
+        self._bench, self._data, self._budget, self._seed = bench, data, budget, seed
+        self._report = report
+        self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
+        self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
+        self.raw = self.run(BASELINE, flat(SYSTEMS[BASELINE]))
+        # What a function of the user's own fails on as it is, no candidate is asked.
+        self._data = data.only(self.raw.score.runs)
+        # Run once, the raw query is replayed beside every candidate.
+        self._baseline = lambda question: self.raw.score.runs[question.id]
+
+    @property
+    def all(self) -> tuple[Trial, ...]:
+        """Every candidate, in the order they were tried."""
+        return tuple(self._known.values())
+
+    def run(self, tier: str, settings: Flat) -> Trial:
+        """Return the candidate of *settings*, whose tier is called *tier*; it is run where it was not yet."""
+        key = tuple(drop_defaults(settings).items())
+        if key not in self._known:
+            score = self._score(settings)
+            self._known[key] = Trial(tier, dict(settings), score, self._budget.broken_by(score))
+            if self._report is not None:
+                self._report(len(self._known))
+        return self._known[key]
+
+    def _score(self, settings: Flat) -> SystemScore:
+        systems = {BASELINE: self._baseline}
+        name = BASELINE
+        if self._known:
+            name = "candidate"
+            systems[name] = build_warm_system(self._bench, settings, self._data)
+        return measure(systems, self._data, baseline=BASELINE, seed=self._seed)[name]
+
+
+def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset) -> System:
+    """Return the system of *settings* once it knows its index: a gate has seen the questions of *data* first."""
+    system = bench.system(nested(settings))
+    if settings.get("escalation.mode") == "auto":
+        for question in data.questions:
+            system(question)
+    return system
+
+
+@contextmanager
+def keep_replies(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
+    """Yield *bench* with all vectors and replies kept meanwhile, in a folder of its own, where it keeps none itself.
+
+    What is kept counts for the time and the money it took at first. A function of the user's own is opened with a model
+    that keeps its replies.
+    """
+    if isinstance(bench, OwnFunction):
+        yield bench
+        return
+    with TemporaryDirectory(prefix="qtm-tune-", ignore_cleanup_errors=True) as folder, ExitStack() as closing:
+        file = Path(folder) / "kept.sqlite"
+        embedder, model = bench.embedder, bench.model
+        if not isinstance(embedder, CachedEmbedder):
+            embedder = CachedEmbedder(embedder, file)
+            closing.callback(embedder.close)
+        if not isinstance(model, CachedModel):
+            model = CachedModel(model, file)
+            closing.callback(model.close)
+        yield replace(bench, embedder=embedder, model=model)

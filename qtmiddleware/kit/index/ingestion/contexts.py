@@ -1,0 +1,172 @@
+"""The second stage, where it is asked for: a context for each chunk that has none yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ModelError
+from qtmiddleware.kit.index.ingestion.context_prompt import DocumentViews, build_prompt, hash_prompt, parse_context
+from qtmiddleware.kit.index.ingestion.ledger import Ledger
+from qtmiddleware.kit.index.ingestion.reading import hash_text
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.runtime.drivers import ModelOnly, run
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.steps import Ask, Flow, Together
+from qtmiddleware.types import Deadline
+
+MOST_FAILURES: Final = 5
+"""After so many failures in a row for the same reason the model is not asked again in this run."""
+
+GROUP: Final = 4
+"""Chunks in a group for each call that may be in flight, so that a slow one does not hold up the others."""
+
+_MISSING: Final = """
+INSERT INTO todo (chunk) SELECT c.id FROM target t JOIN documents d ON d.id = t.document AND d.contextual
+JOIN chunks c ON c.document = d.id AND c.context IS NULL ORDER BY c.document, c.ordinal
+"""
+_TODO: Final = """
+SELECT t.n, c.id, c.document, c.ordinal, c.start, c.stop, c.text FROM todo t JOIN chunks c ON c.id = t.chunk
+WHERE t.n > ? ORDER BY t.n LIMIT ?
+"""
+
+logger: Final = get_logger("qtmiddleware.ingest")
+
+
+class ContextWriter:
+    """Asks *model* for contexts, each within *seconds*, and keeps them in the ledger as they come."""
+
+    def __init__(self, model: LanguageModel, ledger: Ledger, seconds: float) -> None:
+        self._model = model
+        self._ledger = ledger
+        self._seconds = seconds
+        self._lock = Lock()
+        self._reason = ""
+        self._failures = 0
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._model.name
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether asking on would be in vain."""
+        return self._failures >= MOST_FAILURES
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """The reply to *prompt*, a usable context; raises `ModelError`."""
+        if self.has_given_up:
+            raise ModelError("cancelled")
+        try:
+            reply = self._model.complete(prompt, deadline.sooner(self._seconds))
+            text = parse_context(prompt, reply)
+        except ModelError as error:
+            self._count_failure(error)
+            raise
+        self._ledger.rows("INSERT OR IGNORE INTO contexts VALUES (?, ?)", [hash_prompt(prompt, self.name), text])
+        self._failures = 0
+        return reply
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Not used here: an ingest blocks."""
+        return self.complete(prompt, deadline)
+
+    def count_timeout(self) -> None:
+        """Count a reply that nobody waits for any more."""
+        self._count_failure(ModelError("timeout"))
+
+    def _count_failure(self, error: ModelError) -> None:
+        if error.reason == "cancelled":
+            return
+        with self._lock:
+            self._failures = self._failures + 1 if error.reason == self._reason else 1
+            self._reason = error.reason
+            if self._failures == MOST_FAILURES:
+                logger.warning(
+                    "the model gave no context %d times in a row (%s: %s); chunks are indexed without, and asked for "
+                    "again by the next ingest",
+                    MOST_FAILURES,
+                    error.reason,
+                    error,
+                    event="contexts_given_up",
+                    reason=error.reason,
+                    count=MOST_FAILURES,
+                )
+
+
+def build_embedded_text(text: str, context: str | None) -> str:
+    """What is embedded for a chunk."""
+    return f"{context}\n\n{text}" if context else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    id: int
+    text: str
+    asked: Prompt
+    key: bytes
+
+
+class Contexts:
+    """Writes the contexts of one run."""
+
+    def __init__(self, ledger: Ledger, settings: Settings, model: LanguageModel) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._limit = settings.limits.max_concurrency
+        self._writer = ContextWriter(model, ledger, settings.limits.llm_timeout_ms / 1e3)
+        self._views = DocumentViews(ledger)
+        self.written = 0
+        self.failed = 0
+
+    def write(self, progress: Callable[[int, int], None]) -> None:
+        """Let every chunk of this run have its context, as far as the model gives one."""
+        total = self._ledger.fill_todo(_MISSING)
+        done = 0
+        for page in self._ledger.pages(_TODO, GROUP * self._limit):
+            group = [self._build_chunk(*row[1:]) for row in page]
+            self._ask([chunk for chunk in group if self._find_context(chunk.key) is None])
+            self._assign(group)
+            done += len(group)
+            progress(done, total)
+
+    def _build_chunk(self, id_: int, document: int, ordinal: int, start: int, stop: int, text: str) -> _Chunk:
+        asked = build_prompt(self._settings, self._views.build(document, ordinal, start, stop), text)
+        return _Chunk(id_, text, asked, hash_prompt(asked, self._writer.name))
+
+    def _find_context(self, wanted: bytes) -> str | None:
+        found: str | None = self._ledger.value("SELECT text FROM contexts WHERE key = ?", [wanted])
+        return found
+
+    def _ask(self, chunks: list[_Chunk]) -> None:
+        # Equal chunks of equal documents are asked for once.
+        prompts = list({chunk.key: chunk.asked for chunk in chunks}.values())
+        if prompts and not self._writer.has_given_up:
+            self.written += run(self._ask_all(prompts), ModelOnly(self._writer))
+
+    def _ask_all(self, prompts: list[Prompt]) -> Flow[int]:
+        """How many of *prompts* were answered; what was answered is in the ledger by then."""
+        rounds = -(-len(prompts) // self._limit)
+        # Each call has a time limit of its own; this is for a model that minds none.
+        budget = Deadline.after(rounds * self._settings.limits.llm_timeout_ms / 1e3)
+        outcomes = yield Together([Ask(it, Deadline(budget.at)) for it in prompts], budget, self._limit)
+        for outcome in outcomes:
+            if outcome.late:
+                self._writer.count_timeout()
+        return sum(outcome.ok for outcome in outcomes)
+
+    def _assign(self, group: list[_Chunk]) -> None:
+        with self._ledger.transaction():
+            for chunk in group:
+                context = self._find_context(chunk.key)
+                if context is None:
+                    self.failed += 1
+                    continue
+                self._ledger.rows(
+                    "UPDATE chunks SET context = ?, hash = ? WHERE id = ?",
+                    [chunk.key, hash_text(build_embedded_text(chunk.text, context)), chunk.id],
+                )

@@ -1,0 +1,247 @@
+"""The ledger: what was read, written by the model and embedded, kept as soon as it is there."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import StoreError
+from qtmiddleware.kit.stores import MemoryStore
+from qtmiddleware.kit.stores.sqlite.files import (
+    FAILURES,
+    MEMORY,
+    FileKind,
+    describe_error,
+    is_damage,
+    open_file,
+)
+from qtmiddleware.protocols import Store
+
+# A row of "documents" is one version of one file. "stored" is 0 for one that no store was given, 1 for one that may be
+# in the store or not, as a write of it began and was not seen to end, and 2 for one that is there. "hash" is that of
+# the text that is embedded: the context, if there is one, and the chunk.
+LEDGER_FILE: Final = FileKind(
+    application_id=0x71746D69,  # "qtmi" in ASCII
+    version=1,
+    statements=(
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
+        """CREATE TABLE documents (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            root TEXT NOT NULL,
+            file TEXT NOT NULL,
+            name TEXT NOT NULL,
+            source TEXT NOT NULL,
+            fingerprint TEXT NOT NULL,
+            contextual INTEGER NOT NULL,
+            complete INTEGER NOT NULL DEFAULT 0,
+            stored INTEGER NOT NULL DEFAULT 0
+        )""",
+        "CREATE INDEX documents_file ON documents (file)",
+        "CREATE INDEX documents_name ON documents (name)",
+        """CREATE TABLE chunks (
+            id INTEGER PRIMARY KEY,
+            document INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
+            ordinal INTEGER NOT NULL,
+            start INTEGER NOT NULL,
+            stop INTEGER NOT NULL,
+            text TEXT NOT NULL,
+            metadata TEXT NOT NULL,
+            context BLOB,
+            hash BLOB NOT NULL,
+            UNIQUE (document, ordinal)
+        )""",
+        "CREATE INDEX chunks_hash ON chunks (hash)",
+        "CREATE INDEX chunks_context ON chunks (context) WHERE context IS NOT NULL",
+        "CREATE TABLE contexts (key BLOB PRIMARY KEY, text TEXT NOT NULL)",
+        """CREATE TABLE vectors (
+            embedding TEXT NOT NULL,
+            hash BLOB NOT NULL,
+            vector BLOB NOT NULL,
+            PRIMARY KEY (embedding, hash)
+        )""",
+    ),
+    subject="{path}, which ingest keeps beside the index,",
+    busy="another ingest is running into this index; wait until it has ended",
+    remedy="move it away, and everything is embedded again",
+)
+_RUN: Final = (
+    "PRAGMA foreign_keys = ON",
+    # What one run works at; gone when it ends, however it ends.
+    "CREATE TEMP TABLE target (document INTEGER PRIMARY KEY, file TEXT NOT NULL UNIQUE)",
+    "CREATE TEMP TABLE publishing (chunk INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE todo (n INTEGER PRIMARY KEY, chunk INTEGER NOT NULL)",
+)
+
+
+_RUN_TABLES: Final = ("target", "publishing", "todo")
+
+Values = Sequence[Any] | Mapping[str, Any]
+
+
+class Ledger:
+    """The database at *path*, for one run at a time. Raises `StoreError` for whatever goes wrong with it.
+
+    Nobody else can open it meanwhile: the lock is one of the operating system's, which ends with the process however
+    that ends.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.in_use = threading.Lock()
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        # Nothing is waited for: whoever has the ledger open keeps it for a whole run.
+        self._connection = open_file(path, LEDGER_FILE, timeout=0, exclusive=True)
+        for statement in _RUN:
+            self.rows(statement)
+
+    def __del__(self) -> None:
+        # That of a store in memory ends with it.
+        self.close()
+
+    def rows(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Everything *statement* answers; it is written where it stands outside of a transaction."""
+        with self._use() as run:
+            return run.execute(statement, values).fetchall()
+
+    def value(self, statement: str, values: Values = ()) -> Any:
+        """The one value *statement* answers, or ``None``."""
+        found = self.rows(statement, values)
+        return found[0][0] if found else None
+
+    def stream(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
+        """What *statement* answers, row by row, as it is asked for.
+
+        Until it has ended the log of what is written meanwhile only grows.
+        """
+        with self._use() as run:
+            cursor = run.execute(statement, values)
+        while True:
+            with self._use():
+                row = cursor.fetchone()
+            if row is None:
+                return
+            yield row
+
+    def pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
+        """What *statement* answers, *size* rows at a time; in between the ledger may be written to at length.
+
+        The statement takes the number behind which to go on and how many rows, and answers that number first.
+        """
+        last = 0
+        while page := self.rows(statement, [last, size]):
+            last = page[-1][0]
+            yield page
+
+    def fill_todo(self, statement: str, values: Values = ()) -> int:
+        """Puts what *statement* inserts into ``todo`` in place of what is there. Returns how much that is."""
+        with self.transaction():
+            self.rows("DELETE FROM todo")
+            self.rows(statement, values)
+        count: int = self.value("SELECT count(*) FROM todo")
+        return count
+
+    def insert(self, statement: str, values: Values) -> int:
+        """Perform *statement*; returns the number of the row it made."""
+        with self._use() as run:
+            return run.execute(statement, values).lastrowid or 0
+
+    def many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Perform *statement* for each of *rows*, all or none."""
+        with self.transaction(), self._use() as run:
+            run.executemany(statement, rows)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that is written inside, or nothing; one inside of another is part of it."""
+        with self._lock:
+            with self._use() as run:
+                nested = run.in_transaction
+                if not nested:
+                    run.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                if not nested:
+                    with self._use() as run:
+                        run.execute("COMMIT")
+            finally:
+                if not nested and self._connection is not None and self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def clear_run(self) -> None:
+        """Forget what one run works at."""
+        with self.transaction():
+            for table in _RUN_TABLES:
+                self.rows(f"DELETE FROM temp.{table}")
+
+    def close(self) -> None:
+        """Let go of the file; closing twice does no harm."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    @contextmanager
+    def _use(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._connection is None:
+                raise StoreError(f"{self.path} is closed")
+            try:
+                yield self._connection
+            except FAILURES as error:
+                if is_damage(error):
+                    # The cause may quote a text of the file.
+                    raise self.build_damage_error(describe_error(error)) from None
+                raise StoreError(f"{self.path}, which ingest keeps beside the index, failed: {error}") from error
+
+    def build_damage_error(self, why: str) -> StoreError:
+        """The error for something in the file that cannot be what was written there."""
+        return StoreError(
+            f"{self.path}, which ingest keeps beside the index, is damaged ({why}); move it away, and everything is "
+            "embedded again"
+        )
+
+
+# A store in memory lives as long as its object, and so does the ledger of what it holds.
+_of_memory: Final[WeakKeyDictionary[Store, Ledger]] = WeakKeyDictionary()
+_making: Final = threading.Lock()
+
+
+def ledger_path(settings: Settings) -> str:
+    """The ledger's file. What several namespaces of Pinecone hold is told apart, though they share an ``indexPath``."""
+    path, options = Path(settings.index_path).expanduser(), settings.store
+    if options.kind != "pinecone":
+        return f"{path}.ingest"
+    place = "\0".join((options.host or options.index or "", options.namespace))
+    return f"{path}.{hashlib.sha256(place.encode('utf-8', 'replace')).hexdigest()[:8]}.ingest"
+
+
+@contextmanager
+def hold_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
+    """The ledger beside the index, or in memory where that is, held by nobody else until the end of the block."""
+    if isinstance(store, MemoryStore):
+        with _making:
+            if store not in _of_memory:
+                _of_memory[store] = Ledger(MEMORY)
+            ledger = _of_memory[store]
+        if not ledger.in_use.acquire(blocking=False):
+            raise StoreError("another ingest is running into this store; wait until it has ended")
+        try:
+            yield ledger
+        finally:
+            ledger.clear_run()
+            ledger.in_use.release()
+        return
+    in_memory = store is None and (settings.store.kind == "memory" or settings.index_path == MEMORY)
+    ledger = Ledger(MEMORY if in_memory else ledger_path(settings))
+    try:
+        yield ledger
+    finally:
+        ledger.close()

@@ -1,0 +1,273 @@
+"""The server of the page: it answers this machine alone, who knows its address alone, and its own pages alone."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from importlib.util import find_spec
+from itertools import count
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.kit.evaluation.systems import BASELINE
+from qtmiddleware.kit.playground.asked import Asked, wants_follow_up
+from qtmiddleware.kit.playground.page import Card, Page
+from qtmiddleware.runtime.logs import format_error, get_logger
+from qtmiddleware.types import Retrieval
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+logger: Final = get_logger("qtmiddleware.playground")
+
+LOOPBACK: Final = "127.0.0.1"
+PORT: Final = 8765
+"""Taken where nobody asks for another and it is free."""
+MOST_CONNECTIONS: Final = 64
+"""Connections that are open at a time; for one more the oldest is closed that asks nothing."""
+RUNS: Final = 4
+"""Questions that are under way at a time, whichever tab they come from; others wait for their turn."""
+MOST_ADDRESS_BYTES: Final = 1 << 20
+"""A request's head: 8,000 characters of any script, and as much of a conversation."""
+_POLICY: Final = (
+    "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = (
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+def require_web() -> None:
+    """Raise `MissingExtra` where the page cannot be made or served."""
+    for name in ("starlette", "uvicorn", "jinja2"):
+        if find_spec(name) is None:
+            raise MissingExtra(name, "web")
+
+
+def open_socket(port: int | None) -> socket.socket:
+    """Return a socket that listens on the loopback at *port*, by default `PORT` or, where that is taken, a free one.
+
+    Raises `ConfigError` where the port that was asked for cannot be had.
+    """
+    for wanted in (PORT, 0) if port is None else (port,):
+        try:
+            return socket.create_server((LOOPBACK, wanted))
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+    message = f"nothing can listen on port {port}: {why}; leave --port out, and a free one is taken"
+    raise ConfigError(message, path="--port", value=port)
+
+
+def make_token() -> str:
+    """Return what nobody guesses: the address of one run of the playground."""
+    return secrets.token_urlsafe(24)
+
+
+class Guard:
+    """Lets a request through to *app* that comes from this machine's own page, and refuses every other.
+
+    The host must be the one served (a name that was made to point here is none), the page that asks must be our own or
+    none at all, and the address must begin with the *token*, which is compared in constant time.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._hosts = {f"{name}:{port}".encode() for name in (LOOPBACK, "localhost")}
+        self._origins = {b"http://" + host for host in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, with the headers that every answer has."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
+            await send(message)
+
+        if why := self._find_refusal(scope):
+            await _refuse(why, send_guarded)
+        else:
+            await self._app(scope, receive, send_guarded)
+
+    def _find_refusal(self, scope: Scope) -> str:
+        headers = scope["headers"]
+        hosts = [value for name, value in headers if name == b"host"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return "This server answers at 127.0.0.1 alone."
+        if any(value not in self._origins for name, value in headers if name == b"origin") or (
+            any(value not in (b"none", b"same-origin") for name, value in headers if name == b"sec-fetch-site")
+            and not _only_opens(scope)
+        ):
+            return "Another site asked for this page, so it is not shown; copy the address to the address bar."
+        # What is asked of the server as a whole, as by OPTIONS *, has no path.
+        given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self._token):
+            return (
+                "This address is not the one that `qtm playground` printed. Each start has an address of its own: take "
+                "the newest, and put what stands behind the ? of this one behind it."
+            )
+        return ""
+
+
+def _only_opens(scope: Scope) -> bool:
+    """Whether a tab is led to the page before anything is asked, as by the file that `qtm playground` opens."""
+    headers = dict(scope["headers"])
+    leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (b"navigate", b"document")
+    return leads and scope["method"] == "GET" and not scope["query_string"]
+
+
+async def _refuse(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-security-policy", b"default-src 'none'")]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{why}\n".encode()})
+
+
+class Server:
+    """The application that serves *page* at ``/<token>/``; *closing* is awaited when it ends.
+
+    Raises `MissingExtra` without starlette.
+    """
+
+    def __init__(
+        self, page: Page, *, token: str, port: int, closing: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        require_web()
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        @asynccontextmanager
+        async def live(_: Any) -> AsyncIterator[None]:
+            yield
+            if closing is not None:
+                await closing()
+
+        self._page = page
+        self._room = asyncio.Semaphore(RUNS)
+        routes = [Route(f"/{token}/", self._answer, methods=["GET"])]
+        self.app = Guard(Starlette(routes=routes, lifespan=live), token=token, port=port)
+
+    async def _answer(self, request: Request) -> Response:
+        from starlette.responses import RedirectResponse
+
+        tiers = self._page.tiers
+        pairs = request.query_params.multi_items()
+        asked = Asked.read(pairs, tiers.names, tiers.shown)
+        if wants_follow_up(pairs):
+            return RedirectResponse(asked.follow_up().write(tiers.shown), 303)
+        # A form sends what was left blank, too.
+        if not asked.problems and pairs != asked.list_pairs(tiers.shown):
+            return RedirectResponse(asked.write(tiers.shown), 303)
+        nonce = secrets.token_urlsafe(16)
+        headers = {"content-security-policy": _POLICY.format(nonce=nonce)}
+        return _make_stream(self._write(asked, nonce), headers)
+
+    async def _write(self, asked: Asked, nonce: str) -> AsyncGenerator[str, None]:
+        """Yield the page piece by piece: its head at once, each tier's answer when it comes, and what closes it."""
+        page, is_running = self._page, bool(asked.question.strip())
+        yield page.write_head(asked, nonce, is_running=is_running)
+        if is_running:
+            cards: list[Card] = []
+            baseline: Retrieval | None = None
+            problem = ""
+            async with self._room, aclosing(page.tiers.ask(asked)) as answers:
+                try:
+                    async for answer in answers:
+                        if answer.tier.name == BASELINE:
+                            baseline = answer.retrieval
+                        cards.append(page.describe(answer, asked, baseline))
+                        yield page.write_card(cards[-1])
+                except ConfigError as error:
+                    problem = str(error)
+                except Exception as error:  # the page says so and is closed: half a page says nothing
+                    problem = f"The page could not be made: {type(error).__name__}"
+                    logger.debug("the page could not be made: %s", format_error(error), event="page_failed")
+            yield page.write_tail(asked, cards, problem)
+        yield page.write_foot(is_running=is_running)
+
+
+def _make_stream(pieces: AsyncGenerator[str, None], headers: Mapping[str, str]) -> Response:
+    """The response that sends *pieces* as they come, and stops making them when the browser goes away."""
+    from starlette.responses import StreamingResponse
+
+    class Stream(StreamingResponse):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+            sending = asyncio.ensure_future(self.stream_response(send))
+            leaving = asyncio.ensure_future(self.listen_for_disconnect(receive))
+            try:
+                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                leaving.cancel()
+                sending.cancel()
+                with suppress(asyncio.CancelledError, OSError):
+                    await sending
+                await pieces.aclose()
+
+    return Stream(_encode(pieces), headers=dict(headers), media_type="text/html")
+
+
+async def _encode(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    # Halves of characters can be in any text, and in no stream.
+    async for piece in pieces:
+        yield piece.encode("utf-8", "replace")
+
+
+def _make_protocol() -> Any:
+    """Make the class of a connection, which makes room for itself: those of anybody on this machine may stay idle."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    numbers = count()
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            self.number = next(numbers)
+            super().connection_made(transport)
+            # The server's own set keeps no order, and holds those that are being closed.
+            others = [it for it in self.connections if isinstance(it, Connection) and not it.transport.is_closing()]
+            idle = [it for it in others if it is not self and getattr(it.cycle, "response_complete", True)]
+            if len(others) > MOST_CONNECTIONS and idle:
+                min(idle, key=attrgetter("number")).transport.abort()
+
+    return Connection
+
+
+async def serve(
+    page: Page, listening: socket.socket, token: str, closing: Callable[[], Awaitable[None]] | None
+) -> None:
+    """Serve *page* at the socket until the process is interrupted.
+
+    Nothing that is asked is logged. Raises `MissingExtra` without uvicorn and starlette.
+    """
+    require_web()
+    import uvicorn
+
+    server = Server(page, token=token, port=listening.getsockname()[1], closing=closing)
+    config = uvicorn.Config(
+        server.app,
+        http=_make_protocol(),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=MOST_ADDRESS_BYTES,
+        timeout_graceful_shutdown=1,
+    )
+    await uvicorn.Server(config).serve(sockets=[listening])

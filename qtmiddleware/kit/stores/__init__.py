@@ -1,0 +1,27 @@
+"""Stores: where passages are kept with their vectors."""
+
+from __future__ import annotations
+
+from qtmiddleware.kit.stores.lancedb import LanceDBStore
+from qtmiddleware.kit.stores.memory import MemoryStore
+from qtmiddleware.kit.stores.pinecone import (
+    HybridPineconeStore,
+    PineconeSparseEncoder,
+    PineconeStore,
+    PineconeTextStore,
+    SparsePineconeStore,
+    open_pinecone,
+)
+from qtmiddleware.kit.stores.sqlite import SQLiteStore
+
+__all__ = [
+    "HybridPineconeStore",
+    "LanceDBStore",
+    "MemoryStore",
+    "PineconeSparseEncoder",
+    "PineconeStore",
+    "PineconeTextStore",
+    "SQLiteStore",
+    "SparsePineconeStore",
+    "open_pinecone",
+]

@@ -1,0 +1,113 @@
+"""Stores on Pinecone: dense by one's own embedder, with a sparse index for words, or embedding by itself."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any, Final
+
+from qtmiddleware.config.settings import Settings, StoreSettings
+from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_within
+from qtmiddleware.kit.stores.pinecone.indexes import (
+    HybridPineconeStore,
+    PineconeSparseEncoder,
+    PineconeStore,
+    PineconeTextStore,
+    SparsePineconeStore,
+)
+from qtmiddleware.protocols import Store
+
+__all__ = [
+    "HybridPineconeStore",
+    "PineconeSparseEncoder",
+    "PineconeStore",
+    "PineconeTextStore",
+    "SparsePineconeStore",
+    "open_pinecone",
+    "open_store",
+]
+
+
+def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> Store:
+    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    return open_pinecone(settings.store, embedding_model=embedding_model, dimension=dimension)
+
+
+KEY_VARIABLE: Final = "PINECONE_API_KEY"
+
+
+def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
+    """The store on Pinecone that *options* describe; closing it closes the client that is made for it.
+
+    The key is ``PINECONE_API_KEY``. A host is used as it is; a name is looked up, which is a request. Otherwise nothing
+    is asked of Pinecone before the first use. *embedding_model* and *dimension* are unused where the index embeds.
+    Raises `ConfigError` for options that do not go together, `StoreError` where there is no key or index.
+    """
+    _check(options)
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not key:
+        raise StoreError(f"there is no key for Pinecone: set {KEY_VARIABLE} in the environment")
+    opened = ExitStack()
+    try:
+        return _store(key, options, embedding_model, dimension, opened)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _check(options: StoreSettings) -> None:
+    if not options.index and not options.host:
+        raise ConfigError(
+            "store.kind is pinecone, so store.index (its name) or store.host is needed",
+            path="store.index",
+            value=options.index,
+            allowed="the name of an index",
+        )
+    if options.integrated and (options.sparse_index or options.sparse_host):
+        path = "store.sparseIndex" if options.sparse_index else "store.sparseHost"
+        raise ConfigError(
+            f"{path} goes with vectors of one's own embedder; it cannot stand beside store.integrated",
+            path=path,
+            value=options.sparse_index or options.sparse_host,
+            allowed="null where store.integrated is true",
+        )
+
+
+def _store(key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack) -> Store:
+    client = _client(key, opened)
+    index = _index(client, options.index, options.host, opened)
+    place: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
+    if options.integrated:
+        return PineconeTextStore(index, **place, opened=opened)
+    dense = {**place, "embedding_model": embedding_model, "dimension": dimension, "opened": opened}
+    if not options.sparse_index and not options.sparse_host:
+        return PineconeStore(index, **dense)
+    sparse_index = _index(client, options.sparse_index, options.sparse_host, opened)
+    sparse = SparsePineconeStore(sparse_index, PineconeSparseEncoder(client, options.sparse_model), **place)
+    return HybridPineconeStore(index, sparse=sparse, **dense)
+
+
+def _client(key: str, opened: ExitStack) -> Any:
+    from pinecone import Pinecone
+
+    made_with = f"made with the key of {KEY_VARIABLE}"
+    client = call_within(TIMEOUT_SECONDS, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with)
+    _close_with(opened, client)
+    return client
+
+
+def _index(client: Any, name: str | None, host: str | None, opened: ExitStack) -> Any:
+    """The index of that *host*, else of that *name*."""
+    asked = {"host": host} if host else {"name": name}
+    index = call_within(
+        TIMEOUT_SECONDS, lambda: client.Index(**asked), f"the Pinecone index {host or name!r}", "opened"
+    )
+    _close_with(opened, index)
+    return index
+
+
+def _close_with(opened: ExitStack, made: Any) -> None:
+    # Older clients have nothing to close.
+    if callable(close := getattr(made, "close", None)):
+        opened.callback(close)

@@ -1,0 +1,92 @@
+"""Modules that moved into the kit can still be imported by the names they had before.
+
+`docs/stability.md` promises some of these names, and pickles hold others. Both names give the same module object.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+MOVED: Final = {
+    "bulk": "kit.bulk",
+    "cli": "kit.cli",
+    "demo": "kit.demo",
+    "evaluation": "kit.evaluation",
+    "judging": "kit.evaluation.judging",
+    "playground": "kit.playground",
+    "providers.embedders.minilm": "kit.embedding.minilm",
+    "providers.stores": "kit.stores",
+    "rag": "kit.index",
+    "rag.answering": "answering",
+    "rag.chunking": "kit.documents.chunking",
+    "rag.documents": "kit.documents",
+    "reporting": "kit.evaluation.reporting",
+    "runtime.engines": "kit.engines",
+    "testsets": "kit.evaluation.testsets",
+    "tuning": "kit.evaluation.tuning",
+}
+"""The old name of each module and its name today, both within `qtmiddleware`. Modules below them moved with them."""
+
+_PACKAGE: Final = "qtmiddleware."
+
+
+def find_new_name(name: str) -> str | None:
+    """Return the present name of the module that was called *name*, ``None`` if it did not move."""
+    if not name.startswith(_PACKAGE):
+        return None
+    head, rest = name.removeprefix(_PACKAGE), ""
+    while head and head not in MOVED:
+        head, _, last = head.rpartition(".")
+        rest = f".{last}{rest}"
+    return f"{_PACKAGE}{MOVED[head]}{rest}" if head else None
+
+
+class MovedModules:
+    """Finds modules by their old names.
+
+    It stands before Python's own finders, which would load a file below an old name a second time.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG004
+        """Return the specification of the module that was called *name*, ``None`` if it did not move."""
+        new = find_new_name(name)
+        if new is None:
+            return None
+        from importlib.machinery import ModuleSpec
+        from importlib.util import find_spec
+
+        spec = find_spec(new)
+        if spec is None:
+            return None
+        alias: Any = _Alias(new)  # a loader by its methods; the base class would take milliseconds to import
+        return ModuleSpec(name, alias, origin=spec.origin, is_package=spec.submodule_search_locations is not None)
+
+
+class _Alias:
+    """Loads the module called *new*, which keeps its own name and specification."""
+
+    def __init__(self, new: str) -> None:
+        self._new = new
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, _: ModuleSpec) -> ModuleType:
+        module = import_module(self._new)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+def install() -> None:
+    """Let Python find moved modules. A second call changes nothing."""
+    if MovedModules not in sys.meta_path:
+        sys.meta_path.insert(0, MovedModules)

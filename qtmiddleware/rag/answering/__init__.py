@@ -1,6 +1,0 @@
-"""Answers from what was found, with citations: whole or piece by piece, plain or put together from sub-answers."""
-
-from qtmiddleware.rag.answering.flow import AnswerFlow
-from qtmiddleware.rag.answering.streams import AnswerStream, AsyncAnswerStream
-
-__all__ = ["AnswerFlow", "AnswerStream", "AsyncAnswerStream"]

@@ -1,0 +1,337 @@
+"""Live functions of every kind, compared under several settings."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ConfigError, WrapError
+from qtmiddleware.kit.evaluation import FREE, SYSTEMS, USUAL, Comparison, Question
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Message
+from tests.support.pinecone_world import pinecone_world
+from tests.support.retrieval_world import PASSAGES, scripted, search, words
+
+compare = qtm.evaluation.compare
+QUERIES = {
+    "health": "Does Jaco have any health concerns?",
+    "food": "What does Jaco eat?",
+    "fees": "How much is the fee for an adoption?",
+}
+QRELS = {"health": {"health": 1, "illness": 1}, "food": {"food": 1}, "fees": {"fees": 2, "adoption": 0}}
+VOCABULARY = sorted({word for text in PASSAGES.values() for word in words(text)})
+
+
+def retrieve(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+    return search(query, top_k)
+
+
+def as_vector(text: str) -> list[float]:
+    found = words(text)
+    return [float(word in found) for word in VOCABULARY] + [0.1]
+
+
+def expected(top_k: int = 10) -> dict[str, tuple[str, ...]]:
+    """What the plain function finds."""
+    return {id_: tuple(row["id"] for row in search(text, top_k)) for id_, text in QUERIES.items()}
+
+
+def runs_of(found: Comparison, system: str) -> dict[str, tuple[str, ...]]:
+    return {id_: run.ids for id_, run in found[system].runs.items()}
+
+
+def test_a_plain_function_is_compared_under_what_needs_no_model() -> None:
+    found = compare(retrieve, QUERIES, QRELS)
+    assert [score.name for score in found.systems] == list(FREE)
+    assert (found.dataset, found.passages, found.questions, found.baseline) == ("live function", None, 3, "raw")
+    assert runs_of(found, "raw") == expected()
+    assert found["raw"].llm_calls == found["rules"].llm_calls == 0
+    assert set(found["raw"].means) == set(qtm.evaluation.MEASURES)
+
+
+def test_with_a_client_it_is_compared_under_what_asks_a_model_too() -> None:
+    model = ScriptedModel(scripted)
+    found = compare(retrieve, QUERIES, QRELS, client=model)
+    assert [score.name for score in found.systems] == list(USUAL)
+    calls = {score.name: score.llm_calls for score in found.systems}
+    assert (calls["raw"], calls["rules"], calls["rewrite"], calls["all"], calls["combined"]) == (0, 0, 3, 9, 3)
+    # Three questions are too few for the gate to be unsure of one.
+    assert calls["combined, auto"] == 0
+    assert [variant.kind for variant in found["rewrite"].runs["food"].variants] == ["original", "rewrite"]
+
+
+def test_raw_is_the_plain_function_byte_for_byte() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def listening(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        asked.append((query, top_k))
+        return search(query, top_k)
+
+    compare(listening, QUERIES, QRELS, [])
+    assert asked == [(text, 10) for text in QUERIES.values()]
+
+
+def test_an_asynchronous_function_is_awaited() -> None:
+    async def awaited(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        await asyncio.sleep(0)
+        return search(query, top_k)
+
+    found = compare(awaited, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted), deep=True)
+    plain = compare(retrieve, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted), deep=True)
+    assert {score.name: score.means for score in found.systems} == {score.name: score.means for score in plain.systems}
+    assert runs_of(found, "combined") == runs_of(plain, "combined")
+
+
+async def test_where_a_loop_runs_already_an_asynchronous_function_is_refused_with_the_way_out() -> None:
+    async def awaited(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        return search(query, top_k)
+
+    with pytest.raises(WrapError, match="to_thread"):
+        compare(awaited, QUERIES, QRELS)
+    found = await asyncio.to_thread(compare, awaited, QUERIES, QRELS)
+    assert runs_of(found, "raw") == expected()
+
+
+def test_a_function_of_vectors_is_compared_with_what_embeds_for_it() -> None:
+    embedded: list[str] = []
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        embedded.extend(texts)
+        return [as_vector(text) for text in texts]
+
+    def nearest(vector: list[float], top_k: int) -> list[dict[str, Any]]:
+        rows = [
+            {"id": id_, "score": sum(a * b for a, b in zip(vector, as_vector(text), strict=True)), "text": text}
+            for id_, text in PASSAGES.items()
+        ]
+        return sorted(rows, key=lambda row: (-float(str(row["score"])), row["id"]))[:top_k]
+
+    found = compare(
+        nearest, QUERIES, QRELS, ["rewrite"], client=ScriptedModel(scripted), embed=embed, query_arg="vector"
+    )
+    assert runs_of(found, "raw")["food"] == tuple(row["id"] for row in nearest(as_vector(QUERIES["food"]), 10))
+    assert found["rewrite"].llm_calls == 3
+    assert "Does the dog Jaco have medical conditions or illness?" in embedded
+
+
+def test_a_wrapped_function_is_measured_as_it_is_and_under_every_system() -> None:
+    wrapped = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel(scripted)).wrap(retrieve)
+    found = compare(wrapped, QUERIES, QRELS, ["rules", "hyde"])
+    assert [score.name for score in found.systems] == ["raw", "rules", "hyde", "yours"]
+    assert runs_of(found, "raw") == expected()
+    kinds = {name: [it.kind for it in found[name].runs["food"].variants] for name in ("rules", "hyde", "yours")}
+    assert kinds == {"rules": ["original"], "hyde": ["original", "hyde"], "yours": ["original", "rewrite"]}
+    assert [score.name for score in compare(wrapped, QUERIES, QRELS).systems] == [*USUAL, "yours"]
+
+
+def test_a_wrapped_method_is_measured_on_its_object() -> None:
+    class Index:
+        def __init__(self, only: str) -> None:
+            self.only = only
+
+        @qtm.middleware(config={"transformationType": "rewrite"}, client=ScriptedModel(scripted))
+        def find(self, query: str, top_k: int = 4) -> list[dict[str, Any]]:
+            return [row for row in search(query, top_k) if row["id"] != self.only]
+
+    found = compare(Index("food").find, QUERIES, QRELS, ["rules"])
+    assert [score.name for score in found.systems] == ["raw", "rules", "yours"]
+    assert runs_of(found, "raw") == {id_: tuple(it for it in ids if it != "food") for id_, ids in expected().items()}
+    assert [variant.kind for variant in found["raw"].runs["food"].variants] == ["original"]
+    assert found["yours"].llm_calls == 3
+
+
+def test_raw_reranks_nothing_though_the_wrapped_function_does() -> None:
+    judged: list[str] = []
+
+    def rerank(query: str, texts: Sequence[str]) -> list[float]:
+        judged.append(query)
+        return [float(at) for at in range(len(texts))]
+
+    wrapped = qtm.QueryMiddleware({"rerank": {"enabled": True}}, reranker=rerank).wrap(retrieve)
+    found = compare(wrapped, QUERIES, QRELS, [])
+    assert runs_of(found, "raw") == expected()
+    assert runs_of(found, "yours") != expected()
+    assert judged == list(QUERIES.values())
+
+
+def test_a_question_with_a_history_is_asked_with_it() -> None:
+    model = ScriptedModel(scripted)
+    history = (Message("user", "Does Jaco have any health concerns?"), Message("assistant", "Jaco is healthy."))
+    questions = [Question("food", "And what does he eat?", history), Question("unjudged", "And when?")]
+    found = compare(retrieve, questions, {"food": {"food": 1}}, ["combined"], client=model)
+    assert found.questions == 1
+    assert [prompt.history for prompt in model.prompts] == [history]
+    # What leads a follow-up, which a question without a history is never searched by alone.
+    assert [variant.kind for variant in found["combined"].runs["food"].variants] == ["original", "hyde"]
+
+
+def test_deep_asks_for_a_hundred_once_more_and_measures_nothing_else_by_it() -> None:
+    asked: list[int] = []
+
+    def long(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        asked.append(top_k)
+        others = [{"id": f"x{number}", "score": 0.5 - number / 1000, "text": "other"} for number in range(20)]
+        last = {"id": "last", "score": 0.1, "text": "what is looked for"}
+        return [*others, last][:top_k]
+
+    plain, deep = (compare(long, {"q": "what?"}, {"q": {"last": 1}}, [], deep=deep) for deep in (False, True))
+    assert asked == [10, 10, 100]
+    assert deep["raw"].means == {**plain["raw"].means, "R@100": 1.0}
+    assert plain["raw"].means["R@10"] == 0.0
+
+
+def test_what_the_gate_learned_from_the_first_ten_does_not_count_for_the_hundred() -> None:
+    model = ScriptedModel(scripted)
+    queries = {f"{number}": f"{text} {number}" for number in range(10) for text in QUERIES.values()}
+    qrels = {id_: {"food": 1} for id_ in queries}
+    found = compare(retrieve, queries, qrels, ["combined, auto"], client=model, deep=True)
+    assert len(model.prompts) == 2 * found["combined, auto"].llm_calls
+
+
+def test_the_index_of_a_real_client_is_compared() -> None:
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        return [as_vector(text) for text in texts]
+
+    with pinecone_world() as world:
+        world.add_index("dogs", dimension=len(VOCABULARY) + 1)
+        index = world.index("dogs")
+        index.upsert(
+            vectors=[
+                {"id": id_, "values": as_vector(text), "metadata": {"text": text}} for id_, text in PASSAGES.items()
+            ]
+        )
+        options: Any = {"embed": embed, "top_k_arg": "top_k", "arguments": {"include_metadata": True}}
+        found = compare(index.query, QUERIES, QRELS, **options)
+        around = compare(
+            lambda query, top_k: index.query(vector=as_vector(query), top_k=top_k, include_metadata=True),
+            QUERIES,
+            QRELS,
+        )
+    assert runs_of(found, "rules") == runs_of(around, "rules")
+    assert {len(ids) for ids in runs_of(found, "raw").values()} == {len(PASSAGES)}
+    assert found.notes == around.notes == ()
+
+
+def test_own_arguments_and_no_top_k_go_to_the_function() -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def spaced(query: str, namespace: str, top_k: int = 3) -> list[dict[str, Any]]:
+        asked.append({"namespace": namespace, "top_k": top_k})
+        return search(query, top_k)
+
+    compare(spaced, QUERIES, QRELS, [], arguments={"namespace": "dogs"}, top_k=None)
+    assert asked == [{"namespace": "dogs", "top_k": 3}] * 3
+    fixed = compare(lambda query: search(query, 2), QUERIES, QRELS, [])
+    assert runs_of(fixed, "raw") == expected(2)
+
+
+def test_systems_may_be_settings_of_ones_own() -> None:
+    given = {"light": {"keywordEvidence": {"weight": 0.1}}, "heavy": {"keywordEvidence": {"weight": 0.9}}}
+    found = compare(retrieve, QUERIES, QRELS, given)
+    assert [score.name for score in found.systems] == ["raw", "light", "heavy"]
+    assert given == {"light": {"keywordEvidence": {"weight": 0.1}}, "heavy": {"keywordEvidence": {"weight": 0.9}}}
+
+
+def test_unknown_systems_are_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"no system is called 'bm25'; there are: raw; .*combined, auto") as caught:
+        compare(retrieve, QUERIES, QRELS, ["bm25"])
+    assert caught.value.allowed == "; ".join(SYSTEMS)
+    assert [score.name for score in compare(retrieve, QUERIES, QRELS, "rules").systems] == ["raw", "rules"]
+
+
+def test_impossible_settings_are_refused_before_anything_is_searched() -> None:
+    asked: list[str] = []
+
+    def listening(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        asked.append(query)
+        return search(query, top_k)
+
+    with pytest.raises(ConfigError, match="keywordEvidence"):
+        compare(listening, QUERIES, QRELS, {"bad": {"keywordEvidence": {"weight": 3}}})
+    with pytest.raises(ConfigError, match="hybrid"):
+        compare(listening, QUERIES, QRELS, ["hybrid"])
+    assert asked == []
+
+
+def test_judgements_of_unknown_questions_and_two_questions_of_one_id_are_refused() -> None:
+    with pytest.raises(ConfigError, match="2 judged questions are not among the queries, the first is 'a'"):
+        compare(retrieve, QUERIES, {**QRELS, "a": {"food": 1}, "b": {"food": 1}})
+    with pytest.raises(ConfigError, match="same id"):
+        compare(retrieve, [Question("food", "a"), Question("food", "b")], {"food": {"food": 1}})
+    with pytest.raises(ConfigError, match="no judged questions"):
+        compare(retrieve, QUERIES, {})
+
+
+def test_results_without_ids_are_refused_as_nothing_can_be_judged() -> None:
+    def nameless(query: str, top_k: int = 4) -> list[str]:
+        return [row["metadata"]["text"] for row in search(query, top_k)]
+
+    with pytest.raises(ConfigError, match=r'no ids.*passages with an "id"'):
+        compare(nameless, QUERIES, QRELS)
+
+
+def test_results_that_cannot_be_read_are_refused_and_do_not_count_as_nothing_found() -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read as passages \(generator\)"):
+        compare(lambda query: (row for row in search(query, 4)), QUERIES, QRELS)
+
+
+@pytest.mark.parametrize("grades", [{"food": 1.0}, {"food": "1"}, {"food": 10**30}, {7: 1}, ["food"], None])
+def test_judgements_that_are_none_are_refused_by_their_question(grades: Any) -> None:
+    with pytest.raises(
+        ConfigError,
+        match="the judgements of 'food' must be a mapping of passage ids to whole numbers of at most 10,000",
+    ):
+        compare(retrieve, QUERIES, {**QRELS, "food": grades})
+
+
+@pytest.mark.parametrize(
+    "queries", [["What does Jaco eat?"], {"food": None}, {7: "What does Jaco eat?"}, {"food": " "}]
+)
+def test_queries_that_are_none_are_refused(queries: Any) -> None:
+    with pytest.raises(ConfigError, match=r"query 1 is no Question|the question 'food' .* is blank"):
+        compare(retrieve, queries, {"food": {"food": 1}})
+
+
+def test_names_with_a_meaning_are_not_given_another() -> None:
+    other = {"transformationType": "none"}
+    wrapped = qtm.QueryMiddleware({}).wrap(retrieve)
+    for fn, name in ((retrieve, "raw"), (wrapped, "raw"), (wrapped, "yours")):
+        with pytest.raises(ConfigError, match=f"the name '{name}' has a meaning"):
+            compare(fn, QUERIES, QRELS, {name: other})
+    assert compare(retrieve, QUERIES, QRELS, {"raw": SYSTEMS["raw"], "yours": other}).questions == 3
+
+
+def test_options_that_a_wrapped_function_would_not_heed_are_refused() -> None:
+    wrapped = qtm.QueryMiddleware({}).wrap(retrieve)
+    with pytest.raises(ConfigError, match="wrapped already"):
+        compare(wrapped, QUERIES, QRELS, client=ScriptedModel(scripted))
+    with pytest.raises(ConfigError, match="wrapped already"):
+        compare(wrapped, QUERIES, QRELS, query_arg="query")
+
+
+@pytest.mark.parametrize("make", [lambda fn: fn, functools.partial], ids=["function", "partial"])
+def test_what_the_function_raises_passes_through(make: Callable[[Any], Any]) -> None:
+    def broken(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        raise TimeoutError("theirs")
+
+    with pytest.raises(TimeoutError, match="theirs"):
+        compare(make(broken), QUERIES, QRELS)
+
+
+def test_the_same_seed_is_the_same_outcome_and_nothing_given_is_changed() -> None:
+    queries, qrels = dict(QUERIES), {id_: dict(grades) for id_, grades in QRELS.items()}
+    first, second = (compare(retrieve, queries, qrels, seed=7)["rules"].difference for _ in range(2))
+    assert first == second
+    assert (queries, qrels) == (QUERIES, QRELS)
+
+
+def test_every_step_is_told() -> None:
+    told: list[tuple[str, int, int]] = []
+    compare(retrieve, QUERIES, QRELS, ["rules"], deep=True, progress=lambda *step: told.append(step))
+    names = ("raw", "rules", "raw, deep", "rules, deep")
+    assert told == [(name, done, 3) for name in names for done in (1, 2, 3)]

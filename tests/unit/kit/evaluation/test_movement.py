@@ -1,0 +1,162 @@
+"""Where each passage moved on its way from the plain list to the final one, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.kit.evaluation import SYSTEMS
+from qtmiddleware.kit.evaluation.movement import Movements, explain_movement, format_place
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Match, Retrieval
+from tests.support.retrieval_world import PASSAGES, QUERY, scripted, search
+
+
+def retrieve(fn: Any, settings: Any, query: str = QUERY, top_k: int = 4) -> Retrieval:
+    found: Retrieval = (
+        qtm.QueryMiddleware(settings, client=ScriptedModel(scripted)).wrap(fn).retrieve(query, top_k=top_k)
+    )
+    return found
+
+
+def move(settings: Any, fn: Any = search, **given: Any) -> tuple[Retrieval, Movements]:
+    found = retrieve(fn, settings, **given)
+    return found, explain_movement(found, retrieve(fn, SYSTEMS["raw"], **given).matches)
+
+
+def test_each_passage_is_told_with_the_searches_that_found_it_and_the_words_it_holds() -> None:
+    _, moved = move({"transformationType": "decompose", "escalation": "always"})
+    assert [(it.match.id, it.before, it.place, it.change) for it in moved.passages] == [
+        ("health", 1, 1, 0),
+        ("walks", 2, 2, 0),
+        ("food", 3, 3, 0),
+        ("vet", None, 4, None),
+    ]
+    assert moved.passages[3].why == (
+        "new at 4th, from 8th in the question's own list: also found by sub-query 1 (2nd) and sub-query 2 (8th); "
+        "holds 'vet'"
+    )
+    assert moved.passages[0].keywords == ("jaco", "health", "concerns", "vet")
+    (gone,) = moved.dropped
+    assert (gone.match.id, gone.before, gone.place, gone.passed_by) == ("adoption", 4, None, (4,))
+    assert gone.why == (
+        "was 4th, now 6th and out of the 4 shown: passed by the passage now 4th; "
+        "the searches beside the question's lift others; holds none of the keywords"
+    )
+    assert json.loads(json.dumps(moved.to_dict()))["passages"][3]["hits"][1]["kind"] == "sub_query"
+
+
+@pytest.mark.parametrize("method", ["anchored", "rrf", "weighted_rrf"])
+def test_what_each_search_and_the_keywords_added_is_what_the_scores_are_made_of(method: str) -> None:
+    found, moved = move({"transformationType": "decompose", "escalation": "always", "fusion": {"method": method}})
+    rests = []
+    for it in (*moved.passages, *moved.dropped):
+        assert it.fused_score is not None
+        rests.append(it.fused_score - sum(hit.added or 0.0 for hit in it.hits))
+        assert it.weighed_score is not None
+        assert it.evidence is not None
+        assert 0.0 <= it.evidence <= it.weighed_score + 1e-9
+        assert it.fused_place == found.fused.index(it.match.key) + 1
+    # Beside what was added all have the same: the lowest score of every list, or nothing.
+    assert max(rests) - min(rests) < 1e-9
+    assert moved.evidence_weight == 0.4
+    assert [it.weighed_place for it in moved.passages] == [1, 2, 3, 4]
+
+
+def test_a_reranker_s_place_is_told_and_named_where_it_decides() -> None:
+    def prefer_cats(query: str, texts: list[str]) -> list[float]:
+        return [float("Cats" in text) for text in texts]
+
+    wrapped = qtm.QueryMiddleware({"rerank": {"enabled": True}}, reranker=prefer_cats).wrap(search)
+    moved = explain_movement(wrapped.retrieve(QUERY, top_k=4), retrieve(search, SYSTEMS["raw"]).matches)
+    first = moved.passages[0]
+    assert (first.match.id, first.before, first.reranked_place, first.rerank_score) == ("cats", None, 1, 1.0)
+    assert first.why.endswith("the reranker puts it 1st")
+    assert moved.passages[1].why.startswith("from 1st to 2nd: passed by the passage now 1st")
+
+
+def test_without_a_plain_list_the_question_s_own_stands_in() -> None:
+    found, beside = move({"transformationType": "decompose", "escalation": "always"})
+    alone = explain_movement(found)
+    assert [it.why for it in alone.passages] == [it.why for it in beside.passages]
+    assert [(it.match.id, it.match.text, it.why) for it in alone.dropped] == [
+        ("adoption", PASSAGES["adoption"], beside.dropped[0].why)
+    ]
+
+
+def test_what_nothing_was_done_with_stays_where_it_is() -> None:
+    plain = retrieve(search, SYSTEMS["raw"])
+    assert [it.why for it in explain_movement(plain, plain.matches).passages] == [
+        "stays 1st", "stays 2nd", "stays 3rd", "stays 4th"
+    ]  # fmt: skip
+    blank = retrieve(search, {}, query=" ")
+    assert [it.change for it in explain_movement(blank).passages] == [0, 0, 0, 0]
+
+
+def test_lists_one_after_the_other_tell_a_passage_once() -> None:
+    settings = {"transformationType": "rewrite", "escalation": "always", "fusion": {"method": "concat"}}
+    _, moved = move(settings)
+    assert len(moved.passages) == 8
+    assert moved.passages[0].why == "stays 1st"
+    assert {it.why for it in moved.passages[4:]} >= {
+        "stands here once more",
+        "new at 5th: found by the rewrite (1st), not by the question",
+    }
+
+
+def test_chunks_that_share_an_id_are_followed_each_by_itself() -> None:
+    def chunks(query: str, top_k: int = 2) -> list[dict[str, Any]]:
+        texts = ["A chunk about cats", "Jaco has no health concerns", "Another one"]
+        return [{"id": "doc", "score": 1 - at / 10 if at < 2 else 0.1, "text": text} for at, text in enumerate(texts)][
+            :top_k
+        ]
+
+    _, moved = move({}, chunks, top_k=2)
+    assert [(it.match.text, it.before) for it in moved.passages] == [
+        ("Jaco has no health concerns", 2),
+        ("A chunk about cats", 1),
+    ]
+    assert moved.passages[0].why == "from 2nd to 1st: holds 'jaco', 'health' and 'concerns'"
+
+
+IDS = st.sampled_from("abcdef")
+ROW = st.fixed_dictionaries({"id": IDS, "text": st.sampled_from(["jaco", "health vet", "cats", ""])})
+
+
+@given(st.lists(ROW, max_size=8), st.lists(ROW, max_size=8), st.sampled_from(["anchored", "rrf", "max", "concat"]))
+def test_whatever_is_found_every_passage_of_both_lists_is_told_once(
+    first: list[dict[str, Any]], second: list[dict[str, Any]], method: str
+) -> None:
+    def ask(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+        rows = first if query == QUERY else second
+        return [{**row, "score": 1.0 - at / 10} for at, row in enumerate(rows)][:top_k]
+
+    settings = {"transformationType": "rewrite", "escalation": "always", "fusion": {"method": method}}
+    found = retrieve(ask, settings, top_k=3)
+    plain = retrieve(ask, SYSTEMS["raw"], top_k=3).matches
+    for moved in (explain_movement(found, plain), explain_movement(found)):
+        assert [it.place for it in moved.passages] == list(range(1, len(found.matches) + 1))
+        assert all(it.why for it in (*moved.passages, *moved.dropped))
+        json.dumps(moved.to_dict())
+    told = [it for it in explain_movement(found, plain).passages if it.before]
+    both = {(it.match.id, it.match.text) for it in (*told, *explain_movement(found, plain).dropped)}
+    assert both == {(it.id, it.text) for it in plain}
+
+
+def test_a_list_of_matches_that_somebody_made_will_do() -> None:
+    found = retrieve(search, SYSTEMS["rules"])
+    before = [Match("vet", "__default__", 0.5, text=PASSAGES["vet"]), Match("gone", "", None)]
+    moved = explain_movement(found, before)
+    assert [it.before for it in moved.passages] == [None] * 4
+    assert [it.match.id for it in moved.dropped] == ["vet", "gone"]
+    assert moved.dropped[1].why.startswith("was 2nd, no search found it here and out of the 4 shown")
+
+
+def test_places_are_said_as_people_say_them() -> None:
+    said = [format_place(place) for place in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
+    assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]

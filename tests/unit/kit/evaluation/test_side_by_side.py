@@ -1,0 +1,129 @@
+"""Questions put to several systems side by side, without judgements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
+from qtmiddleware.kit.evaluation import Question, ask_systems, load_questions
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.testing import ScriptedModel
+from tests.support.answering_service import rank_by_words
+from tests.support.retrieval_world import REPLIES, search
+
+
+def script(prompt: Prompt) -> Any:
+    asked = json.loads(prompt.user)
+    if prompt.mode == "rank":
+        return rank_by_words(asked)
+    return f"{asked['passages'][0]['text']} [1]" if prompt.mode == "answer" else REPLIES[prompt.mode]
+
+
+QUESTION = "Does Jaco have any health concerns?"
+
+
+def test_each_system_finds_as_many_passages_in_its_own_time_and_calls() -> None:
+    found = ask_systems(search, QUESTION, client=ScriptedModel(script), top_k=3)
+    (row,) = found.questions
+    transforms = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
+    assert [one.system for one in row.systems] == ["raw", "rules", *transforms]
+    assert all(len(one.matches) == 3 and one.seconds > 0 and one.answer is None for one in row.systems)
+    assert [one.retrieval.trace.llm_calls for one in row.systems if one.retrieval] == [0, 0, *[1] * 7]
+    assert [match.id for match in row["raw"].matches] == [record["id"] for record in search(QUESTION, 3)]
+    assert found.ranked is None
+
+
+def test_with_an_ideal_answer_the_answers_are_ranked_and_a_failed_judge_takes_none_away() -> None:
+    model = ScriptedModel(script)
+    found = ask_systems(search, QUESTION, ["rewrite"], client=model, reference="No.", top_k=4)
+    ranking = found.ranking(found.questions[0].question)
+    assert ranking is not None
+    assert {it.system for it in ranking.standings} == {"raw", "rewrite"}
+
+    def broken(prompt: Prompt) -> Any:
+        if prompt.mode == "answer":
+            return f"{len(prompt.user)} [1]"
+        return ModelError("unavailable") if prompt.mode == "rank" else script(prompt)
+
+    other = {"other": {"transformationType": "none", "answer": {"contextChars": 100}}}
+    failed = ask_systems(search, QUESTION, other, client=ScriptedModel(broken), reference="No.", top_k=4)
+    assert failed.questions[0]["other"].answer is not None
+    assert failed.ranked is not None
+    assert [one.error for one in failed.ranked.questions] == ["unavailable"]
+
+
+def test_a_model_that_fails_leaves_that_systems_error_and_what_it_found() -> None:
+    def reply(prompt: Prompt) -> Any:
+        return ModelError("unavailable") if prompt.mode == "answer" else script(prompt)
+
+    (row,) = ask_systems(search, QUESTION, ["rules"], client=ScriptedModel(reply), answers=True, top_k=4).questions
+    assert all(one.error is not None and one.answer is None and one.matches for one in row.systems)
+
+
+def test_a_wrapped_function_can_be_put_beside_its_own_settings() -> None:
+    wrapped = qtm.QueryMiddleware({"keywordEvidence": {"weight": 0.9}}).wrap(search)
+    (row,) = ask_systems(wrapped, QUESTION, ["yours", "rules"], top_k=4).questions
+    assert [one.system for one in row.systems] == ["raw", "yours", "rules"]
+
+
+def test_what_cannot_be_asked_is_refused_before_anything_is() -> None:
+    calls: list[str] = []
+
+    def count(query: str, top_k: int = 4) -> Any:
+        calls.append(query)
+        return search(query, top_k)
+
+    with pytest.raises(InvalidQuery, match="blank"):
+        ask_systems(count, [Question("a", "What?"), Question("b", " ")])
+    with pytest.raises(ConfigError, match="no system is called"):
+        ask_systems(count, QUESTION, ["rewritten"])
+    with pytest.raises(ConfigError, match="same id"):
+        ask_systems(count, [Question("a", "What?"), Question("a", "Who?")])
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"question": "What?", "ideal_answer": "That."}]',
+        '[\n  {"id": 1, "question": "What?",\n   "ideal_answer": "That.", "context": ["x"]}\n]\n',
+        '{"question": "What?", "answer": "That."}\n',
+        '{"_id": "1", "text": "What?", "metadata": {"answer": "That."}}\n',
+    ],
+)
+def test_questions_with_ideal_answers_are_read_as_they_are_usually_written(tmp_path: Path, text: str) -> None:
+    (tmp_path / "val.json").write_text(text)
+    (question,) = load_questions(tmp_path / "val.json")
+    assert (question.id, question.text, question.reference) == ("1", "What?", "That.")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no questions"),
+        ("[]", "holds no questions"),
+        ('[{"question": "What?"}, {"ideal_answer": "That."}]', "question 2: has no question"),
+        ('[{"question": "What?"', "is not JSON"),
+        ('{"question": "What?"}\nWho?\n', "line 2: is not JSON"),
+        ('[{"id": "a", "question": "What?"}, {"id": "a", "question": "Who?"}]', "a second time"),
+        ("[1]", "is no JSON object"),
+    ],
+)
+def test_a_file_of_questions_that_is_wrong_is_named_with_the_place(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "val.json").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_questions(tmp_path / "val.json")
+
+
+@pytest.mark.parametrize("own", [{"escalation": "never"}, {"answer": {"mode": "synthesis"}, "escalation": "auto"}])
+def test_a_named_system_is_the_same_around_a_function_of_other_settings(own: dict[str, Any]) -> None:
+    wrapped = qtm.QueryMiddleware(own, client=ScriptedModel(script)).wrap(search)
+    found = ask_systems(wrapped, QUESTION, ["rules", "rewrite", "decompose"], answers=True, top_k=3)
+    calls = {one.system: one.answer.retrieval.trace.llm_calls for one in found.questions[0].systems if one.answer}
+    assert calls == {"raw": 1, "rules": 1, "rewrite": 2, "decompose": 2}  # the answer is one of them
+    assert all(one.answer is not None and not one.answer.sub_answers for one in found.questions[0].systems)

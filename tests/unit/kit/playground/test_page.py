@@ -1,0 +1,227 @@
+"""The page: whatever the texts are, they are texts."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.kit.evaluation import Question
+from qtmiddleware.kit.playground.asked import Asked
+from qtmiddleware.kit.playground.page import MOST_SHOWN, Page
+from qtmiddleware.kit.playground.tiers import Tiers
+from qtmiddleware.types import Message
+from tests.support import playground_app as app
+from tests.support.retrieval_world import QUERY
+
+KNOWN = {
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "link",
+        "style",
+        "script",
+        "body",
+        "header",
+        "main",
+        "footer",
+        "search",
+        "section",
+    ),
+    *("article", "h1", "h2", "h3", "p", "a", "b", "em", "small", "span", "div", "bdi", "mark", "br", "pre", "code"),
+    *("form", "label", "textarea", "button", "fieldset", "legend", "input", "select", "option", "details", "summary"),
+    *("ol", "ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *("template", "slot", "svg", "path", "g", "circle", "text", "rect"),
+}
+
+
+class Reader(HTMLParser):
+    """Collects what stands in a page: its elements, their attributes and texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def write(
+    fn: Any,
+    question: str = QUERY,
+    history: Sequence[str] = (),
+    examples: Sequence[Question] = (),
+    qrels: Mapping[str, Mapping[str, int]] | None = None,
+) -> str:
+    """The whole page of *question*."""
+
+    async def ask() -> str:
+        tiers = Tiers(fn, seconds=20)
+        page = Page(tiers, name="a <b>name</b>", examples=examples, notes=["a <i>note</i>"], qrels=qrels)
+        asked = Asked(question=question, tiers=tiers.shown, history=tuple(Message("user", it) for it in history))
+        is_running = bool(question.strip())
+        parts, cards, baseline = [page.write_head(asked, "nonce", is_running=is_running)], [], None
+        if is_running:
+            async for answer in tiers.ask(asked):
+                baseline = answer.retrieval if answer.tier.name == "raw" else baseline
+                cards.append(page.describe(answer, asked, baseline))
+                parts.append(page.write_card(cards[-1]))
+            parts.append(page.write_tail(asked, cards))
+        return "".join([*parts, page.write_foot(is_running=is_running)])
+
+    return asyncio.run(ask())
+
+
+def check_markup(page: str) -> Reader:
+    """*page*, of which every element and address is our own."""
+    read = Reader(page)
+    assert {tag for tag, _ in read.elements} <= KNOWN
+    scripts = [attributes for tag, attributes in read.elements if tag in ("script", "style")]
+    assert all(attributes == {"nonce": "nonce"} for attributes in scripts)
+    names = {name for _, attributes in read.elements for name in attributes}
+    assert not [name for name in names if name.startswith("on") or name in ("style", "src", "srcdoc")]
+    links = [str(attributes["href"]) for _, attributes in read.elements if attributes.get("href")]
+    assert all(link.startswith(("?", "#", "data:image/svg+xml,")) for link in links)
+    return read
+
+
+def test_hostile_passages_and_variants_are_texts() -> None:
+    page = write(app.hostile)
+    read = check_markup(page)
+    assert page.count("<script") == page.count("<script nonce") == 1
+    assert "<script>document.title='hacked'</script>" in "".join(read.texts)
+    assert not re.search("[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page)
+    page.encode("utf-8", "replace")
+
+
+@given(question=st.text(min_size=1, max_size=40), text=st.text(max_size=60), title=st.text(max_size=20))
+@settings(max_examples=25, deadline=None)
+def test_no_text_becomes_markup(question: str, text: str, title: str) -> None:
+    rows = [{"id": "1", "score": 0.9, "metadata": {"text": text, "title": title}}, {"id": title, "score": 0.8}]
+    wrapped = qtm.QueryMiddleware().wrap(lambda query: rows)
+    check_markup(write(wrapped, question, history=[text]))
+
+
+def test_names_notes_examples_and_turns_are_texts() -> None:
+    examples = [Question("1", "<u>one</u>", (Message("user", "<u>turn</u>"),))]
+    page = write(app.search, "", history=["<u>said</u>"], examples=examples)
+    check_markup(page)
+    assert "&lt;u&gt;one&lt;/u&gt;" in page
+    assert 'value="&lt;u&gt;said&lt;/u&gt;"' in page
+
+
+def test_every_tier_says_what_moved_why_and_what_it_cost() -> None:
+    page = write(app.search)
+    for name in ("raw", "rules", "rewrite", "stepback", "decompose", "combined"):
+        assert page.count(f'<article class="card{" base" if name == "raw" else ""}" slot="tier-{name}"') == 1
+    for said in ("new at", "passed by", "holds", "model calls", "search, variants", "Config that gives this"):
+        assert said in page or said == "model calls"
+    assert "Does the dog Jaco have medical conditions or illness?" in page
+
+
+def test_ids_are_unique_and_every_field_has_its_label() -> None:
+    read = Reader(write(app.search, history=["a turn"]))
+    ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    labelled = {attributes["for"] for tag, attributes in read.elements if tag == "label"}
+    fields = [attributes for tag, attributes in read.elements if tag in ("input", "select", "textarea")]
+    assert fields
+    assert all(attributes["id"] in labelled for attributes in fields)
+
+
+def test_a_long_passage_is_cut() -> None:
+    rows = [{"id": str(at), "score": 1 - at / 9, "metadata": {"text": "word " * 20_000}} for at in range(4)]
+    assert len(write(qtm.QueryMiddleware().wrap(lambda query: rows))) < 20 * MOST_SHOWN
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (app.raising, "raised ConnectionError: no route to &lt;b&gt;host&lt;/b&gt; with api_key=(not shown)"),
+        (app.down, "transform.rewrite: unavailable (the service is down)"),
+        (app.empty, "No passage was found."),
+    ],
+)
+def test_what_went_wrong_is_said(fn: Any, said: str) -> None:
+    assert said in write(fn)
+
+
+def test_who_was_not_asked_is_not_waited_for() -> None:
+    page = write(app.raising)
+    assert '<div slot="tier-rules" hidden></div>' in page
+    assert "There is no plain list, so no tier was asked." in page
+
+
+def test_a_model_that_gave_nothing_is_said_at_once() -> None:
+    assert "Every tier gives the plain list. The model gave nothing of use to 4 tiers." in write(app.down)
+
+
+def find_headline(page: str) -> str:
+    found = re.search('id="headline">(.*?)</p>', page)
+    assert found
+    return found[1]
+
+
+def wrap_list(*texts: str) -> Any:
+    """A function that finds *texts*, called a, b, c and so on, in this order."""
+    rows = [{"id": "abcdefgh"[at], "score": 0.9 - at / 100, "text": text} for at, text in enumerate(texts)]
+    return qtm.QueryMiddleware({"keywordEvidence": {"weight": 0.9}}).wrap(lambda query, top_k=2: rows[:top_k])
+
+
+# The rules put c first, a second, and drop b to the third place.
+TEXTS = ("Jaco is a dog.", "Nothing at all.", "Jaco has health concerns.", "Nothing else.")
+
+
+@pytest.mark.parametrize(
+    ("grades", "headline"),
+    [
+        ({"a": 2, "b": 1}, "The answer: 1st in the plain list, 2nd with rules."),
+        ({"b": 1, "a": 0}, "The answer: 2nd in the plain list, lost from the 2 shown with rules (3rd)."),
+        ({"c": 1}, "The answer: not in the plain list, 1st with rules."),
+        ({"d": 1}, "The answer: in none of the lists."),
+        ({"b": 1, "c": 1}, "The first of 2 answers: 2nd in the plain list, 1st with rules."),
+        ({"a": 1, "c": 1}, "The first of 2 answers: 1st in the plain list and with every tier."),
+        ({"a": 0}, "rules changes 1 of the 2 passages that are shown."),
+        ({}, "rules changes 1 of the 2 passages that are shown."),
+    ],
+)
+def test_a_headline_says_where_the_answer_went_and_without_a_judgement_that_the_list_changes(
+    grades: dict[str, int], headline: str
+) -> None:
+    page = write(wrap_list(*TEXTS), examples=[Question("q", QUERY)], qrels={"q": grades})
+    assert find_headline(page) == headline
+
+
+def test_a_judgement_is_that_of_its_own_question_alone() -> None:
+    asked = Question("q", QUERY, (Message("user", "Who is Jaco?"),))
+    page = write(wrap_list(*TEXTS), examples=[asked, Question("r", "Who?")], qrels={"q": {"a": 1}, "r": {"a": 1}})
+    assert find_headline(page) == "rules changes 1 of the 2 passages that are shown."
+
+
+def test_another_order_is_said_of_the_tiers_that_have_one() -> None:
+    page = write(wrap_list("Nothing at all.", "Jaco has health concerns."))
+    assert find_headline(page) == "Every tier shows the passages of the plain search, rules in another order."
+
+
+def test_the_page_says_who_keeps_what_is_asked() -> None:
+    assert "The server keeps nothing you ask. Your browser does" in write(app.search)
+
+
+def test_a_result_that_nobody_can_read_is_said_with_what_mends_it() -> None:
+    with pytest.warns(qtm.SetupWarning):
+        page = write(app.odd)
+    assert "qtm check says how to mend that" in page

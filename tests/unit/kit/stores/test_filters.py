@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.errors import InvalidQuery
+from qtmiddleware.kit.stores.filters import DEEPEST, build_matcher
+
+FIELDS = st.sampled_from(["a", "b", "c"])
+NUMBERS = st.integers(-3, 3) | st.sampled_from([-1.5, 0.0, 1.0, 2.5])
+SCALARS = st.sampled_from(["", "x", "y", "1"]) | NUMBERS | st.booleans()
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+METADATA = st.dictionaries(FIELDS, SCALARS | st.lists(SCALARS, max_size=3) | ANYTHING, max_size=3)
+OPERATIONS = st.one_of(
+    st.tuples(st.sampled_from(["$eq", "$ne"]), SCALARS),
+    st.tuples(st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), NUMBERS),
+    st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(SCALARS, max_size=3)),
+    st.tuples(st.just("$exists"), st.booleans()),
+)
+LEAVES = st.dictionaries(FIELDS, SCALARS | st.lists(OPERATIONS, min_size=1, max_size=2).map(dict), max_size=2)
+FILTERS = st.recursive(
+    LEAVES,
+    lambda inner: st.tuples(st.sampled_from(["$and", "$or"]), st.lists(inner, min_size=1, max_size=3)).map(
+        lambda pair: {pair[0]: pair[1]}
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize(
+    ("condition", "metadata", "met"),
+    [
+        ({}, {}, True),
+        ({"a": "x"}, {"a": "x"}, True),
+        ({"a": "x"}, {"a": "X"}, False),
+        ({"a": "x"}, {}, False),
+        ({"a": 1}, {"a": 1.0}, True),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": True}, {"a": 1}, False),
+        ({"a": True}, {"a": True}, True),
+        ({"a": "1"}, {"a": 1}, False),
+        ({"a": {"$eq": "x"}}, {"a": ["y", "x"]}, True),
+        ({"a": {"$ne": "x"}}, {"a": ["y", "x"]}, False),
+        ({"a": {"$ne": "x"}}, {"a": ["y"]}, True),
+        ({"a": {"$ne": "x"}}, {}, True),
+        ({"a": {"$ne": "x"}}, {"a": None}, True),
+        ({"a": {"$in": ["x", 2]}}, {"a": 2}, True),
+        ({"a": {"$in": ["x", 2]}}, {"a": ["z", "x"]}, True),
+        ({"a": {"$in": []}}, {"a": "x"}, False),
+        ({"a": {"$nin": []}}, {"a": "x"}, True),
+        ({"a": {"$nin": ["x"]}}, {}, True),
+        ({"a": {"$nin": ["x"]}}, {"a": ["y", "x"]}, False),
+        ({"a": {"$gt": 1}}, {"a": 2}, True),
+        ({"a": {"$gt": 1}}, {"a": 1}, False),
+        ({"a": {"$gte": 1}}, {"a": 1}, True),
+        ({"a": {"$lt": 1}}, {"a": 0.5}, True),
+        ({"a": {"$lte": 1}}, {"a": "0"}, False),
+        ({"a": {"$lt": 5}}, {}, False),
+        ({"a": {"$lt": 5}}, {"a": True}, False),
+        ({"a": {"$lt": 5}}, {"a": float("nan")}, False),
+        ({"a": {"$gte": 5}}, {"a": [1, 7]}, True),
+        ({"a": {"$gt": 1, "$lt": 3}}, {"a": 2}, True),
+        ({"a": {"$gt": 1, "$lt": 3}}, {"a": 3}, False),
+        ({"a": {"$exists": True}}, {"a": False}, True),
+        ({"a": {"$exists": True}}, {"a": None}, False),
+        ({"a": {"$exists": False}}, {}, True),
+        ({"a": "x", "b": 1}, {"a": "x", "b": 1}, True),
+        ({"a": "x", "b": 1}, {"a": "x", "b": 2}, False),
+        ({"$or": [{"a": "x"}, {"b": 1}]}, {"b": 1}, True),
+        ({"$and": [{"a": "x"}, {"b": 1}]}, {"b": 1}, False),
+        ({"$and": [{"a": "x"}], "b": 1}, {"a": "x", "b": 2}, False),
+        ({"$or": [{"$and": [{"a": "x"}, {"b": 1}]}, {"c": 3}]}, {"a": "x", "b": 1}, True),
+        ({"a": "x"}, {"a": {"x": 1}}, False),
+        ({"a": "x"}, {"a": [["x"]]}, False),
+    ],
+)
+def test_metadata_meets_a_condition_as_pinecone_has_it(condition: Any, metadata: Any, met: bool) -> None:
+    assert build_matcher(condition)(metadata) is met
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"$and": [nested(depth - 1)]} if depth else {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ({"a": {"$near": 1}}, r"'\$near' is no operator.*\$eq, \$ne, \$gt"),
+        ({"a": {"not": 1}}, "'not' is no operator"),
+        ({"a": {3: 1}}, "3 is no operator"),
+        ({"$eq": 1}, r"\$eq cannot stand where a field does; \$and and \$or can"),
+        ({"$not": {"a": 1}}, r"\$not cannot stand"),
+        ({"$and": {"a": 1}}, r"\$and takes a list of one or more conditions, not dict"),
+        ({"$or": []}, r"\$or takes a list of one or more conditions, not an empty list"),
+        ({"$or": ["a"]}, "a condition is a mapping .*not str"),
+        ({"a": {"$gt": "1"}}, r"\$gt takes a number, not str"),
+        ({"a": {"$lte": True}}, r"\$lte takes a number, not bool"),
+        ({"a": {"$lt": float("nan")}}, r"\$lt takes a number"),
+        ({"a": {"$lt": float("inf")}}, r"\$lt takes a number"),
+        ({"a": {"$in": "x"}}, r"\$in takes a list .*not str"),
+        ({"a": {"$nin": [None]}}, r"\$nin takes a text, a number or a boolean, not null"),
+        ({"a": None}, r"\$eq takes a text, a number or a boolean, not null"),
+        ({"a": ["x"]}, r"\$eq takes a text, a number or a boolean, not list"),
+        ({"a": {"$exists": 1}}, r"\$exists takes true or false, not int"),
+        ({"a": {}}, "'a' has no operator"),
+        ({1: "x"}, "a field's name is a text, not int"),
+        (["a"], "a condition is a mapping"),
+        ("a", "a condition is a mapping"),
+        (nested(DEEPEST), "16 deep"),
+    ],
+)
+def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(condition: Any, told: str) -> None:
+    with pytest.raises(InvalidQuery, match=told) as caught:
+        build_matcher(condition)
+    assert caught.value.argument == "filter"
+
+
+def test_the_deepest_filter_that_is_allowed_works() -> None:
+    assert build_matcher(nested(DEEPEST - 1))({"a": 1})
+
+
+def test_a_filter_is_refused_without_telling_its_values() -> None:
+    with pytest.raises(InvalidQuery) as caught:
+        build_matcher({"owner": {"$gt": "somebody in particular"}})
+    assert "somebody" not in str(caught.value)
+
+
+def test_a_filter_that_is_changed_later_changes_nothing() -> None:
+    wanted = ["x"]
+    condition: dict[str, Any] = {"a": {"$in": wanted}}
+    meets = build_matcher(condition)
+    wanted.append("y")
+    condition["b"] = 1
+    assert meets({"a": "x"})
+    assert not meets({"a": "y"})
+
+
+@given(condition=FILTERS, metadata=METADATA)
+def test_no_metadata_breaks_a_filter(condition: Any, metadata: Any) -> None:
+    assert build_matcher(condition)(metadata) in (True, False)
+
+
+@given(condition=ANYTHING | st.dictionaries(st.sampled_from(["a", "$and", "$or", "$gt"]), ANYTHING, max_size=2))
+def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(condition: Any) -> None:
+    with suppress(InvalidQuery):
+        assert build_matcher(condition)({"a": 1}) in (True, False)
+
+
+@given(parts=st.lists(FILTERS, min_size=1, max_size=4), metadata=METADATA)
+def test_and_is_met_where_all_are_and_or_where_any_is(parts: Any, metadata: Any) -> None:
+    each = [build_matcher(part)(metadata) for part in parts]
+    assert build_matcher({"$and": parts})(metadata) is all(each)
+    assert build_matcher({"$or": parts})(metadata) is any(each)
+
+
+@given(field=FIELDS, values=st.lists(SCALARS, max_size=3), metadata=METADATA)
+def test_of_an_operator_and_its_negation_exactly_one_is_met(field: str, values: Any, metadata: Any) -> None:
+    pairs: list[tuple[Any, Any]] = [({"$eq": value}, {"$ne": value}) for value in values]
+    pairs += [({"$in": values}, {"$nin": values}), ({"$exists": True}, {"$exists": False})]
+    for asked, negated in pairs:
+        assert build_matcher({field: asked})(metadata) != build_matcher({field: negated})(metadata)
+
+
+@given(field=FIELDS, values=st.lists(SCALARS, min_size=1, max_size=3), metadata=METADATA)
+def test_in_is_an_or_of_equals_and_nin_an_and_of_unequals(field: str, values: Any, metadata: Any) -> None:
+    equal = {"$or": [{field: value} for value in values]}
+    unequal = {"$and": [{field: {"$ne": value}} for value in values]}
+    assert build_matcher({field: {"$in": values}})(metadata) is build_matcher(equal)(metadata)
+    assert build_matcher({field: {"$nin": values}})(metadata) is build_matcher(unequal)(metadata)
+
+
+@given(conditions=st.dictionaries(FIELDS, SCALARS, min_size=1), metadata=METADATA)
+def test_several_fields_are_an_and(conditions: Any, metadata: Any) -> None:
+    apart = {"$and": [{field: value} for field, value in conditions.items()]}
+    assert build_matcher(conditions)(metadata) is build_matcher(apart)(metadata)

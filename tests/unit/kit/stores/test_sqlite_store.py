@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtmiddleware.errors import StoreError
+from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, sqlite
+from qtmiddleware.kit.stores.sqlite import connections
+from qtmiddleware.protocols import Passage
+from tests.support.store_contract import AtomicStoreContract, FileStoreContract, KeywordContract, X, Y
+
+
+def open_store(path: str | Path, *, model: str = "model", dimension: int = 3) -> SQLiteStore:
+    return SQLiteStore(path, embedding_model=model, dimension=dimension)
+
+
+class _Made:
+    """Stores to be closed when the test is over."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.stores: list[SQLiteStore] = []
+
+    def __call__(self) -> SQLiteStore:
+        number = len(self.stores)
+        self.stores.append(open_store(self.folder / f"{number}.sqlite") if self.folder else MemoryStore(dimension=3))
+        return self.stores[-1]
+
+
+class TestInAFile(AtomicStoreContract, KeywordContract, FileStoreContract):
+    KIND = "SQLiteStore"
+
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> Iterator[Callable[[], Any]]:
+        made = _Made(tmp_path)
+        yield made
+        for store in made.stores:
+            store.close()
+
+
+class TestInMemory(AtomicStoreContract, KeywordContract):
+    @pytest.fixture
+    def make_store(self) -> Iterator[Callable[[], Any]]:
+        made = _Made(None)
+        yield made
+        for store in made.stores:
+            store.close()
+
+
+def test_a_memory_store_is_printed_without_a_path() -> None:
+    with MemoryStore(dimension=3) as store:
+        assert repr(store) == "MemoryStore(dimension=3)"
+
+
+def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
+    with open_store(tmp_path / "index.sqlite") as store:
+        store.upsert([Passage("a", "apple")], [X])
+        assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+
+
+def foreign_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (a)")
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda path: path.write_bytes(b"PK\x03\x04 this is no database, but it is long enough to look like one" * 40),
+        lambda path: path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 5_000),
+        lambda path: path.write_text("short"),
+        foreign_database,
+    ],
+    ids=["another format", "damaged", "short", "another program's"],
+)
+def test_a_foreign_or_damaged_file_is_named_and_left_as_it_is(tmp_path: Path, fill: Callable[[Path], Any]) -> None:
+    path = tmp_path / "index.sqlite"
+    fill(path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"index\.sqlite .*left as it is"):
+        open_store(path)
+    assert path.read_bytes() == before
+
+
+ENDLESS = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+    SELECT i AS row, CAST(i AS TEXT) AS id, zeroblob(12) AS vector, '' AS text, '{}' AS metadata FROM n"""
+HOSTILE = {
+    "an endless view": f"DROP TABLE passages; CREATE VIEW passages AS {ENDLESS};",
+    "another view": "CREATE VIEW theirs AS SELECT 1;",
+    "a virtual table": "DROP TABLE passages; CREATE VIRTUAL TABLE passages USING fts5"
+    " (row, id, vector, text, metadata);",
+    "a column that is computed": "ALTER TABLE passages ADD COLUMN more AS (zeroblob(1000000000));",
+    "a trigger more": "CREATE TRIGGER theirs AFTER INSERT ON passages BEGIN DELETE FROM passages; END;",
+    "a very long value": "INSERT INTO meta VALUES ('a', zeroblob(200000000));",
+    "a very long number of changes": "UPDATE meta SET value = zeroblob(200000000) WHERE key = 'changes';",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_file_with_other_tables_than_ours_is_refused_and_nothing_of_it_is_run(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "index.sqlite"
+    with open_store(path) as store:
+        store.upsert([Passage("a", "apple")], [X])
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.executescript(HOSTILE[what])
+        theirs.commit()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"index\.sqlite .*left as it is"):
+        open_store(path)
+    assert path.read_bytes() == before
+
+
+def test_an_index_that_was_analyzed_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    with open_store(path) as store:
+        store.upsert([Passage("a", "apple")], [X])
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.executescript("ANALYZE; VACUUM;")
+    with open_store(path) as store:
+        assert store.count() == 1
+
+
+def test_damage_found_later_is_a_store_error(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    with open_store(path) as store:
+        store.upsert([Passage(str(n), "words " * 50) for n in range(500)], [X] * 500)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8192] + b"\xff" * (len(whole) - 8192))
+    with pytest.raises(StoreError, match=r"index\.sqlite.*ingest again"), open_store(path) as store:
+        store.search(X, 500)
+
+
+def test_a_folder_is_refused_naming_the_kind(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot be opened: it is not a file; .*\(store\.kind\)"):
+        open_store(tmp_path)
+
+
+def test_a_place_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    open_store(path).close()
+    # Where SQLite has to put its log there is something that is none.
+    (tmp_path / "index.sqlite-wal").mkdir()
+    with pytest.raises(StoreError, match=r"index\.sqlite cannot be opened.*folder that can be written"):
+        open_store(path)
+
+
+ANOTHER_PROCESS = """
+import sys
+from qtmiddleware.protocols import Passage
+from qtmiddleware.kit.stores import SQLiteStore
+
+with SQLiteStore(sys.argv[1], embedding_model="model", dimension=3) as store:
+    store.upsert([Passage(sys.argv[2], "")], [[1.0, 0.0, 0.0]])
+"""
+
+
+def test_a_second_store_of_this_process_costs_no_write_of_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+
+    def written_elsewhere(id_: str) -> None:
+        subprocess.run([sys.executable, "-c", ANOTHER_PROCESS, str(path), id_], check=True, timeout=200)
+
+    with open_store(path) as store:
+        store.upsert([Passage("a", "")], [X])
+        open_store(path).close()
+        written_elsewhere("b")
+        store.upsert([Passage("c", "")], [X])
+        written_elsewhere("d")
+        assert [one["id"] for one in store.search(X, 9)] == ["a", "b", "c", "d"]
+    with open_store(path) as store:
+        assert store.count() == 4
+
+
+def test_a_layout_from_the_future_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    open_store(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="layout 99"):
+        open_store(path)
+
+
+def test_text_of_broken_decoding_is_kept_with_a_mark() -> None:
+    with open_store(":memory:") as store:
+        store.upsert([Passage("a", "half \ud83d done")], [X])
+        assert store.search(X, 1)[0]["text"] == "half \ufffd done"
+
+
+def test_a_reader_that_began_before_a_write_is_not_hindered_by_many_others(tmp_path: Path) -> None:
+    with open_store(tmp_path / "index.sqlite") as store:
+        store.upsert([Passage(str(n), "") for n in range(50)], [X] * 50)
+        with ThreadPoolExecutor(16) as pool:
+            assert set(pool.map(lambda _: len(store.search(X, 100)), range(200))) == {50}
+
+
+def test_a_row_that_was_removed_never_lends_its_place_to_another(tmp_path: Path) -> None:
+    with open_store(tmp_path / "index.sqlite") as store:
+        for number in range(5):
+            store.write([(Passage(f"new{number}", "", {"n": number}), Y)], delete=[f"new{number - 1}"])
+            assert [one["id"] for one in store.search(Y, 3)] == [f"new{number}"]
+            assert len(store.search(Y, 3, filter={"n": number})) == 1
+
+
+def test_a_store_whose_file_vanished_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    store = open_store(folder / "index.sqlite")
+    shutil.rmtree(folder)
+    # One reader holds the connection there is, so that the next one needs another.
+    with ThreadPoolExecutor(1) as pool, store._connections.reading(), pytest.raises(StoreError, match="sqlite"):
+        pool.submit(store.count).result()
+    store.close()
+
+
+def test_a_writer_that_waited_in_vain_for_another_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.05)
+    with open_store(tmp_path / "index.sqlite") as store, open_store(tmp_path / "index.sqlite") as other:
+
+        def passages() -> Iterator[tuple[Passage, list[float]]]:
+            with pytest.raises(StoreError, match="another process is writing"):
+                other.upsert([Passage("b", "")], [X])
+            yield Passage("a", ""), X
+
+        store.write(passages())
+        assert other.count() == 1
+
+
+def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(text: str, metadata: str) -> str:
+        if "second" in text:
+            raise KeyboardInterrupt
+        return text
+
+    monkeypatch.setattr(sqlite, "index_text", interrupted)
+    with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=1) as store:
+        with pytest.raises(KeyboardInterrupt):
+            store.upsert([Passage("a", "the first"), Passage("b", "the second")], [[1.0], [1.0]])
+        assert store.count() == 0
+        store.upsert([Passage("a", "the first")], [[1.0]])
+        assert store.count() == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the size of files is limited by a call of POSIX here")
+@pytest.mark.parametrize("room", [1_000, 20_000, 60_000])
+def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path, room: int) -> None:
+    code = (
+        "import resource, signal, sys\n"
+        "from qtmiddleware.kit.stores import SQLiteStore\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+        "SQLiteStore(sys.argv[1], embedding_model='m', dimension=4)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "index.sqlite")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.stderr.splitlines()[-1].endswith("with room on the disk")
