@@ -32,7 +32,7 @@ from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.protocols import Prompt, StreamingModel
-from qtmiddleware.retrieval.pipeline import retrieve
+from qtmiddleware.retrieval.pipeline import retrieval_flow
 from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
@@ -105,7 +105,7 @@ class AnswerFlow:
             request = replace(request, settings=_with_sub_queries(self._settings))
         with ExitStack() as stack:
             stack.enter_context(self.observation)
-            self.retrieval = yield from retrieve(request, parts=self._responses)
+            self.retrieval = yield from retrieval_flow(request, parts=self._responses)
             # The answer has only begun.
             stack.pop_all()
         return self.retrieval
@@ -247,7 +247,7 @@ class AnswerFlow:
         )
         trace = Trace(read_price=self._settings.store.read_price)
         try:
-            retrieval = yield from retrieve(request, found=found, trace=trace)
+            retrieval = yield from retrieval_flow(request, found=found, trace=trace)
         except Exception as error:
             self._degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
             return None
@@ -301,7 +301,7 @@ class AnswerFlow:
         cited = f"{len({it.number for it in citations})} of {len(passages.matches)} passages cited"
         self._retrieved.trace.note("answer", cited if found else "not in the passages")
         retrieval = self._finish()
-        self._request.memory.log_degradations(logger, "answer", retrieval.trace, self._degradations)
+        self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
         settings = _with_sub_queries(self._settings) if self._is_synthesis else self._settings
         return Answer(

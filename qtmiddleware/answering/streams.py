@@ -11,7 +11,7 @@ from qtmiddleware.answering.flow import AnswerFlow, Draft
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.runtime.drivers import Piece, World, arun, astream, run, stream
+from qtmiddleware.runtime.drivers import Performer, Piece, arun, astream, run, stream
 from qtmiddleware.runtime.steps import Outcome
 from qtmiddleware.types import Answer, Retrieval
 
@@ -44,9 +44,9 @@ class _Reply:
 
 
 class _Stream:
-    def __init__(self, answering: AnswerFlow, world: World) -> None:
+    def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         self._answering = answering
-        self._world = world
+        self._performer = performer
         self._shown: list[str] = []
         self._answer: Answer | None = None
 
@@ -82,9 +82,9 @@ class AnswerStream(_Stream):
     early, so that the model stops too. Iterating raises `ModelError`, whose ``retrieval`` is what was found.
     """
 
-    def __init__(self, answering: AnswerFlow, world: World) -> None:
-        super().__init__(answering, world)
-        self._retrieval = run(answering.retrieve(), world)
+    def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
+        super().__init__(answering, performer)
+        self._retrieval = run(answering.retrieve(), performer)
         self._pieces = self._stream()
 
     @property
@@ -101,12 +101,12 @@ class AnswerStream(_Stream):
     def _stream(self) -> Generator[str, None, None]:
         answering = self._answering
         with answering.observation as observation:
-            draft = run(answering.draft(), self._world)
+            draft = run(answering.draft(), self._performer)
             if isinstance(draft, Answer):
                 answer = observation.keep(draft)
             else:
                 reply, deadline, call = _Reply(draft), answering.start_call(draft), answering.observe_call(draft)
-                reading = stream(answering.chat, draft.prompt, deadline, self._world.bulkhead, call)
+                reading = stream(answering.chat, draft.prompt, deadline, self._performer.bulkhead, call)
                 try:
                     with closing(reading) as pieces:
                         for piece in pieces:
@@ -135,8 +135,8 @@ class AnswerStream(_Stream):
 class AsyncAnswerStream(_Stream):
     """`AnswerStream` for a running loop: ``async for`` and ``async with``. It begins with the first of them."""
 
-    def __init__(self, answering: AnswerFlow, world: World) -> None:
-        super().__init__(answering, world)
+    def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
+        super().__init__(answering, performer)
         self._pieces = self._stream()
 
     @property
@@ -152,18 +152,18 @@ class AsyncAnswerStream(_Stream):
 
     async def _retrieve(self) -> None:
         if self._answering.retrieval is None:
-            await arun(self._answering.retrieve(), self._world)
+            await arun(self._answering.retrieve(), self._performer)
 
     async def _stream(self) -> AsyncGenerator[str, None]:
         answering = self._answering
         with answering.observation as observation:
             await self._retrieve()
-            draft = await arun(answering.draft(), self._world)
+            draft = await arun(answering.draft(), self._performer)
             if isinstance(draft, Answer):
                 answer = observation.keep(draft)
             else:
                 reply, deadline, call = _Reply(draft), answering.start_call(draft), answering.observe_call(draft)
-                reading = astream(answering.chat, draft.prompt, deadline, self._world.bulkhead, call)
+                reading = astream(answering.chat, draft.prompt, deadline, self._performer.bulkhead, call)
                 try:
                     async with aclosing(reading) as pieces:
                         async for piece in pieces:

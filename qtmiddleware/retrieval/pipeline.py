@@ -67,7 +67,7 @@ from qtmiddleware.types import (
 logger: Final = get_logger("qtmiddleware")
 
 
-def retrieve(
+def retrieval_flow(
     request: Request,
     *,
     parts: dict[str, Any] | None = None,
@@ -81,14 +81,14 @@ def retrieve(
     own search where that was made before. The account is written into *trace*, which tells of a search that raised too.
     """
     observation = request.observation.child("retrieval", top_k=request.top_k, content=request.original)
-    flow = observe_flow(_Pipeline(request, parts, found, trace).retrieve(), observation, request.models)
+    flow = observe_flow(_Pipeline(request, parts, found, trace).run(), observation, request.models)
     return _tell_hooks(flow, request) if request.hooks else flow
 
 
-def transform(request: Request) -> Flow[Transformation]:
+def transform_flow(request: Request) -> Flow[Transformation]:
     """Ask the model alone; what could not be had is empty, and noted."""
     observation = request.observation.child("transform", content=request.original)
-    return observe_flow(_Pipeline(request).transform(), observation, request.models)
+    return observe_flow(_Pipeline(request).run_transform(), observation, request.models)
 
 
 def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
@@ -101,7 +101,7 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
             outcome = Outcome(late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
             degradation = Degradation("hook", outcome.reason, outcome.detail)
             retrieval = add_degradation(retrieval, degradation)
-            request.memory.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
+            request.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
             # What it says may quote the question.
             if logger.isEnabledFor(logging.DEBUG):
                 query_id, kind = retrieval.trace.query_id, type(error).__name__
@@ -144,7 +144,7 @@ class _Pipeline:
     ) -> None:
         self.request = request
         self.settings = request.settings
-        self.memory = request.memory
+        self.learned = request.learned
         self.trace = trace or Trace(read_price=self.settings.store.read_price)
         self.degradations = request.known_problems
         if request.page:
@@ -155,13 +155,13 @@ class _Pipeline:
         self._search_error: BaseException | None = None
         self._words_error: BaseException | None = None
         self._found = found
-        self._is_new = request.memory.is_new
+        self._is_new = request.learned.is_new
         self._parts = parts
         self._is_follow_up = bool(request.history)
         self._keywords = ""
         self._first = Search(request.original)
 
-    def retrieve(self) -> Flow[Retrieval]:
+    def run(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
@@ -181,7 +181,7 @@ class _Pipeline:
         response = yield from self._search(Search(self.original.text, None))
         return self._build_plain_retrieval(response, self.original)
 
-    def transform(self) -> Flow[Transformation]:
+    def run_transform(self) -> Flow[Transformation]:
         """The model's part alone; whatever fails in it is noted."""
         transformation = NOTHING
         try:
@@ -199,7 +199,7 @@ class _Pipeline:
         by_words: list[SearchResult] | None = None if self._searches_by_words() else []
         waits_for_first = stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
         # The first response tells how `embed=` is called and whether responses can be read: once, variants wait for it.
-        learns = self.memory.is_new and (self.request.embeds or bool(self.memory.problem))
+        learns = self.learned.is_new and (self.request.embeds or bool(self.learned.problem))
         width, flows = self.request.width, list[Flow[Any]]()
         if self._found is None and not learns and by_words is None:
             flows.append(self._search_by_words(width, self.deadline if stage is None else self._llm_deadline()))
@@ -219,7 +219,7 @@ class _Pipeline:
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
         # How long they are decides alone how many are weighed by their words.
-        self.memory.record_passages(first.ranking.items if self.request.uses_keyword_evidence else ())
+        self.learned.record_passages(first.ranking.items if self.request.uses_keyword_evidence else ())
         if stage is not None and (not waits_for_first or self._escalate(first)):
             transformation = yield from stage.run(self._llm_deadline())
         if by_words is None:
@@ -286,7 +286,7 @@ class _Pipeline:
             trace.decision = Decision(call=False, reason="cached")
             return None, remembered
         if self._is_follow_up:
-            self.memory.gate.record_forced_call(self.settings.escalation.target_call_rate)
+            self.learned.gate.record_forced_call(self.settings.escalation.target_call_rate)
         trace.decision = Decision(call=True, reason="conversation" if self._is_follow_up else "always")
         return stage, NOTHING
 
@@ -343,18 +343,18 @@ class _Pipeline:
 
     def _note_refused_words(self) -> None:
         """Remember that the function refused to search by words, if that is what it refused."""
-        error, memory = self._words_error, self.memory
+        error, learned = self._words_error, self.learned
         # A call that asks for too much is refused whatever it searches for.
         if error is None or not is_refusal(error) or self._first.calls > 1:
             return
-        memory.refuses_words = True
+        learned.refuses_words = True
         fields = ", ".join(map(repr, self.request.text_fields))
         what = f"the function refused to search {fields} by words (hybrid.textFields): {type(error).__name__}"
-        memory.problem = memory.problem or f"{what}; name fields that are declared with full_text_search"
+        learned.record_problem(f"{what}; name fields that are declared with full_text_search")
 
     def _turn_scores(self, results: Sequence[SearchResult], first: SearchResult) -> Sequence[SearchResult]:
         """Let the scores of *results*, which are better the higher they are, run as those of the *first* do."""
-        direction = find_direction([first.ranking]) or (1 if self.memory.lower_is_better else -1)
+        direction = find_direction([first.ranking]) or (1 if self.learned.lower_is_better else -1)
         for result in results if direction > 0 else ():
             scores = [None if score is None else -score for score in result.ranking.scores]
             result.ranking = replace(result.ranking, scores=scores)
@@ -377,7 +377,7 @@ class _Pipeline:
 
     def _build_first_search(self, width: int | None) -> Search:
         if (full := self.request.full_width) is not None and width != full:
-            count, chars = width or self.request.top_k, self.memory.passage_chars
+            count, chars = width or self.request.top_k, self.learned.passage_chars
             self.trace.note(
                 "keyword_evidence", f"{count} candidates instead of {full}: passages of {chars:,.0f} characters"
             )
@@ -400,7 +400,7 @@ class _Pipeline:
         if first.embed_seconds:
             self.trace.stage("embed", first.embed_seconds, detail="original", began=began)
         self.trace.stage("search.original", seconds, began=began)
-        if width is not None and first.calls > 1 and self.memory.refuses_widening:
+        if width is not None and first.calls > 1 and self.learned.refuses_widening:
             self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
 
     def _llm_deadline(self) -> Deadline:
@@ -409,7 +409,7 @@ class _Pipeline:
     def _escalate(self, first: SearchResult) -> bool:
         """The gate's decision, once the first result is known."""
         text_field = self.settings.keyword_evidence.text_field
-        self.trace.decision = self.memory.gate.decide(
+        self.trace.decision = self.learned.gate.decide(
             first.ranking.scores,
             (read_text(item, text_field) for item in first.ranking.items),
             self.query.keywords,
@@ -478,12 +478,12 @@ class _Pipeline:
         own, *rankings = separate_chunks([first.ranking, *taking_part], text_field)
         direction, are_scored = find_direction(rankings), has_scores(rankings)
         if direction and are_scored:
-            self.memory.lower_is_better = direction > 0
+            self.learned.lower_is_better = direction > 0
         fused = fuse(
             rankings,
             options.method,
             rrf_k=options.rrf_k,
-            lower_is_better=self.memory.lower_is_better,
+            lower_is_better=self.learned.lower_is_better,
             are_scored=are_scored,
         )
         if fused.method != options.method and others:
@@ -509,19 +509,19 @@ class _Pipeline:
 
     def _note_texts(self, fusion: Fusion, weighed: Fused) -> None:
         """Remember whether this function's passages hold texts, without which neither words nor a reranker help."""
-        if self.memory.holds_text or not (self.request.uses_keyword_evidence or self.request.uses_reranker):
+        if self.learned.holds_text or not (self.request.uses_keyword_evidence or self.request.uses_reranker):
             return
         items, text_field = [it.item for it in fusion.fused.items], self.settings.keyword_evidence.text_field
         if weighed is not fusion.fused or any(holds_text(item, text_field) for item in items):
-            self.memory.holds_text = True
+            self.learned.holds_text = True
         elif len(items) > 1:
-            self.memory.holds_text = False
+            self.learned.holds_text = False
             what, mend = describe_missing_text(items, text_field)
-            self.memory.problem = self.memory.problem or f"{what}, so they cannot be weighed by their words; {mend}"
+            self.learned.record_problem(f"{what}, so they cannot be weighed by their words; {mend}")
 
     def _build_retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()
-        self.memory.log_degradations(logger, "retrieval", self.trace, self.degradations)
+        self.request.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
             original_query=self.request.original,
             keywords=self._keywords,
@@ -551,9 +551,9 @@ class _Pipeline:
 
     def _give_up_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
         """The plain function's own answer, where we cannot read it."""
-        self.memory.problem = self.memory.problem or f"nothing was improved: {error}"
+        self.learned.record_problem(f"nothing was improved: {error}")
         if self.request.width is not None:
-            self.memory.refuses_widening = True
+            self.learned.refuses_widening = True
             if isinstance(response, Coroutine):
                 response.close()
             response = yield from self._search(Search(self.query.text, None))
@@ -565,6 +565,6 @@ class _Pipeline:
     def _note_internal_error(self, error: Exception) -> None:
         about: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         kind = f"{type(error).__name__} inside the middleware"
-        self.memory.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR, **about)
+        self.request.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR, **about)
         logger.debug("the middleware failed", exc_info=error, event="nothing_was_improved", **about)
         self.degradations.append(Degradation("middleware", "failed", type(error).__name__))

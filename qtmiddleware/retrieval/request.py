@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,18 +11,13 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.protocols import RetrievalHook
-from qtmiddleware.retrieval.gate import Gate
-from qtmiddleware.retrieval.responses import Shape, estimate_chars
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.logs import LogSampler, SafeLogger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation, Variant
-
-MOST_MEASURED: Final = 10
-"""Of how many passages of a list the length is taken, about."""
-NEWEST: Final = 0.1
-"""What the latest list weighs in what is learnt of all: one of odd passages does not narrow the next search much."""
 
 PAGED: Final = "paged"
 """Why the passages of a call stay those of the plain call: it asks for one page of them."""
@@ -32,84 +26,24 @@ PAGED: Final = "paged"
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
 
-class Memory:
-    """What one wrapped function remembers between calls; *cache* and *sampler* are shared by all of a middleware."""
-
-    __slots__ = (
-        *("cache", "gate", "holds_text", "is_new", "lower_is_better", "page", "passage_chars", "problem"),
-        *("refuses_field", "refuses_words", "refuses_widening", "sampler", "told_of_pages", "warned"),
-    )
-
-    def __init__(self, cache: TransformationCache, sampler: LogSampler | None = None) -> None:
-        self.cache = cache
-        self.sampler = sampler or LogSampler()
-        self.gate = Gate()
-        self.refuses_widening = False
-        # Whether the function refused to return the field of the texts, and to search it by words.
-        self.refuses_field = False
-        self.refuses_words = False
-        # Whether no list of this function was read yet.
-        self.is_new = True
-        # Whether lower scores are better, as the lists seen so far have shown.
-        self.lower_is_better = False
-        # About how long a passage is, as the lists seen so far have shown; 0 before there were any.
-        self.passage_chars = 0.0
-        # Whether a passage was ever seen to hold a text; None before there were any.
-        self.holds_text: bool | None = None
-        # For what reason the results cannot be improved, with how to mend that; and whether it was warned of.
-        self.problem = ""
-        self.warned = False
-        # The argument by which a call asked for a page, and whether it was logged that the function has pages.
-        self.page = ""
-        self.told_of_pages = False
-
-    def record_passages(self, items: Sequence[Any]) -> None:
-        """Learn from the *items* of one list how long passages are; nothing from an empty one."""
-        self.is_new = False
-        if not items:
-            return
-        some = items[:: max(1, len(items) // MOST_MEASURED)]
-        with suppress(Exception):  # an item may raise at whatever is read of it, and nothing here is worth that
-            mean = sum(map(estimate_chars, some)) / len(some)
-            self.passage_chars += (mean - self.passage_chars) * (NEWEST if self.passage_chars else 1.0)
-
-    def log_degradations(self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]) -> None:
-        """Log that the one *of* which *trace* tells, a retrieval or an answer, is degraded, where that is due."""
-        # That a function has pages is logged once.
-        degradations = [it for it in degradations if it.reason != PAGED]
-        about: dict[str, Any] = {}
-        if degradations:
-            first = degradations[0]
-            about = {
-                "query_id": trace.query_id,
-                "stage": first.stage,
-                "reason": first.reason,
-                "seconds": round(trace.total_ms / 1e3, 6),
-                "searches": trace.searches,
-                "llm_calls": trace.llm_calls,
-            }
-        # A reason in place of a sentence says nothing more.
-        details = {f"{it.stage} {it.reason}": it.detail for it in reversed(degradations) if it.detail != it.reason}
-        kinds = [f"{it.stage} {it.reason}" for it in degradations]
-        said = f"{of} {trace.query_id} degraded"
-        self.sampler.log(logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about)
-
-
 @dataclass(eq=False, repr=False, slots=True)
 class Request:
     """What the flow is given.
 
-    *original* is the query as it was passed, and *problem* says why it cannot be worked with: the call is then made as
-    it was. *history_problem* says what of the history could not be read. *page* names the argument that asks for a
-    page, ``""`` if none does, and *page_is_known* says that the user named it. *top_k* is what the caller's call asks
-    for, ``None`` where that cannot be known. *model* names the language model, ``""`` where there is none; *models* are
-    what observers are told the names of (`steps.Models`). *reason_to_wait* returns why it would not be asked just now.
-    *embeds* says that the wrapped function takes vectors, *text_fields* are those that a text clause may search beside
-    the call of a document search, *response_only* that the caller looks at the response alone,
-    *reranker_is_unloaded* that the reranker has its model to read first, *shares* that it may wait for an equal
-    question under way: what is performed in step with others must not. *bulkhead* has the threads for what is performed
-    beside the original's own search. *observation* is the operation that the retrieval is part of, and *hooks* are told
-    of it in the end.
+    - *original*: the query as it was passed. If *problem* is set, it cannot be worked with, and the call is made as it
+      was.
+    - *history_problem*: what of the history could not be read.
+    - *learned*: what earlier calls of the function have shown. *cache* keeps transformations and *sampler* logs
+      degradations, both for a whole middleware.
+    - *top_k*: how many passages the caller's call asks for; ``None`` if that cannot be known.
+    - *page*: the argument that asks for a page, ``""`` if none does. *page_is_known*: the user named it.
+    - *model*: the language model's name, ``""`` if there is none. *models*: what observers are told the names of
+      (`steps.Models`). *reason_to_wait* returns why the model would not be asked just now.
+    - *embeds*: the function takes vectors. *text_fields*: the fields that a text clause may search beside the call.
+    - *response_only*: the caller looks at the response alone. *reranker_is_unloaded*: its model must be read first.
+    - *shares*: the request may wait for an equal question under way, which work in step with others must not.
+    - *bulkhead*: the threads for whatever runs beside the original's own search.
+    - *observation*: the operation that the retrieval is part of. *hooks* are told of the result.
 
     It *uses_keyword_evidence* if the candidates are weighed by keywords, and *uses_reranker* if a reranker scores the
     leading ones.
@@ -118,7 +52,9 @@ class Request:
     original: Any
     history: tuple[Message, ...]
     settings: Settings
-    memory: Memory
+    learned: Learned
+    cache: TransformationCache
+    sampler: LogSampler = field(default_factory=LogSampler)
     top_k: int | None = None
     problem: Degradation | None = None
     history_problem: Degradation | None = None
@@ -183,7 +119,7 @@ class Request:
         row, most = FUSION_METHODS[settings.fusion.method], settings.limits.max_searches
         if not self.text_fields or self.page or not settings.preprocess.enabled:
             return ""
-        if self.memory.refuses_words:
+        if self.learned.refuses_words:
             return "not searched: the function refused such a clause"
         if not row.merges or (row.needs_scores and not row.weighs):
             return f"not searched: fusion.method {settings.fusion.method} cannot compare scores of two kinds"
@@ -207,7 +143,7 @@ class Request:
         A function whose passages never held a text is not asked for more of them, unless variants are fused; and one
         whose passages are long for no more than `KeywordEvidenceSettings.max_chars` hold.
         """
-        options, chars = self.settings.keyword_evidence, self.memory.passage_chars
+        options, chars = self.settings.keyword_evidence, self.learned.passage_chars
         return self._find_width(
             min(options.candidates, int(options.max_chars / chars)) if chars else options.candidates
         )
@@ -218,11 +154,32 @@ class Request:
         return self._find_width(self.settings.keyword_evidence.candidates)
 
     def _find_width(self, candidates: int) -> int | None:
-        if self.page or (self.memory.holds_text is False and self.settings.transformation_type == "none"):
+        if self.page or (self.learned.holds_text is False and self.settings.transformation_type == "none"):
             return None
         evidence = candidates if self.uses_keyword_evidence else 0
         wide = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
-        return None if self.top_k is None or self.top_k >= wide or self.memory.refuses_widening else wide
+        return None if self.top_k is None or self.top_k >= wide or self.learned.refuses_widening else wide
+
+    def log_degradations(self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]) -> None:
+        """Log that a retrieval or an answer, named by *of* and told of by *trace*, is degraded, if that is due."""
+        # That a function has pages is logged once.
+        degradations = [it for it in degradations if it.reason != PAGED]
+        about: dict[str, Any] = {}
+        if degradations:
+            first = degradations[0]
+            about = {
+                "query_id": trace.query_id,
+                "stage": first.stage,
+                "reason": first.reason,
+                "seconds": round(trace.total_ms / 1e3, 6),
+                "searches": trace.searches,
+                "llm_calls": trace.llm_calls,
+            }
+        # A reason in place of a sentence says nothing more.
+        details = {f"{it.stage} {it.reason}": it.detail for it in reversed(degradations) if it.detail != it.reason}
+        kinds = [f"{it.stage} {it.reason}" for it in degradations]
+        said = f"{of} {trace.query_id} degraded"
+        self.sampler.log(logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about)
 
 
 def describe_page(argument: str) -> str:

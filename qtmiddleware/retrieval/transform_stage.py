@@ -52,7 +52,7 @@ class TransformStage:
         self._degradations = degradations
         self._spans = spans
         self._budget = budget
-        self._cache = request.memory.cache
+        self._cache = request.cache
         # A reload may put another one in its place: this question ends with the one it began with.
         self._redis = self._cache.shared
         self._key = question.cache_key(request.model) if request.settings.cache.enabled else None

@@ -173,7 +173,7 @@ Flow = Generator["Step", Any, T]
 """A flow: it yields steps, is sent what came of each, and returns its result."""
 
 
-class World(Protocol):
+class Performer(Protocol):
     """What performs the steps of one call: the wrapped function, the embedding and the model.
 
     *native_async* says that `asearch` and `aembed` may be awaited; otherwise the plain ones are called in threads.
@@ -208,7 +208,7 @@ class World(Protocol):
 
 
 class ModelOnly:
-    """A `World` for flows that ask the model alone; searching, embedding and reranking raise `WrapError`."""
+    """A `Performer` for flows that ask the model alone; searching, embedding and reranking raise `WrapError`."""
 
     __slots__ = ("bulkhead", "model")
     native_async = True
@@ -224,9 +224,9 @@ class ModelOnly:
     asearch = aembed = embed = rerank = search
 
 
-def model_of(step: Ask, world: World) -> LanguageModel:
+def model_of(step: Ask, performer: Performer) -> LanguageModel:
     """The model that *step* is for; raises `ModelError` where there is none."""
-    model = step.model or world.model
+    model = step.model or performer.model
     if model is None:
         raise ModelError("unavailable", "no language model is configured")
     return model

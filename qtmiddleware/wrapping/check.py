@@ -19,8 +19,9 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
 from qtmiddleware.errors import InvalidQuery, ResponseShapeError, without_credentials
 from qtmiddleware.retrieval.fusion import find_direction, has_scores
-from qtmiddleware.retrieval.pipeline import retrieve
-from qtmiddleware.retrieval.request import Memory, Request, find_query_problem, prepare_query
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.request import Request, find_query_problem, prepare_query
 from qtmiddleware.retrieval.responses import (
     ADVICE,
     SearchResult,
@@ -39,9 +40,11 @@ from qtmiddleware.retrieval.responses import (
 from qtmiddleware.retrieval.result import read_matches
 from qtmiddleware.retrieval.searching import count_most_searches
 from qtmiddleware.runtime.cache import TransformationCache
+from qtmiddleware.runtime.logs import LogSampler
 from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
+from qtmiddleware.wrapping.call_context import Warned
 from qtmiddleware.wrapping.clauses import VECTORS, may_add_text, read_type
 from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
@@ -187,14 +190,15 @@ class _Checkup:
 
     def __init__(self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]) -> None:
         settings = replace(request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None))
-        memory = Memory(TransformationCache(settings))
-        call.runtime = replace(call.runtime, memory=memory)
+        # Nothing that the check sees is remembered, logged or warned of.
+        apart: dict[str, Any] = {"learned": Learned(), "cache": TransformationCache(settings), "sampler": LogSampler()}
+        call.context = replace(call.context, **apart, warned=Warned())
         self.call = call
         self.name, self.argument = call.signature.function_name, call.signature.argument
         self.clauses = call.signature.read_clauses(call.args, call.kwargs)
         self.settings = settings
         self.request = replace(
-            request, settings=settings, memory=memory, response_only=False, shares=False, observation=NOT_OBSERVED
+            request, settings=settings, **apart, response_only=False, shares=False, observation=NOT_OBSERVED
         )
         self.keywords = ""
         self.findings: list[Finding] = []
@@ -209,7 +213,7 @@ class _Checkup:
             self.keywords = prepare_query(question, self.settings).keywords
         verdicts = yield from self._judge()
         if not any(finding.subject == "model" for finding in self.findings):
-            has_model = self.call.runtime.factory.has_model
+            has_model = self.call.context.components.has_model
             text = "configured, and not asked" if has_model else "not configured (no client, key or address)"
             self._note(_off("model", text, configured=has_model))
         asked = question if isinstance(question, str) else type(question).__name__
@@ -371,10 +375,10 @@ class _Checkup:
     def _measure(self, plain: SearchResult, first: Outcome) -> Flow[SearchResult]:
         """What the widened call finds, *plain* where none is made or it fails; notes what over-fetching costs."""
         count = len(plain.ranking.keys)
-        self.request.memory.record_passages(plain.ranking.items)
+        self.request.learned.record_passages(plain.ranking.items)
         asked, full = self.request.width, self.request.full_width
         calls = yield from self._time_calls(asked, first)
-        chars, long, mend = round(self.request.memory.passage_chars), "", ""
+        chars, long, mend = round(self.request.learned.passage_chars), "", ""
         if asked != full:
             long, mend = f", as passages have some {chars:,} characters", "raise keywordEvidence.maxChars for more"
         if asked is None:
@@ -401,7 +405,7 @@ class _Checkup:
 
     def _note_small_collection(self, count: int) -> None:
         """Note what helps a function that has no more than *count* passages, unless a model is asked already."""
-        has_model = self.call.runtime.factory.has_model
+        has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
         text = f"{count} passages are all there is; small collections gain most from one model call"
@@ -423,7 +427,7 @@ class _Checkup:
                     calls[width].append(outcome)
                 elif width is not None and not calls[width]:
                     del calls[width]
-                    self.request.memory.refuses_widening = True
+                    self.request.learned.refuses_widening = True
                     text = f"asked for {asked} it raised {_describe_error(outcome.error)}, so it is asked as you ask"
                     mend = "set keywordEvidence.candidates to what it allows"
                     self._note(_off("candidates", text, mend, asked=asked, refused=True))
@@ -445,7 +449,7 @@ class _Checkup:
         else:
             self._note(_problem("text", *self._describe_missing_text(items), field=None, passages=0))
             # As a first query would find out.
-            self.request.memory.holds_text = False
+            self.request.learned.holds_text = False
         having = sum(read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items)
         text = f"{having} of {count} have one" if having else "none; passages are told apart by their texts"
         mend = "" if having else _name_field("idField", suggest_id_field(items))
@@ -488,7 +492,7 @@ class _Checkup:
             make, mend = (_problem, "name fields that are declared with full_text_search") if chosen else (_off, "")
             why = f"a search of {named} by words raised {_describe_error(outcome.error)}"
             self._note(make(subject, why, mend, **values))
-            self.request.memory.refuses_words = True
+            self.request.learned.refuses_words = True
             return
         found, units = self._read(outcome.value), read_usage(outcome.value)
         new = len(set(found.ranking.keys) - set(plain.ranking.keys))
@@ -528,7 +532,7 @@ class _Checkup:
     def _note_searches(self, response: Any) -> None:
         """Note how many searches a question makes under these settings, and what they read and cost."""
         by_words = int(self.request.why_not_by_words is None)
-        most = count_most_searches(self.request) if self.call.runtime.factory.has_model else 1 + by_words
+        most = count_most_searches(self.request) if self.call.context.components.has_model else 1 + by_words
         units, price = read_usage(response), self.settings.store.read_price
         values: dict[str, Any] = {"most": most, "mean": float(most), "read_units": units}
         at_most = "at most " if most > 1 + by_words else ""
@@ -553,7 +557,7 @@ class _Checkup:
         if request.settings.transformation_type == "none":
             # What words change in the order of the call is told apart from what a text clause brings.
             request = replace(request, text_fields=())
-        retrieval = yield from retrieve(request)
+        retrieval = yield from retrieval_flow(request)
         return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
 
     def _try_keywords(self, plain: SearchResult, candidates: SearchResult) -> Flow[tuple[Finding, Sequence[Key]]]:
@@ -607,7 +611,7 @@ class _Checkup:
         request = replace(self.request, original=question, settings=rules, text_fields=())
         variant = Variant("original", question)
         plain = read_matches(variant, (yield Search(question, None)), request)
-        retrieval = yield from retrieve(request)
+        retrieval = yield from retrieval_flow(request)
         return plain, read_matches(variant, retrieval.response, request)
 
     def _advise_on_keywords(self, text: str, *, is_changed: bool) -> Finding:
@@ -617,7 +621,7 @@ class _Checkup:
         advice, why = self.sample.advise()
         values = {"advice": advice, "changed": bool(self.sample.changed)}
         if advice is Advice.LEAVE_OFF:
-            asks_model = self.settings.transformation_type != "none" and self.call.runtime.factory.has_model
+            asks_model = self.settings.transformation_type != "none" and self.call.context.components.has_model
             mend = "set keywordEvidence: false"
             if asks_model:
                 mend = 'with the model\'s words they are worth more: set escalation: "always"'
@@ -638,7 +642,7 @@ class _Checkup:
         return noted.removeprefix("order kept: ") or "the scores tell more than the keywords do"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
-        if not self.call.runtime.factory.has_model:
+        if not self.call.context.components.has_model:
             mend = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
             return self._note_model(_problem("model", "not configured", mend, configured=False))
         settings, limits = self.settings, self.settings.limits

@@ -8,7 +8,7 @@ from typing import Any
 
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.circuit_breaker import BreakerState
-from qtmiddleware.wrapping.component_factory import ComponentFactory
+from qtmiddleware.wrapping.components import Components
 
 
 class RedisState(StrEnum):
@@ -180,11 +180,11 @@ class Readiness:
         return {"ready": bool(self), "reasons": list(self.reasons)}
 
 
-def read_health(factory: ComponentFactory, cache: TransformationCache) -> Health:
-    """The health of a middleware with this *factory* and *cache*; nothing is asked, waited for or changed."""
-    settings, bulkhead, local, shared = factory.config.settings, factory.bulkhead, cache.local, cache.shared
-    runs = factory.shadow_runs
-    model, chat, budget = factory.model(settings), factory.chat(settings), settings.budget
+def read_health(components: Components, cache: TransformationCache) -> Health:
+    """The health of a middleware with this *components* and *cache*; nothing is asked, waited for or changed."""
+    settings, bulkhead, local, shared = components.config.settings, components.bulkhead, cache.local, cache.shared
+    runs = components.shadow_runs
+    model, chat, budget = components.model(settings), components.chat(settings), settings.budget
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
     redis = RedisHealth(RedisState.NOT_USED)
@@ -193,8 +193,8 @@ def read_health(factory: ComponentFactory, cache: TransformationCache) -> Health
         redis = RedisHealth(states[shared.was_reached], shared.where, shared.rest)
     calls, tokens, usd = model.meter.sum_spending(budget.hours)
     return Health(
-        model=ModelHealth(model.name, factory.has_model, *model.breaker.look()),
-        chat_model=ModelHealth(chat.name, factory.has_model, *chat.breaker.look()),
+        model=ModelHealth(model.name, components.has_model, *model.breaker.look()),
+        chat_model=ModelHealth(chat.name, components.has_model, *chat.breaker.look()),
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(settings.cache.enabled, len(local), local.max_entries, hits, misses, rate),

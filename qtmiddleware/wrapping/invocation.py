@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,21 +13,18 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qtmiddleware.config import Layers
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
-from qtmiddleware.protocols import RetrievalHook
-from qtmiddleware.retrieval.pipeline import retrieve
-from qtmiddleware.retrieval.request import Memory, Request, describe_page
-from qtmiddleware.retrieval.responses import Shape, wait_for_response
+from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.request import Request, describe_page
+from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
 from qtmiddleware.retrieval.searching import Searching, note_reads
-from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import Bulkhead, in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search, observe_embedding
 from qtmiddleware.types import Retrieval, Variant, add_degradation
-from qtmiddleware.wrapping.component_factory import ComponentFactory, Runtime
+from qtmiddleware.wrapping.call_context import CallContext
 from qtmiddleware.wrapping.signatures import CallSignature, ClauseSignature
 
 if TYPE_CHECKING:
@@ -37,80 +34,6 @@ if TYPE_CHECKING:
 Vectors = Sequence[Sequence[float]]
 
 logger: Final = get_logger("qtmiddleware")
-
-
-class RuntimeSource:
-    """The `Runtime` of each call of one wrapped function, under what *middleware* is set to when the call begins.
-
-    *factory* returns the middleware's current `ComponentFactory`. It is asked once a call, so that a call sees a reload
-    as a whole or not at all. *memory*, *shape*, *embedder* and *hook* are the function's own and stay. *layers* are
-    settings that lie over the middleware's for good; *options* are those the function was wrapped with, ``None`` where
-    it was not wrapped by the user.
-    """
-
-    def __init__(
-        self,
-        middleware: Any,
-        factory: Callable[[], ComponentFactory],
-        memory: Memory,
-        *,
-        shape: Shape | None = None,
-        embedder: CallableEmbedder | None = None,
-        hook: RetrievalHook | None = None,
-        layers: Layers = (),
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.middleware = middleware
-        self.layers = layers
-        self.options = options
-        self._factory = factory
-        self._memory = memory
-        self._shape = shape
-        self._embedder = embedder
-        self._hook = hook
-        # Made once for each configuration, together with the factory that made it.
-        self._latest = (current := factory()), self._make(current, ())
-
-    def current(self, overrides: Layers = ()) -> Runtime:
-        """Returns the runtime with *overrides* on top of all; raises `ConfigError` where they are impossible."""
-        factory = self._factory()
-        if overrides:
-            return self._make(factory, overrides)
-        made_by, runtime = self._latest
-        if made_by is not factory:
-            runtime = self._make(factory, ())
-            self._latest = factory, runtime
-        return runtime
-
-    def configured(self, config: Mapping[str, Any]) -> RuntimeSource:
-        """Returns a source with the settings of *config* laid over these for good, and a memory of its own."""
-        cache = TransformationCache(self.current((config,)).settings)
-        return RuntimeSource(
-            self.middleware,
-            self._factory,
-            Memory(cache, self._memory.sampler),
-            shape=self._shape,
-            embedder=self._embedder,
-            hook=self._hook,
-            layers=(*self.layers, config),
-            options=self.options,
-        )
-
-    def _make(self, factory: ComponentFactory, overrides: Layers) -> Runtime:
-        settings = factory.settings((*self.layers, *overrides))
-        if self.layers:
-            # Its memory is its own: a reload of the middleware does not reach it.
-            self._memory.cache.change(settings)
-        return Runtime(
-            factory=factory,
-            settings=settings,
-            memory=self._memory,
-            shape=self._shape,
-            embedder=self._embedder,
-            hook=self._hook,
-            log=factory.log(settings),
-            reranker=factory.reranker(settings),
-        )
 
 
 def as_awaitable(value: Any) -> Awaitable[Any]:
@@ -141,7 +64,7 @@ class Invocation:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     original: Any
-    runtime: Runtime
+    context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
     """In shadow mode, told the response that the caller gets and within how many milliseconds."""
@@ -156,22 +79,22 @@ class Invocation:
 
         Embedding is, in the caller's own loop, where the connections of its client are, whatever follows.
         """
-        return self.is_async or self.runtime.embedder is not None
+        return self.is_async or self.context.embedder is not None
 
     @property
     def bulkhead(self) -> Bulkhead:
         """The threads for everything beside the original's own search."""
-        return self.runtime.bulkhead
+        return self.context.bulkhead
 
     @property
     def model(self) -> GovernedModel:
         """The model of the transformations."""
-        return self.known_model or self.runtime.model
+        return self.known_model or self.context.model
 
     @property
     def chat(self) -> GovernedModel:
         """The model that answers."""
-        return self.runtime.chat
+        return self.context.chat
 
     def search(self, step: Search) -> Any:
         """Returns the function's response to one text.
@@ -224,7 +147,7 @@ class Invocation:
         return response
 
     def _embeds(self, step: Search) -> bool:
-        return self.runtime.embedder is not None and step.text is not None and not step.fields
+        return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_tries(self, step: Search) -> list[_Attempt]:
         """What the function is asked for: more than the caller asks first, and last as the caller does."""
@@ -237,19 +160,19 @@ class Invocation:
 
     def _find_missing_field(self) -> str:
         """The field of the texts, if the caller does not ask for it and the function would return it."""
-        memory, settings = self.runtime.memory, self.runtime.settings
-        if not self.adds_field or settings.shadow is not None or memory.refuses_field:
+        learned, settings = self.context.learned, self.context.settings
+        if not self.adds_field or settings.shadow is not None or learned.refuses_field:
             return ""
         return self.signature.find_missing_field(self.args, self.kwargs, settings.keyword_evidence.text_field)
 
     def _note_refusals(self, attempt: _Attempt, first: _Attempt) -> None:
         """Remember what the function refused before the *attempt* that it answered."""
-        memory = self.runtime.memory
+        learned = self.context.learned
         if attempt.field != first.field and attempt.top_k == first.top_k:
-            memory.refuses_field = True
+            learned.refuses_field = True
             what = f"the index does not return the field {first.field!r} (keywordEvidence.textField)"
-            memory.problem = memory.problem or f"{what}; name one whose text it stores"
-        memory.refuses_widening = memory.refuses_widening or attempt.top_k != first.top_k
+            learned.record_problem(f"{what}; name one whose text it stores")
+        learned.refuses_widening = learned.refuses_widening or attempt.top_k != first.top_k
 
     def _call(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         with Searching(step) as call:
@@ -283,30 +206,30 @@ class Invocation:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Returns a vector a text; an asynchronous embed runs in the background loop."""
-        return self._embedder.embed(texts, self.runtime.settings.limits.max_concurrency)
+        return self._embedder.embed(texts, self.context.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
         """Returns a vector a text; a synchronous embed runs in a thread."""
-        return await self._embedder.aembed(texts, self.runtime.settings.limits.max_concurrency)
+        return await self._embedder.aembed(texts, self.context.settings.limits.max_concurrency)
 
     @property
     def _embedder(self) -> CallableEmbedder:
-        if self.runtime.embedder is None:
+        if self.context.embedder is None:
             raise WrapError("there is no embed= to make vectors of texts")
-        return self.runtime.embedder
+        return self.context.embedder
 
     @contextmanager
     def _time_embedding(self, step: Search) -> Iterator[Observation]:
         began = perf_counter()
-        with observe_embedding(step.observation, self.runtime.embedder, (step.text or "",)) as observation:
+        with observe_embedding(step.observation, self.context.embedder, (step.text or "",)) as observation:
             yield observation
         step.embed_seconds = perf_counter() - began
 
     def rerank(self, step: Rerank) -> Sequence[float]:
         """Returns a score a text."""
-        if self.runtime.reranker is None:
+        if self.context.reranker is None:
             raise WrapError("no reranker is configured")
-        return self.runtime.reranker.rerank(step.query, step.texts)
+        return self.context.reranker.rerank(step.query, step.texts)
 
     def finish(self, retrieval: Retrieval) -> Retrieval:
         """Returns *retrieval*, written to the log; that the log cannot be written is part of it then.
@@ -314,9 +237,9 @@ class Invocation:
         What keeps this function's results from being improved is warned of, once.
         """
         if field := self._find_missing_field():
-            retrieval = hide_field(retrieval, field, self.runtime.shape, self.runtime.settings.keyword_evidence)
+            retrieval = hide_field(retrieval, field, self.context.shape, self.context.settings.keyword_evidence)
         self._warn_once(retrieval)
-        log = self.runtime.log
+        log = self.context.log
         if log is not None:
             degradation = log.append(retrieval)
             if degradation is not None:
@@ -328,17 +251,17 @@ class Invocation:
         return retrieval
 
     def _warn_once(self, retrieval: Retrieval) -> None:
-        memory = self.runtime.memory
-        if memory.page and not memory.told_of_pages:
-            memory.told_of_pages = True
+        learned, warned = self.context.learned, self.context.warned
+        if learned.page and not warned.of_pages:
+            warned.of_pages = True
             if not self.signature.paging.is_named:
                 logger.warning(
                     "%s(): %s, or with page_arg=%r to confirm it", self.signature.function_name,
-                    describe_page(memory.page), memory.page, event="paged", query_id=retrieval.trace.query_id,
+                    describe_page(learned.page), learned.page, event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
-        if memory.problem and not memory.warned:
-            memory.warned = True
-            message = f"{self.signature.function_name}(): {memory.problem} (more: .check(question))"
+        if learned.problem and not warned.of_problem:
+            warned.of_problem = True
+            message = f"{self.signature.function_name}(): {learned.problem} (more: .check(question))"
             _warn_of_setup(message, retrieval.trace.query_id)
 
     def start_shadow(self, request: Request, response: Any, ms: float) -> None:
@@ -347,10 +270,10 @@ class Invocation:
         An asynchronous function is called in the running loop, any other in a thread. Raises nothing.
         """
         settings = replace(request.settings, shadow=None)
-        call = replace(self, runtime=replace(self.runtime, settings=settings), shadow=None)
+        call = replace(self, context=replace(self.context, settings=settings), shadow=None)
         request = replace(request, settings=settings, hooks=(), response_only=False)
-        flow, finish = retrieve(request), partial(call._finish_shadow, request, response, ms)
-        runs = self.runtime.factory.shadow_runs
+        flow, finish = retrieval_flow(request), partial(call._finish_shadow, request, response, ms)
+        runs = self.context.components.shadow_runs
         if self.is_async:
             runs.start_task(flow, call, finish)
         else:
@@ -361,7 +284,7 @@ class Invocation:
         from qtmiddleware.wrapping.query_log import Plain
 
         self._warn_once(retrieval)
-        dropped = self.runtime.factory.shadow_runs.count_newly_dropped()
+        dropped = self.context.components.shadow_runs.count_newly_dropped()
         plain = Plain(read_matches(Variant("original", self.original, 1.0), response, request), ms, dropped)
         trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
         logger.info(
@@ -371,14 +294,14 @@ class Invocation:
             searches=trace.searches, llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
             seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(ms / 1e3, 6),
         )  # fmt: skip
-        if self.runtime.log is not None:
-            self.runtime.log.append(retrieval, plain)
+        if self.context.log is not None:
+            self.context.log.append(retrieval, plain)
 
     def _log_texts(self, retrieval: Retrieval) -> None:
         """Write what the rules made of the query, and what was searched for it, as far as that may be written."""
         from qtmiddleware.wrapping.query_log import TextWriter
 
-        writer, trace = TextWriter(self.runtime.redact), retrieval.trace
+        writer, trace = TextWriter(self.context.redact), retrieval.trace
         query: Any = retrieval.original_query
         if retrieval.keywords:
             made = quote(writer.write(query)), quote(writer.write_keywords(retrieval.keywords, query))

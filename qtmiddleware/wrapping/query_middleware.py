@@ -17,19 +17,20 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.protocols import LanguageModel, Observer, Prompt, Record, Reply, RetrievalHook, Store
 from qtmiddleware.retrieval.history import History, read_history
-from qtmiddleware.retrieval.pipeline import transform
-from qtmiddleware.retrieval.request import Memory, Request, validate_query
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.pipeline import transform_flow
+from qtmiddleware.retrieval.request import Request, validate_query
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import observe, validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
 from qtmiddleware.types import Answer, Deadline, Transformation
-from qtmiddleware.wrapping.component_factory import ComponentFactory
-from qtmiddleware.wrapping.invocation import RuntimeSource
+from qtmiddleware.wrapping.call_context import ContextSource
+from qtmiddleware.wrapping.components import Components
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
@@ -139,20 +140,21 @@ class QueryMiddleware:
         loaded = Config.load(config, origin="QueryMiddleware")
         # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
         given = (client, reranker, redact, observe(observers), on_retrieval)
-        self._factory = ComponentFactory(loaded, *given)
-        self._memory = Memory(TransformationCache(self.settings))
+        self._components = Components(loaded, *given)
+        self._cache = TransformationCache(self.settings)
+        self._sampler = LogSampler()
         self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
         self._reloading = ForkLock()
         self._is_closed = False
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
-        if self._factory.asks_slow_model() and self._factory.has_model:
+        if self._components.asks_slow_model() and self._components.has_model:
             load_in_background(self._load, self._rehearse)
 
     @property
     def config(self) -> Config:
         """What is set, and where each value came from."""
-        return self._factory.config
+        return self._components.config
 
     @property
     def settings(self) -> Settings:
@@ -162,7 +164,7 @@ class QueryMiddleware:
     @property
     def model(self) -> LanguageModel:
         """The language model of this middleware's own settings."""
-        return self._factory.model(self.settings)
+        return self._components.model(self.settings)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **given: Any) -> QueryMiddleware:
@@ -215,7 +217,7 @@ class QueryMiddleware:
             page_arg=options.get("page_arg"),
             takes_vector=embed is not None,
         )
-        source = self._runtime_source(
+        source = self._context_source(
             embed=embed,
             read=options.get("read"),
             write=options.get("write"),
@@ -238,21 +240,21 @@ class QueryMiddleware:
         """
         loaded = Config.load(config, origin="reload")
         with self._reloading.free:
-            former = self._factory
-            factory = former.with_config(loaded)
-            if factory is former:
-                self._memory.cache.change(loaded.settings)
+            former = self._components
+            components = former.with_config(loaded)
+            if components is former:
+                self._cache.change(loaded.settings)
                 return
             # What is wrong with the shared cache, or needs time, is known before anything has changed.
             TransformationCache(loaded.settings).close()
             own_search = self._own_search.with_settings(loaded.settings)
-            self._load(factory)
-            factory.load_reranker()
-            self._memory.cache.change(loaded.settings)
-            self._own_search, self._factory = own_search, factory
-            factory.succeed()
+            self._load(components)
+            components.load_reranker()
+            self._cache.change(loaded.settings)
+            self._own_search, self._components = own_search, components
+            components.succeed()
         if self._is_closed:
-            factory.close()
+            components.close()
         before = {name: value for name, value, _ in former.config.rows()}
         changed = [name for name, value, _ in loaded.rows() if value != before[name]]
         what = ", ".join(changed) or "no setting"
@@ -263,7 +265,7 @@ class QueryMiddleware:
         # Those who never ask do not wait for its modules.
         from qtmiddleware.wrapping.health import read_health
 
-        return read_health(self._factory, self._memory.cache)
+        return read_health(self._components, self._cache)
 
     def ready(self) -> Readiness:
         """Whether questions should come here, as a readiness probe asks it; instant, and raises nothing.
@@ -293,15 +295,15 @@ class QueryMiddleware:
             finish_loading()
             self._load()
             self._rehearse()
-            self._factory.load_reranker()
+            self._components.load_reranker()
         finally:
             self._warming.remove(thread)
 
-    def _load(self, factory: ComponentFactory | None = None) -> None:
+    def _load(self, components: Components | None = None) -> None:
         """Load the model's packages and make its client; a question that is asked meanwhile waits for that."""
-        factory = factory or self._factory
-        if factory.asks_slow_model():
-            model: Any = factory.model(factory.config.settings).inner
+        components = components or self._components
+        if components.asks_slow_model():
+            model: Any = components.model(components.config.settings).inner
             with suppress(Exception):
                 model.warm_up()
 
@@ -313,10 +315,10 @@ class QueryMiddleware:
             limits=replace(self.settings.limits, llm_timeout_ms=_NO_HURRY_MS, deadline_ms=_NO_HURRY_MS),
             cache=replace(self.settings.cache, enabled=False, redis_url=None),
         )
-        request = Request(_REHEARSED, (), settings, Memory(TransformationCache(settings)))
-        run(transform(request), ModelOnly(_Rehearsal()))
+        request = Request(_REHEARSED, (), settings, Learned(), TransformationCache(settings))
+        run(transform_flow(request), ModelOnly(_Rehearsal()))
 
-    def _runtime_source(
+    def _context_source(
         self,
         *,
         embed: Any = None,
@@ -324,7 +326,7 @@ class QueryMiddleware:
         write: Any = None,
         hook: RetrievalHook | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> RuntimeSource:
+    ) -> ContextSource:
         if (read is None) != (write is None):
             raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
         embedder = None
@@ -333,10 +335,11 @@ class QueryMiddleware:
             from qtmiddleware.providers.embedders import query_embedder
 
             embedder = query_embedder(embed)
-        return RuntimeSource(
+        return ContextSource(
             self,
-            lambda: self._factory,
-            Memory(self._memory.cache, self._memory.sampler),
+            lambda: self._components,
+            self._cache,
+            self._sampler,
             shape=None if read is None or write is None else Shape(read, write),
             embedder=embedder,
             hook=hook,
@@ -356,8 +359,8 @@ class QueryMiddleware:
         signature = read_signature(
             opened.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None
         )
-        self._factory.load_reranker()
-        return Wrapped(opened.search, signature, self._runtime_source(embed=embedder))
+        self._components.load_reranker()
+        return Wrapped(opened.search, signature, self._context_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
         """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.
@@ -381,7 +384,7 @@ class QueryMiddleware:
 
     def preprocess(self, query: str) -> str:
         """The keywords of *query* under this configuration."""
-        options = self._factory.settings(current_overrides()).preprocess
+        options = self._components.settings(current_overrides()).preprocess
         return preprocess(
             query, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words
         )
@@ -437,14 +440,14 @@ class QueryMiddleware:
         from qtmiddleware.runtime.pace import Pace
         from qtmiddleware.wrapping.transform_stream import TransformStream, be_patient
 
-        factory, settings, model = self._for_call(config)
-        patient, seconds = be_patient(factory.config, settings)
+        components, settings, model = self._for_call(config)
+        patient, seconds = be_patient(components.config, settings)
         most = concurrency or settings.limits.max_concurrency
 
         def build_request(question: Q) -> Request:
             text = validate_query(question.text, "query", settings)
             # How long the model is left alone the pace decides.
-            return self._build_request(factory, patient, model, text, question.history, waits=False)
+            return self._build_request(components, patient, model, text, question.history, waits=False)
 
         stream = TransformStream(
             model, build_request, seconds=seconds, settings=settings, pace=pace or Pace(most), concurrency=most
@@ -465,15 +468,15 @@ class QueryMiddleware:
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._transform_flow(query, options))
 
-    def _for_call(self, config: Mapping[str, Any] | None) -> tuple[ComponentFactory, Settings, GovernedModel]:
+    def _for_call(self, config: Mapping[str, Any] | None) -> tuple[Components, Settings, GovernedModel]:
         """Returns what one call works with, with *config* over the settings in force."""
-        factory = self._factory
-        settings = factory.settings((*current_overrides(), config) if config else current_overrides())
-        return factory, settings, factory.model(settings)
+        components = self._components
+        settings = components.settings((*current_overrides(), config) if config else current_overrides())
+        return components, settings, components.model(settings)
 
     def _build_request(
         self,
-        factory: ComponentFactory,
+        components: Components,
         settings: Settings,
         model: GovernedModel,
         text: str,
@@ -487,45 +490,47 @@ class QueryMiddleware:
             history=history.messages,
             history_problem=history.problem,
             settings=settings,
-            memory=self._memory,
+            learned=Learned(),
+            cache=self._cache,
+            sampler=self._sampler,
             model=model.name,
             models={"model": model},
             shares=shares,
             reason_to_wait=model.reason_to_wait if waits else lambda: None,
-            bulkhead=factory.bulkhead,
-            observation=factory.observation,
+            bulkhead=components.bulkhead,
+            observation=components.observation,
         )
 
     def _transform_flow(self, query: str | Collection[str], options: AskOptions) -> tuple[Flow[Any], ModelOnly]:
         """Returns the flow for one query or many, and what it is run with; raises `InvalidQuery` for a bad one."""
-        factory, settings, model = self._for_call(options.get("config"))
+        components, settings, model = self._for_call(options.get("config"))
         history = read_history(options.get("history"))
-        build_request = partial(self._build_request, factory, settings, model)
-        world = ModelOnly(model, factory.bulkhead)
+        build_request = partial(self._build_request, components, settings, model)
+        performer = ModelOnly(model, components.bulkhead)
         if isinstance(query, str):
-            return transform(build_request(validate_query(query, "query", settings), history)), world
+            return transform_flow(build_request(validate_query(query, "query", settings), history)), performer
         # All of them before the first is asked: a bad one costs nothing.
         texts = [validate_query(it, "query", settings) for it in query]
         # Each distinct one once: those that run side by side must not wait for each other.
         requests = {text: build_request(text, history, shares=False) for text in texts}
-        return _transform_many(texts, requests, settings.limits.max_concurrency), world
+        return _transform_many(texts, requests, settings.limits.max_concurrency), performer
 
     def close(self) -> None:
         """Close the clients and the store this middleware opened; those it was given stay open."""
         self._close_all_but_clients()
-        self._factory.close()
+        self._components.close()
 
     async def aclose(self) -> None:
         """`close` for the clients of the running loop too."""
         self._close_all_but_clients()
-        await self._factory.aclose()
+        await self._components.aclose()
 
     def _close_all_but_clients(self) -> None:
         self._is_closed = True
-        self._memory.sampler.flush(logger)
+        self._sampler.flush(logger)
         finish_loading()
         self._own_search.close()
-        self._memory.cache.close()
+        self._cache.close()
 
     def __copy__(self) -> QueryMiddleware:
         return self
@@ -568,6 +573,6 @@ def _transform_many(texts: Sequence[str], requests: Mapping[str, Request], limit
     transformations: dict[str, Transformation] = {}
     for start in range(0, len(distinct), limit):
         batch = distinct[start : start + limit]
-        results = yield from gather_flows([transform(requests[text]) for text in batch], limit=limit)
+        results = yield from gather_flows([transform_flow(requests[text]) for text in batch], limit=limit)
         transformations.update(zip(batch, results, strict=True))
     return [transformations[text] for text in texts]

@@ -13,7 +13,7 @@ from random import SystemRandom
 from typing import Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.drivers import Bulkhead, World, arun, run
+from qtmiddleware.runtime.drivers import Bulkhead, Performer, arun, run
 from qtmiddleware.runtime.forking import ForkLock, renew_after_fork
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.steps import Flow
@@ -56,18 +56,18 @@ class ShadowRuns:
         self.running = 0
         self._tasks.clear()
 
-    def start(self, flow: Flow[Retrieval], world: World, finish: Finish, bulkhead: Bulkhead) -> None:
+    def start(self, flow: Flow[Retrieval], performer: Performer, finish: Finish, bulkhead: Bulkhead) -> None:
         """Perform *flow* in a thread of *bulkhead*, and *finish* with what comes of it; raises nothing."""
         if self._enter():
             try:
-                bulkhead.start(partial(copy_context().run, self._perform, flow, world, finish))
+                bulkhead.start(partial(copy_context().run, self._perform, flow, performer, finish))
             except ModelError:
                 self._leave("dropped")
 
-    def start_task(self, flow: Flow[Retrieval], world: World, finish: Finish) -> None:
+    def start_task(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
         """`start` in a task of the running loop, where an asynchronous function's clients are."""
         if self._enter():
-            task = asyncio.get_running_loop().create_task(self._aperform(flow, world, finish))
+            task = asyncio.get_running_loop().create_task(self._aperform(flow, performer, finish))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -89,20 +89,20 @@ class ShadowRuns:
             self.running -= 1
             setattr(self, how, getattr(self, how) + 1)
 
-    def _perform(self, flow: Flow[Retrieval], world: World, finish: Finish) -> None:
+    def _perform(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
         how = "failed"
         try:
-            finish(run(flow, world))
+            finish(run(flow, performer))
             how = "finished"
         except Exception as error:
             _log_failure(error)
         finally:
             self._leave(how)
 
-    async def _aperform(self, flow: Flow[Retrieval], world: World, finish: Finish) -> None:
+    async def _aperform(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
         how = "failed"
         try:
-            finish(await arun(flow, world))
+            finish(await arun(flow, performer))
             how = "finished"
         except Exception as error:
             _log_failure(error)

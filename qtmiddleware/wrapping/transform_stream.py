@@ -12,7 +12,7 @@ from qtmiddleware.config.settings import LimitSettings, Settings
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.retrieval.history import History
-from qtmiddleware.retrieval.pipeline import transform
+from qtmiddleware.retrieval.pipeline import transform_flow
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead, ModelOnly, run
@@ -123,7 +123,7 @@ class TransformStream:
 
     def _transform(self, question: Q) -> Transformed[Q]:
         model = _PacedModel(self._model, self._pace, self._seconds)
-        transformation = run(transform(self._build_request(question)), ModelOnly(model, self._bulkhead))
+        transformation = run(transform_flow(self._build_request(question)), ModelOnly(model, self._bulkhead))
         failure = _find_failure(transformation)
         return Transformed(question, transformation, tuple(model.replies), failure)
 

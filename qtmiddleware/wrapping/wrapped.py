@@ -27,15 +27,16 @@ from qtmiddleware.config import Layers, current_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
-from qtmiddleware.retrieval.pipeline import retrieve
-from qtmiddleware.retrieval.request import Memory, Request, build_invalid_query, find_query_problem
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
 from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_telling
 from qtmiddleware.types import Answer, Degradation, Retrieval
+from qtmiddleware.wrapping.call_context import CallContext, ContextSource
 from qtmiddleware.wrapping.clauses import ClauseProblem, may_add_text
-from qtmiddleware.wrapping.component_factory import Runtime
-from qtmiddleware.wrapping.invocation import Invocation, RuntimeSource, as_awaitable
+from qtmiddleware.wrapping.invocation import Invocation, as_awaitable
 from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, find_import_name, is_in, modules_by_value
 from qtmiddleware.wrapping.shadow import is_drawn
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
@@ -105,7 +106,7 @@ class Wrapped(Generic[P, R]):
     is_async = False
     _is_qtmiddleware = True
 
-    def __init__(self, fn: Callable[P, R], signature: CallSignature, source: RuntimeSource) -> None:
+    def __init__(self, fn: Callable[P, R], signature: CallSignature, source: ContextSource) -> None:
         self._fn = fn
         self._signature = signature
         self._source = source
@@ -124,7 +125,7 @@ class Wrapped(Generic[P, R]):
             self._start_shadow(share, args, kwargs, response, perf_counter() - began)
             return response
         request, call = self._prepare(args, kwargs, brief=True)
-        return call.finish(run(retrieve(request), call)).response  # type: ignore[no-any-return]
+        return call.finish(run(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_asks
     def retrieve(
@@ -143,7 +144,7 @@ class Wrapped(Generic[P, R]):
         function itself raises, and `ConfigError` for bad settings.
         """
         request, call = self._prepare(args, kwargs, history, config, qtm_config)
-        return call.finish(run(retrieve(request), call))
+        return call.finish(run(retrieval_flow(request), call))
 
     @_asks
     async def aretrieve(
@@ -156,7 +157,7 @@ class Wrapped(Generic[P, R]):
     ) -> Retrieval:
         """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
         request, call = self._prepare(args, kwargs, history, config, qtm_config)
-        return call.finish(await arun(retrieve(request), call))
+        return call.finish(await arun(retrieval_flow(request), call))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """`retrieve` for each of a list of queries, which stands where the query would; in their number and order.
@@ -165,12 +166,12 @@ class Wrapped(Generic[P, R]):
         for each. Raises `InvalidQuery` for what is no list, and what one of them raises.
         """
         calls = [partial(self.retrieve, *one, **named) for one, named in self._each(args, kwargs)]
-        return call_all(calls, self._runtime.bulkhead, self._runtime.settings.limits.max_concurrency)
+        return call_all(calls, self._context.bulkhead, self._context.settings.limits.max_concurrency)
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """`retrieve_many` without blocking the running loop."""
         calls = [partial(self.aretrieve, *one, **named) for one, named in self._each(args, kwargs)]
-        return await acall_all(calls, self._runtime.settings.limits.max_concurrency)
+        return await acall_all(calls, self._context.settings.limits.max_concurrency)
 
     @_asks
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
@@ -227,7 +228,7 @@ class Wrapped(Generic[P, R]):
         return self._source.middleware
 
     @property
-    def _runtime(self) -> Runtime:
+    def _context(self) -> CallContext:
         """What a call that begins now works with."""
         return self._source.current()
 
@@ -238,7 +239,7 @@ class Wrapped(Generic[P, R]):
         return None if name is None or "." in name else name
 
     def configured(self, config: Mapping[str, Any]) -> Self:
-        """The same function under the settings of *config*, laid over its own, with a memory of its own.
+        """The same function under the settings of *config*, laid over its own, which learns for itself.
 
         Raises `ConfigError` for what is impossible or cannot change once a function is wrapped, as the store.
         """
@@ -306,47 +307,49 @@ class Wrapped(Generic[P, R]):
         if config is not None and self._takes_config:
             kwargs, config = {**kwargs, "config": config}, None
         overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
-        runtime = self._read_runtime(overrides, is_theirs=config is not None)
+        context = self._read_context(overrides, is_theirs=config is not None)
         signature = self._signature.of_call(args, kwargs)
-        if runtime.embedder is not None and not signature.takes_vector(args, kwargs):
-            runtime = replace(runtime, embedder=None)
-        original, problem = self._find_query(signature, args, kwargs, runtime.settings)
+        if context.embedder is not None and not signature.takes_vector(args, kwargs):
+            context = replace(context, embedder=None)
+        original, problem = self._find_query(signature, args, kwargs, context.settings)
         # Without a query nothing shows where the number of passages would be either, and nothing is cut.
         top_k = signature.top_k(args, kwargs) if problem is None else None
-        page = self._find_page(args, kwargs, runtime.memory) if problem is None else ""
+        page = self._find_page(args, kwargs, context.learned) if problem is None else ""
         conversation = read_history(history)
-        model = None if runtime.settings.transformation_type == "none" else runtime.model
-        hooks = () if is_telling() else runtime.hooks
+        model = None if context.settings.transformation_type == "none" else context.model
+        hooks = () if is_telling() else context.hooks
         request = Request(
             original=original,
             history=conversation.messages,
-            settings=runtime.settings,
-            memory=runtime.memory,
+            settings=context.settings,
+            learned=context.learned,
+            cache=context.cache,
+            sampler=context.sampler,
             # What is no number of passages is the function's own affair.
             top_k=top_k if top_k is None or top_k > 0 else None,
             problem=problem,
             history_problem=conversation.problem,
             page=page,
             page_is_known=self._signature.paging.is_named,
-            shape=runtime.shape,
+            shape=context.shape,
             model=model.name if model else "",
-            models={"model": model, "embedding": runtime.embedder, "rerank": runtime.reranker},
+            models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
             reason_to_wait=model.reason_to_wait if model else lambda: None,
-            bulkhead=runtime.bulkhead,
-            embeds=runtime.embedder is not None,
-            text_fields=self._choose_text_fields(signature, args, kwargs, runtime.settings) if problem is None else (),
-            response_only=brief and runtime.log is None and not runtime.observation.is_observed and not hooks,
-            observation=runtime.observation,
+            bulkhead=context.bulkhead,
+            embeds=context.embedder is not None,
+            text_fields=self._choose_text_fields(signature, args, kwargs, context.settings) if problem is None else (),
+            response_only=brief and context.log is None and not context.observation.is_observed and not hooks,
+            observation=context.observation,
             hooks=hooks,
-            reranker_is_unloaded=getattr(runtime.reranker, "is_unread", False) is True,
+            reranker_is_unloaded=getattr(context.reranker, "is_unread", False) is True,
         )
-        call = Invocation(self._fn, signature, args, kwargs, original, runtime, self.is_async, known_model=model)
+        call = Invocation(self._fn, signature, args, kwargs, original, context, self.is_async, known_model=model)
         call.adds_field = problem is None
-        if problem is None and (share := runtime.settings.shadow) is not None and is_drawn(share):
+        if problem is None and (share := context.settings.shadow) is not None and is_drawn(share):
             call.shadow = partial(call.start_shadow, request)
         return request, call
 
-    def _find_page(self, args: tuple[Any, ...], kwargs: dict[str, Any], memory: Memory) -> str:
+    def _find_page(self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned) -> str:
         """Returns the argument that asks for a page, ``""`` if none does.
 
         If only some calls show that the function has pages, those after the first such call count too: the first page
@@ -355,14 +358,14 @@ class Wrapped(Generic[P, R]):
         paging = self._signature.paging
         page = paging.find(args, kwargs)
         if page:
-            memory.page = page
-        return memory.page if paging.is_open else page
+            learned.page = page
+        return learned.page if paging.is_open else page
 
     def _find_shadow_share(self) -> float | None:
         """Returns the share of calls for the shadow; ``None`` also where the function cannot be called as we are."""
         overrides = current_overrides()
-        runtime = self._source.current(overrides) if overrides else self._runtime
-        return None if runtime.embedder is not None else runtime.settings.shadow
+        context = self._source.current(overrides) if overrides else self._context
+        return None if context.embedder is not None else context.settings.shadow
 
     def _start_shadow(
         self, share: float, args: tuple[Any, ...], kwargs: dict[str, Any], response: Any, seconds: float
@@ -374,8 +377,8 @@ class Wrapped(Generic[P, R]):
                 if request.problem is None:
                     call.start_shadow(request, response, seconds * 1e3)
 
-    def _read_runtime(self, overrides: Layers, *, is_theirs: bool) -> Runtime:
-        """Returns the runtime under *overrides*; where one may be meant for the function, a bad one is refused so."""
+    def _read_context(self, overrides: Layers, *, is_theirs: bool) -> CallContext:
+        """Returns the context under *overrides*; where one may be meant for the function, a bad one is refused so."""
         try:
             return self._source.current(overrides)
         except ConfigError as error:
@@ -389,7 +392,7 @@ class Wrapped(Generic[P, R]):
 
     def _passes_through(self) -> bool:
         """Whether a call is the function's own: nothing is to be done, or the function searches through itself."""
-        return (self._runtime.is_off and not current_overrides()) or is_nested_call(self._fn)
+        return (self._context.is_off and not current_overrides()) or is_nested_call(self._fn)
 
     def _find_query(
         self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
@@ -491,7 +494,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     is_async = True
 
     def __init__(
-        self, fn: Callable[P, Coroutine[Any, Any, R]], signature: CallSignature, source: RuntimeSource
+        self, fn: Callable[P, Coroutine[Any, Any, R]], signature: CallSignature, source: ContextSource
     ) -> None:
         super().__init__(fn, signature, source)
         mark_as_coroutine_function(self)
@@ -506,7 +509,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
             self._start_shadow(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
         request, call = self._prepare(args, kwargs, brief=True)
-        return call.finish(await arun(retrieve(request), call)).response  # type: ignore[no-any-return]
+        return call.finish(await arun(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_asks
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:

@@ -108,7 +108,7 @@ class OwnFunction:
         wanted = self.top_k if top_k is None else top_k
         if wanted is not None and function.top_k_argument is not None:
             given[function.top_k_argument] = wanted
-        in_force = function._runtime.settings
+        in_force = function._context.settings
         is_gated = in_force.transformation_type != "none" and in_force.escalation.mode == "auto"
         memory = None if is_gated else self.memory
         name = describe_system(settings, wanted)

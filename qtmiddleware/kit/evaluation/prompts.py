@@ -270,7 +270,7 @@ class PromptRunner:
             )
         self.cost_usd: float | None = 0.0
         self._model = model
-        self._world = ModelOnly(model)
+        self._performer = ModelOnly(model)
         self._timeout = timeout
         self._concurrency = concurrency
 
@@ -278,7 +278,7 @@ class PromptRunner:
         """Return the reply to each of *prompts*, or the error in its place, in their order."""
         size = self._concurrency
         batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
-        return [self._reply(outcome) for batch in batches for outcome in run(self._ask(batch), self._world)]
+        return [self._reply(outcome) for batch in batches for outcome in run(self._ask(batch), self._performer)]
 
     def _ask(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
         deadline = Deadline.after(self._timeout)

@@ -145,7 +145,7 @@ def ask_systems(
             # What the first call of all has to load is no part of the time of the first system.
             base.middleware.warm_up()
             for function in functions.values():
-                _load_models(function._runtime, answers=answers or any(one.reference for one in asked))
+                _load_models(function._context, answers=answers or any(one.reference for one in asked))
             plain = configure(functions[BASELINE], {})
             first = _ask(BASELINE, plain, asked[0], runner, wants_answer=False, arguments=given)
             if first.error is not None:
@@ -159,7 +159,7 @@ def ask_systems(
     rows = tuple(AskedQuestion(question, tuple(row)) for question, row in zip(asked, found, strict=True))
     if not any(question.reference for question in asked):
         return SideBySide(rows)
-    model = judge if judge is not None else configure(base, _JUDGING)._runtime.chat
+    model = judge if judge is not None else configure(base, _JUDGING)._context.chat
     return SideBySide(rows, _rank(rows, model, repeats, seed, progress))
 
 

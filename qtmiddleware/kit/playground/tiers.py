@@ -84,7 +84,7 @@ class Tiers:
         given: Mapping[str, Any] | None = None,
         seconds: float = SECONDS,
     ) -> None:
-        self.has_model: bool = base._runtime.factory.has_model
+        self.has_model: bool = base._context.components.has_model
         self.seconds = seconds
         self._given = dict(given or {})
         self._base = base
@@ -98,7 +98,7 @@ class Tiers:
     def _open(self, name: str, base: Any) -> Tier:
         settings: Mapping[str, Any] = {} if name == OWN else SYSTEMS[name]
         row = TRANSFORMS.get(name)
-        kind = settings.get("transformationType", base._runtime.settings.transformation_type)
+        kind = settings.get("transformationType", base._context.settings.transformation_type)
         asks = kind != "none"
         label = _LABELS[name] if row is None else row.label
         return Tier(name, label, asks, self.has_model or not asks, settings, configure(base, settings))

@@ -6,14 +6,14 @@ With `runtime.threads` the only place with threads and asyncio.
 from qtmiddleware.runtime.drivers.awaiting import arun
 from qtmiddleware.runtime.drivers.blocking import run
 from qtmiddleware.runtime.drivers.streaming import Piece, astream, stream
-from qtmiddleware.runtime.steps import ModelOnly, World
+from qtmiddleware.runtime.steps import ModelOnly, Performer
 from qtmiddleware.runtime.threads import Bulkhead, acall_all, call_all, current_bulkhead, in_thread
 
 __all__ = [
     "Bulkhead",
     "ModelOnly",
+    "Performer",
     "Piece",
-    "World",
     "acall_all",
     "arun",
     "astream",

@@ -22,6 +22,7 @@ from qtmiddleware.runtime.steps import (
     Join,
     Leaf,
     Outcome,
+    Performer,
     Recall,
     Rerank,
     Search,
@@ -29,7 +30,6 @@ from qtmiddleware.runtime.steps import (
     T,
     Tell,
     Together,
-    World,
     leaves_of,
     model_of,
     resume,
@@ -41,36 +41,36 @@ from qtmiddleware.types import NEVER, Deadline
 DRAIN_SECONDS: Final = 0.02
 
 
-def _start(step: Leaf, world: World) -> Awaitable[Any]:
+def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
     """Start one step; its answer is to be awaited."""
     if isinstance(step, Search):
-        return world.asearch(step) if world.native_async else in_thread(partial(world.search, step))
+        return performer.asearch(step) if performer.native_async else in_thread(partial(performer.search, step))
     if isinstance(step, Ask):
-        model = model_of(step, world)
+        model = model_of(step, performer)
         if getattr(model, "can_async", True):
             return model.acomplete(step.prompt, step.deadline)
         return in_thread(partial(model.complete, step.prompt, step.deadline))
     if isinstance(step, Rerank):
-        return in_thread(partial(world.rerank, step))
+        return in_thread(partial(performer.rerank, step))
     if isinstance(step, Tell):
-        return atell(step.hook, step.retrieval, world.bulkhead)
+        return atell(step.hook, step.retrieval, performer.bulkhead)
     if isinstance(step, Join):
         return asyncio.wrap_future(step.flight.result)
     if isinstance(step, Recall):
         return in_thread(step.call)
-    return world.aembed(step.texts) if world.native_async else in_thread(partial(world.embed, step.texts))
+    return performer.aembed(step.texts) if performer.native_async else in_thread(partial(performer.embed, step.texts))
 
 
-async def _perform(step: Leaf, world: World) -> Any:
+async def _perform(step: Leaf, performer: Performer) -> Any:
     """Perform one step; returns its answer."""
     with step.observation as observation:
-        return observation.keep(await _start(step, world))
+        return observation.keep(await _start(step, performer))
 
 
-async def _attempt(step: Leaf, world: World, began: float) -> Outcome:
+async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
     try:
         # Of most steps nobody hears.
-        value = await (_start(step, world) if step.observation is NOT_OBSERVED else _perform(step, world))
+        value = await (_start(step, performer) if step.observation is NOT_OBSERVED else _perform(step, performer))
     except Exception as error:
         return Outcome(error=error, seconds=perf_counter() - began, began=began)
     return Outcome(value, seconds=perf_counter() - began, began=began)
@@ -91,16 +91,16 @@ class _Batch:
 
     __slots__ = (
         *("_begun", "_context", "_deadline", "_loop", "_next", "_open", "_outcomes"),
-        *("_steps", "_tasks", "_tell", "_timer", "_world"),
+        *("_steps", "_tasks", "_tell", "_timer", "_performer"),
     )
 
     def __init__(
-        self, together: Together, world: World, context: Context, tell: Callable[[list[Outcome]], None]
+        self, together: Together, performer: Performer, context: Context, tell: Callable[[list[Outcome]], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._steps = together.steps
         self._deadline = together.deadline
-        self._world = world
+        self._performer = performer
         self._context = context
         self._tell: Callable[[list[Outcome]], None] | None = tell
         self._outcomes: list[Outcome | None] = [None] * len(together.steps)
@@ -130,7 +130,7 @@ class _Batch:
     async def _perform(self, position: int) -> None:
         began = self._begun[position] = perf_counter()
         try:
-            outcome = await _attempt(self._steps[position], self._world, began)
+            outcome = await _attempt(self._steps[position], self._performer, began)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -212,9 +212,9 @@ def _settle(future: asyncio.Future[T], value: T) -> None:
         future.set_result(value)
 
 
-async def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
+async def _perform_together(together: Together, performer: Performer, context: Context) -> list[Outcome]:
     outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-    batch = _Batch(together, world, context, partial(_settle, outcomes))
+    batch = _Batch(together, performer, context, partial(_settle, outcomes))
     try:
         batch.launch(together.limit)
         return await outcomes
@@ -225,12 +225,12 @@ async def _perform_together(together: Together, world: World, context: Context) 
 class _Branch:
     """A flow that goes on beside the caller's own search: whoever brings the last outcome of a batch takes it on."""
 
-    __slots__ = ("_batch", "_context", "_flow", "_places", "_step", "_world", "outcome")
+    __slots__ = ("_batch", "_context", "_flow", "_performer", "_places", "_step", "outcome")
 
-    def __init__(self, beside: Beside, world: World, context: Context) -> None:
+    def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._flow = beside.flow
-        self._world = world
+        self._performer = performer
         self._context = context
         # The caller's search has one of the places.
         self._places = beside.limit - 1
@@ -251,7 +251,7 @@ class _Branch:
                 raise
         else:
             together = step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
-            self._batch = batch = _Batch(together, self._world, self._context, self.advance)
+            self._batch = batch = _Batch(together, self._performer, self._context, self.advance)
             batch.launch(min(self._places, together.limit))
 
     async def finish(self, search: Outcome) -> list[Outcome]:
@@ -274,32 +274,32 @@ class _Branch:
             self._context.run(self._flow.close)
 
 
-async def _perform_beside(beside: Beside, world: World, context: Context) -> list[Outcome]:
+async def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
     """Perform the search in the caller's own task and the flow beside it."""
-    branch = _Branch(beside, world, context.copy())
+    branch = _Branch(beside, performer, context.copy())
     try:
         branch.advance()
         # Not held here: the traceback of an error holds this frame.
-        return await branch.finish(await _attempt(beside.search, world, perf_counter()))
+        return await branch.finish(await _attempt(beside.search, performer, perf_counter()))
     finally:
         await branch.close()
 
 
-async def arun(flow: Flow[T], world: World) -> T:
+async def arun(flow: Flow[T], performer: Performer) -> T:
     """Perform *flow* to its end, awaiting."""
     # As it is before the original's own search, which runs in the caller's, can set anything in it.
-    context = context_within(world.bulkhead)
+    context = context_within(performer.bulkhead)
     try:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(await _perform_together(step, world, context))
+                step = flow.send(await _perform_together(step, performer, context))
                 continue
             if isinstance(step, Beside):
-                step = flow.send(await _perform_beside(step, world, context))
+                step = flow.send(await _perform_beside(step, performer, context))
                 continue
             try:
-                answer = await _perform(step, world)
+                answer = await _perform(step, performer)
             except Exception as error:
                 step = flow.throw(error)
             else:

@@ -27,6 +27,7 @@ from qtmiddleware.runtime.steps import (
     Join,
     Leaf,
     Outcome,
+    Performer,
     Recall,
     Rerank,
     Search,
@@ -34,7 +35,6 @@ from qtmiddleware.runtime.steps import (
     T,
     Tell,
     Together,
-    World,
     leaves_of,
     model_of,
     resume,
@@ -43,32 +43,32 @@ from qtmiddleware.runtime.threads import context_within
 from qtmiddleware.types import NEVER, Deadline
 
 
-def _perform(step: Leaf, world: World) -> Any:
+def _perform(step: Leaf, performer: Performer) -> Any:
     """Perform one step in this thread; returns its answer."""
     with step.observation as observation:
-        return observation.keep(_call(step, world))
+        return observation.keep(_call(step, performer))
 
 
-def _call(step: Leaf, world: World) -> Any:
+def _call(step: Leaf, performer: Performer) -> Any:
     if isinstance(step, Search):
-        return world.search(step)
+        return performer.search(step)
     if isinstance(step, Embed):
-        return world.embed(step.texts)
+        return performer.embed(step.texts)
     if isinstance(step, Rerank):
-        return world.rerank(step)
+        return performer.rerank(step)
     if isinstance(step, Recall):
         return step.call()
     if isinstance(step, Tell):
         return tell(step.hook, step.retrieval)
     if isinstance(step, Join):
         raise TypeError("a flight is joined within Together, where nobody waits for it for ever")
-    return model_of(step, world).complete(step.prompt, step.deadline)
+    return model_of(step, performer).complete(step.prompt, step.deadline)
 
 
-def _attempt(step: Leaf, world: World, caught: type[BaseException] = Exception) -> Outcome:
+def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exception) -> Outcome:
     began = perf_counter()
     try:
-        value = _perform(step, world)
+        value = _perform(step, performer)
     except caught as error:
         return Outcome(error=error, seconds=perf_counter() - began, began=began)
     return Outcome(value, seconds=perf_counter() - began, began=began)
@@ -81,12 +81,16 @@ class _Batch:
     """
 
     def __init__(
-        self, together: Together, world: World, context: Context, go_on: Callable[[_Batch], _Batch | None] | None = None
+        self,
+        together: Together,
+        performer: Performer,
+        context: Context,
+        go_on: Callable[[_Batch], _Batch | None] | None = None,
     ) -> None:
         self.steps = together.steps
         self.deadline = together.deadline
         self._outcomes: list[Outcome | None] = [None] * len(together.steps)
-        self._world = world
+        self._performer = performer
         self._context = context
         self._go_on = go_on
         self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
@@ -112,7 +116,7 @@ class _Batch:
         if self._go_on is not None and self.is_complete:
             # This is the thread of another question's leader, which must not do this question's work.
             with suppress(ModelError):
-                self._world.bulkhead.start(self._work)
+                self._performer.bulkhead.start(self._work)
 
     def launch(self, count: int, *, has_thread: bool = False) -> None:
         """Let *count* further threads work at the steps, as far as there are any; without one all steps fail.
@@ -122,7 +126,7 @@ class _Batch:
         self.has_begun = self.has_begun or has_thread
         for _ in range(min(count, len(self._waiting)) - has_thread):
             try:
-                self._world.bulkhead.start(self._work)
+                self._performer.bulkhead.start(self._work)
             except ModelError as error:
                 while self._waiting and not self.has_begun:
                     self._done.put((self._waiting.popleft(), Outcome(error=error)))
@@ -146,7 +150,7 @@ class _Batch:
             # Each step sees what the caller has set, and nothing of what another step sets. In a thread of ours nobody
             # else would hear of an interrupt or exit.
             self._running[position] = perf_counter()
-            outcome = self._context.copy().run(_attempt, self.steps[position], self._world, BaseException)
+            outcome = self._context.copy().run(_attempt, self.steps[position], self._performer, BaseException)
             self._running.pop(position, None)
             self._done.put((position, outcome))
             # The traceback of an error holds this frame, which must not hold the error.
@@ -170,7 +174,7 @@ class _Batch:
             return []
         self._is_over = True
         running, now = self._running.copy(), perf_counter()
-        self._world.bulkhead.give_up(len(running))
+        self._performer.bulkhead.give_up(len(running))
         for position, step in enumerate(self.steps):
             if self._outcomes[position] is None:
                 began = running.get(position, now)
@@ -182,8 +186,8 @@ class _Batch:
         return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _perform_together(together: Together, world: World, context: Context) -> list[Outcome]:
-    batch = _Batch(together, world, context)
+def _perform_together(together: Together, performer: Performer, context: Context) -> list[Outcome]:
+    batch = _Batch(together, performer, context)
     try:
         batch.launch(together.limit)
         return batch.wait()
@@ -198,9 +202,9 @@ class _Branch:
     next batch. Once the caller is back, the caller does. So no thread only waits for others.
     """
 
-    def __init__(self, beside: Beside, world: World, context: Context) -> None:
+    def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
         self._flow = beside.flow
-        self._world = world
+        self._performer = performer
         self._context = context
         # The caller's search has one of the places.
         self._places = beside.limit - 1
@@ -260,7 +264,7 @@ class _Branch:
                 self._outcome = Outcome(error=error)
                 return
             together = step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
-            batch = _Batch(together, self._world, self._context, self._go_on)
+            batch = _Batch(together, self._performer, self._context, self._go_on)
             batch.launch(min(self._places, together.limit), has_thread=has_thread)
             self._batch = batch
             if batch.has_begun or not batch.is_complete:
@@ -269,32 +273,32 @@ class _Branch:
             outcomes = batch.wait()
 
 
-def _perform_beside(beside: Beside, world: World, context: Context) -> list[Outcome]:
+def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
     # A copy, as the flow's own code runs in it, at times in several threads one after the other.
-    branch = _Branch(beside, world, context.copy())
+    branch = _Branch(beside, performer, context.copy())
     try:
         branch.start()
         # Not held here: the traceback of an error holds this frame.
-        return branch.finish(_attempt(beside.search, world))
+        return branch.finish(_attempt(beside.search, performer))
     finally:
         branch.close()
 
 
-def run(flow: Flow[T], world: World) -> T:
+def run(flow: Flow[T], performer: Performer) -> T:
     """Perform *flow* to its end, blocking."""
     # As it is before the original's own search, which runs in the caller's, can set anything in it.
-    context = context_within(world.bulkhead)
+    context = context_within(performer.bulkhead)
     try:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(_perform_together(step, world, context))
+                step = flow.send(_perform_together(step, performer, context))
                 continue
             if isinstance(step, Beside):
-                step = flow.send(_perform_beside(step, world, context))
+                step = flow.send(_perform_beside(step, performer, context))
                 continue
             try:
-                answer = _perform(step, world)
+                answer = _perform(step, performer)
             except Exception as error:
                 step = flow.throw(error)
             else:

@@ -57,8 +57,8 @@ def wrapped(url: str, model: Any, **more: Any) -> Any:
 def key_of(middleware: Any, model: Any) -> str:
     from qtmiddleware.retrieval.question import Question
 
-    name = middleware._runtime.model.name
-    return digest(Question(QUERY, (), middleware._runtime.settings).cache_key(name))
+    name = middleware._context.model.name
+    return digest(Question(QUERY, (), middleware._context.settings).cache_key(name))
 
 
 def test_what_one_process_asked_another_one_knows(server: RedisServer) -> None:
@@ -293,11 +293,11 @@ def test_a_reload_keeps_the_redis_it_names_and_leaves_another(
     ours = wrapped(server.url, model)
     ours.retrieve(QUERY)
     qm = ours.middleware
-    kept = qm._memory.cache.shared
+    kept = qm._cache.shared
     config: dict[str, Any] = {"transformationType": "rewrite", "limits": LIMITS, "topK": 9}
     cache = {"redisUrl": server.url, "redisTimeoutMs": 10_000}
     qm.reload({**config, "cache": cache})
-    assert qm._memory.cache.shared is kept
+    assert qm._cache.shared is kept
     assert server.admin.info("clients")["connected_clients"] == 2  # ours and the test's
     qm.reload(config)
     assert qm.health().redis.state is RedisState.NOT_USED

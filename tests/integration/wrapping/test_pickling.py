@@ -89,17 +89,17 @@ def test_options_and_settings_go_along() -> None:
     qm = qtm.QueryMiddleware(CONFIG, client=say, redact=identity)
     search = qm.wrap(vector_search, query_arg="vector", embed=vector_of).configured({"topK": 7}).configured({})
     twin = again(search)
-    assert twin._runtime.settings == search._runtime.settings
-    assert twin._runtime.settings.top_k == 7
+    assert twin._context.settings == search._context.settings
+    assert twin._context.settings.top_k == 7
     assert len(twin.retrieve(QUERY).matches) == 3
-    assert again(twin)._runtime.settings.top_k == 7
+    assert again(twin)._context.settings.top_k == 7
 
 
 def test_two_functions_of_one_middleware_still_share_it() -> None:
     qm = qtm.QueryMiddleware(CONFIG, client=say)
     one, two, same = again((qm.wrap(plain), qm.wrap(aplain), qm))
     assert one.middleware is two.middleware is same
-    assert one._runtime.bulkhead is two._runtime.bulkhead
+    assert one._context.bulkhead is two._context.bulkhead
 
 
 def test_caches_breakers_and_locks_are_made_anew() -> None:
@@ -107,8 +107,8 @@ def test_caches_breakers_and_locks_are_made_anew() -> None:
     search(QUERY)
     twin = again(search)
     assert twin.retrieve(QUERY).trace.llm_calls == 1
-    assert twin._runtime.model is not search._runtime.model
-    assert twin._runtime.memory.sampler is not search._runtime.memory.sampler
+    assert twin._context.model is not search._context.model
+    assert twin._context.sampler is not search._context.sampler
 
 
 class Service:
@@ -205,7 +205,7 @@ def test_the_search_of_the_own_store_is_refused_with_advice() -> None:
 def test_no_key_of_the_environment_is_in_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     search = qtm.QueryMiddleware({**CONFIG, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}}).wrap(plain)
-    search._runtime.model.inner._clients.sync()
+    search._context.model.inner._clients.sync()
     for dumps in (pickle.dumps, cloudpickle.dumps):
         assert SECRET.encode() not in dumps(search)
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import KeywordEvidenceSettings, LimitSettings, PreprocessSettings, Settings
-from qtmiddleware.retrieval.request import Memory, Request, prepare_query, validate_query
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.request import Request, prepare_query, validate_query
 from qtmiddleware.runtime.cache import TransformationCache
 
 QUERY = "Does Jaco have any health concerns?"
@@ -101,7 +102,7 @@ class Unreadable:
 
 def make_request(top_k: int | None = 4, **options: Any) -> Request:
     settings = Settings(keyword_evidence=KeywordEvidenceSettings(**options))
-    return Request(QUERY, (), settings, Memory(TransformationCache(settings)), top_k=top_k)
+    return Request(QUERY, (), settings, Learned(), TransformationCache(settings), top_k=top_k)
 
 
 def list_passages(*lengths: int) -> list[dict[str, str]]:
@@ -119,31 +120,31 @@ def test_never_fewer_passages_are_asked_for_than_by_the_caller_nor_more_than_set
 ) -> None:
     request = make_request(top_k, candidates=candidates, max_chars=most)
     for lengths in lists:
-        request.memory.record_passages(list_passages(*lengths))
+        request.learned.record_passages(list_passages(*lengths))
         assert request.width is None or top_k < request.width <= candidates
-        assert request.width is None or request.width * request.memory.passage_chars <= most + 1
+        assert request.width is None or request.width * request.learned.passage_chars <= most + 1
 
 
 @pytest.mark.parametrize(("length", "width"), [(800, 50), (2_000, 50), (19_900, 50), (40_000, 24), (300_000, None)])
 def test_of_long_passages_fewer_are_asked_for(length: int, width: int | None) -> None:
     request = make_request()
     assert request.width == 50
-    request.memory.record_passages(list_passages(*[length] * 50))
+    request.learned.record_passages(list_passages(*[length] * 50))
     assert (request.width, request.full_width) == (width, 50)
 
 
 def test_one_list_of_odd_passages_does_not_narrow_the_next_search_much() -> None:
     request = make_request()
-    request.memory.record_passages(list_passages(*[1_000] * 50))
-    request.memory.record_passages(list_passages(*[100_000] * 50))
+    request.learned.record_passages(list_passages(*[1_000] * 50))
+    request.learned.record_passages(list_passages(*[100_000] * 50))
     assert request.width == 50
     for _ in range(60):
-        request.memory.record_passages(list_passages(*[100_000] * 50))
+        request.learned.record_passages(list_passages(*[100_000] * 50))
     assert request.width == 10
 
 
 @pytest.mark.parametrize("items", [[], [Unreadable()], [{"id": "a"}], ["a"]])
 def test_a_list_that_tells_no_length_narrows_nothing(items: list[Any]) -> None:
     request = make_request()
-    request.memory.record_passages(items)
+    request.learned.record_passages(items)
     assert request.width == 50

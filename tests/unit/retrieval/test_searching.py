@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
-from qtmiddleware.retrieval.request import Memory, Request
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import SearchResult
 from qtmiddleware.retrieval.searching import Searching, search_variants
 from qtmiddleware.runtime.cache import TransformationCache
@@ -37,7 +38,7 @@ class Played:
         settings = Settings(
             limits=LimitSettings(max_concurrency=3), fusion=FusionSettings(sub_query_top_k=sub_query_top_k)
         )
-        request = Request("q", (), settings, Memory(TransformationCache(Settings())), embeds=embeds)
+        request = Request("q", (), settings, Learned(), TransformationCache(Settings()), embeds=embeds)
         self.deadline = Deadline.after(60.0)
         flow = search_variants(
             VARIANTS, request, width=width, deadline=self.deadline, trace=self.trace, degradations=self.degradations
@@ -68,7 +69,7 @@ def good(*names: str) -> list[Outcome]:
 
 
 def test_nothing_to_search_asks_for_nothing() -> None:
-    request = Request("q", (), Settings(), Memory(TransformationCache(Settings())))
+    request = Request("q", (), Settings(), Learned(), TransformationCache(Settings()))
     flow = search_variants((), request, width=None, deadline=Deadline(), trace=Trace(), degradations=[])
     with pytest.raises(StopIteration) as stop:
         next(flow)

@@ -8,8 +8,9 @@ import pytest
 
 from qtmiddleware.config.settings import CacheSettings, Settings
 from qtmiddleware.protocols import Reply
+from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.question import Question
-from qtmiddleware.retrieval.request import Memory, Request
+from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.steps import Ask, Outcome, Recall, Together
@@ -36,9 +37,9 @@ def test_redis_is_waited_for_as_long_as_it_may_take_and_not_longer_than_the_mode
 ) -> None:
     monkeypatch.setattr("qtmiddleware.types.monotonic", clock)
     settings = Settings(transformation_type="rewrite", cache=CacheSettings(redis_timeout_ms=allowed_ms))
-    memory = Memory(TransformationCache(settings))
-    memory.cache.shared = Shared()  # type: ignore[assignment]
-    request = Request(QUERY, (), settings, memory, shares=False)
+    cache = TransformationCache(settings)
+    cache.shared = Shared()  # type: ignore[assignment]
+    request = Request(QUERY, (), settings, Learned(), cache, shares=False)
     question, query = Question(QUERY, (), settings), Query(QUERY, QUERY, QUERY)
     stage = TransformStage(question, query, request, Trace(), [], lambda: (), Deadline.after(left))
     flow = stage.run(Deadline.after(left))

@@ -51,7 +51,7 @@ def failing(config: dict[str, Any] | None = None) -> qtm.QueryMiddleware:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of every middleware's samples."""
     clock = Clock()
-    monkeypatch.setattr("qtmiddleware.retrieval.request.LogSampler", partial(LogSampler, clock=clock))
+    monkeypatch.setattr("qtmiddleware.wrapping.query_middleware.LogSampler", partial(LogSampler, clock=clock))
     return clock
 
 
@@ -493,7 +493,7 @@ def test_an_outage_of_a_hundred_queries_and_its_end_are_six_records(
     def model(_: Any) -> Any:
         return ModelError("unavailable") if is_down else {"rewrite": "Which illness does Jaco have?"}
 
-    monkeypatch.setattr("qtmiddleware.wrapping.component_factory.Breaker", partial(Breaker, clock=clock))
+    monkeypatch.setattr("qtmiddleware.wrapping.components.Breaker", partial(Breaker, clock=clock))
     settings = rewriting(breaker={"failures": 5, "seconds": 30}, cache={"enabled": False})
     qm = qtm.QueryMiddleware(settings, client=ScriptedModel(model))
     wrapped = qm.wrap(search)

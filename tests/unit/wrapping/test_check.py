@@ -349,12 +349,13 @@ def test_a_check_leaves_no_trace(name: str, tmp_path: Path, caplog: pytest.LogCa
     model = ScriptedModel({"rewrite": REPLIES["rewrite"]["rewrite"]})
     config = transforming("rewrite", log={"path": str(tmp_path / "log.jsonl")})
     wrapped = qtm.QueryMiddleware(config, client=model, observers=[Observer()]).wrap(fn, **options)
-    before = wrapped._runtime.memory
-    state = {it: getattr(before, it) for it in ("holds_text", "problem", "refuses_widening", "warned")}
+    before = wrapped._context
+    state = {it: getattr(before.learned, it) for it in ("holds_text", "problem", "refuses_widening")}
     with warnings.catch_warnings(), caplog.at_level(logging.INFO, "qtmiddleware"):
         warnings.simplefilter("error")
         check = wrapped.check(QUERY)
-    assert {it: getattr(wrapped._runtime.memory, it) for it in state} == state
+    assert {it: getattr(wrapped._context.learned, it) for it in state} == state
+    assert not before.warned.of_problem
     assert (heard, list(tmp_path.iterdir()), len(before.cache.local)) == ([], [], 0)
     assert [record for record in caplog.records if QUERY in record.getMessage()] == []
     for secret in (QUERY, "jaco", "TypeError: can't"):

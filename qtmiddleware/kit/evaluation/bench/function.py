@@ -153,6 +153,6 @@ def _count_most(own: OwnFunction, settings: Mapping[str, Any], *, follows: bool,
     """Return how many searches a question takes at most, one that *follows* others in a conversation if so."""
     if not has_model:
         return 1
-    runtime = own.wrap(settings)._runtime
+    context = own.wrap(settings)._context
     history = (Message("user", "?"),) if follows else ()
-    return count_most_searches(Request("?", history, runtime.settings, runtime.memory))
+    return count_most_searches(Request("?", history, context.settings, context.learned, context.cache))

@@ -10,10 +10,10 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapping.component_factory import MOST_KEPT, ComponentFactory
+from qtmiddleware.wrapping.components import MOST_KEPT, Components
 
 
-def client_of(factory: ComponentFactory, settings: Settings) -> Any:
+def client_of(factory: Components, settings: Settings) -> Any:
     inner: Any = factory.model(settings).inner
     return inner._clients.sync()
 
@@ -22,7 +22,7 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    factory = ComponentFactory(Config.load({"transformationType": "rewrite"}, environ={}), None)
+    factory = Components(Config.load({"transformationType": "rewrite"}, environ={}), None)
     own = factory.config.settings
     own_model, own_chat, own_client = factory.model(own), factory.chat(own), client_of(factory, own)
     others = [factory.settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},)) for n in range(MOST_KEPT + 2)]
@@ -41,7 +41,7 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
 
 def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    factory = ComponentFactory(Config.load(None, environ={}), None)
+    factory = Components(Config.load(None, environ={}), None)
     others = [factory.settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},)) for n in range(MOST_KEPT + 1)]
     inner: Any = factory.model(others[0]).inner
     client = inner._clients.sync()
@@ -53,7 +53,7 @@ def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(monkeypatch: 
 
 
 def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
-    factory = ComponentFactory(Config.load({"breaker": {"failures": 1}}, environ={}), ScriptedModel("x", name="own"))
+    factory = Components(Config.load({"breaker": {"failures": 1}}, environ={}), ScriptedModel("x", name="own"))
     breaker = factory.model(factory.config.settings).breaker
     for number in range(2 * MOST_KEPT):
         factory.model(factory.settings(({"llm": {"temperature": number / 100}},)))

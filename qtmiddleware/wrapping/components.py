@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -14,8 +14,6 @@ from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import LanguageModel, Reranker, RetrievalHook
 from qtmiddleware.providers.llms import as_language_model, clients_of, has_language_model
 from qtmiddleware.providers.rerankers import as_reranker
-from qtmiddleware.retrieval.request import Memory
-from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.forking import Draining, ForkLock
@@ -24,7 +22,6 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.wrapping.shadow import ShadowRuns
 
 if TYPE_CHECKING:
-    from qtmiddleware.providers.embedders import CallableEmbedder
     from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.providers.llms.openai.clients import Clients
     from qtmiddleware.wrapping.query_log import QueryLog, Redact
@@ -35,65 +32,6 @@ MOST_KEPT: Final = 32
 """How many models, clients, rerankers and logs of overridden settings are kept, each."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Runtime:
-    """What one call of a wrapped function works with, all of it under the same settings."""
-
-    factory: ComponentFactory
-    settings: Settings
-    memory: Memory
-    shape: Shape | None = None
-    embedder: CallableEmbedder | None = None
-    hook: RetrievalHook | None = None
-    log: QueryLog | None = None
-    reranker: Reranker | None = None
-
-    @property
-    def bulkhead(self) -> Bulkhead:
-        """The threads for everything beside the original's own search."""
-        return self.factory.bulkhead
-
-    @property
-    def redact(self) -> Redact | None:
-        """What may be written of a text, where the user said so."""
-        return self.factory.redact
-
-    @property
-    def observation(self) -> Observation:
-        """What the call's operations are part of."""
-        return self.factory.observation
-
-    @property
-    def hooks(self) -> tuple[RetrievalHook, ...]:
-        """Who is told of the call's retrieval: the function's own hook and then the middleware's."""
-        return tuple(hook for hook in (self.hook, self.factory.hook) if hook is not None)
-
-    @property
-    def model(self) -> GovernedModel:
-        """The model of the transformations, made when it is first needed."""
-        return self.factory.model(self.settings)
-
-    @property
-    def chat(self) -> GovernedModel:
-        """The model that answers, made when it is first needed."""
-        return self.factory.chat(self.settings)
-
-    @property
-    def is_off(self) -> bool:
-        """Whether nothing these settings ask for could change a result, and nobody hears of it."""
-        settings = self.settings
-        return (
-            settings.transformation_type == "none"
-            and not settings.keyword_evidence.enabled
-            and not settings.rerank.enabled
-            and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
-            and settings.scores == "backend"
-            and settings.log.path is None
-            and not self.observation.is_observed
-            and not self.hooks
-        )
 
 
 class ComponentCache(Generic[T]):
@@ -144,7 +82,7 @@ def drain(component: object) -> None:
         in_use.retire()
 
 
-class ComponentFactory:
+class Components:
     """Makes and keeps the models, rerankers, logs and threads of one middleware, for its own settings and overrides.
 
     One that is made with a *former* one of the same middleware takes over its threads and breakers, and of its clients,
@@ -159,7 +97,7 @@ class ComponentFactory:
         redact: Redact | None = None,
         observation: Observation = NOT_OBSERVED,
         hook: RetrievalHook | None = None,
-        former: ComponentFactory | None = None,
+        former: Components | None = None,
     ) -> None:
         self.config = config
         self._client = client
@@ -187,15 +125,15 @@ class ComponentFactory:
         self.reranker(settings)
         self.log(settings)
 
-    def with_config(self, config: Config) -> ComponentFactory:
-        """Returns the factory that `succeed` can put in the place of this one; raises `ConfigError`.
+    def with_config(self, config: Config) -> Components:
+        """Returns the components that `succeed` can put in the place of this one; raises `ConfigError`.
 
         That is this one where it would be the same: equal settings, the same key and address in the environment.
         """
         if config.settings == self.config.settings and self._account in (None, self._account_for(config.settings)):
             return self
         given = (self._client, self._reranker, self.redact, self.observation, self.hook)
-        return ComponentFactory(config, *given, former=self)
+        return Components(config, *given, former=self)
 
     def succeed(self) -> None:
         """Take the place of the former: what only that had is closed, once no call is inside it."""
