@@ -238,6 +238,11 @@ class LimitSettings(SettingsGroup):
     )
     max_query_chars: int = option(8_000, "Longer queries are passed on as they are.", ge=1, le=1_000_000)
 
+    @property
+    def model_seconds(self) -> float:
+        """How long the language model may take: until its own timeout or the query's deadline, whichever is first."""
+        return min(self.llm_timeout_ms, self.deadline_ms) / 1e3
+
 
 if TYPE_CHECKING:
     TemperatureSettings = Any

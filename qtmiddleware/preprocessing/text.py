@@ -65,6 +65,12 @@ def clean(text: str) -> str:
     return " ".join(text.split())
 
 
+def shorten(text: str, length: int = 240) -> str:
+    """Return the start of *text* on one line, in at most *length* characters, the last of them "…" if it is cut."""
+    line = clean(text)
+    return line if len(line) <= length else line[: length - 1].rstrip() + "…"
+
+
 def normalise(text: str) -> str:
     """What two spellings of one question have in common: no case, no spacing, no outer quotes, no final punctuation."""
     shown = clean(text)
@@ -72,7 +78,7 @@ def normalise(text: str) -> str:
     return folded.lstrip(_OPENING).rstrip(_FINAL)
 
 
-def shorten(text: str, limit: int) -> str:
+def cut_at_word(text: str, limit: int) -> str:
     """*text* if it has at most *limit* characters, else as many whole words of it as fit."""
     if len(text) <= limit:
         return text

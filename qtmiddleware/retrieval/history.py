@@ -9,6 +9,7 @@ from typing import Any, Final
 from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.preprocessing.text import fold_words
 from qtmiddleware.retrieval.bm25 import find_terms
+from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Degradation, Message, Query
 
 # What libraries call those who speak. A tool's output is nothing anybody said.
@@ -88,7 +89,7 @@ def _list_turns(history: Any) -> Sequence[Any]:
         return ()
     if isinstance(history, str | bytes):
         return (history,)
-    kept = _get_field(history, "messages")
+    kept = read_field(history, "messages")
     if isinstance(kept, Iterable):
         return tuple(kept)
     return (history,) if isinstance(history, Mapping) or not isinstance(history, Iterable) else tuple(history)
@@ -98,10 +99,10 @@ def _read_turn(turn: Any) -> list[Message] | None:
     """The messages of one turn: one, or two of a (user, assistant) pair; ``None`` where it cannot be read."""
     if isinstance(turn, tuple | list):
         return _read_pair(turn) if len(turn) == 2 else None
-    data = _get_field(turn, "data")  # LangChain's own JSON keeps the message one level down
-    holder = data if isinstance(data, Mapping) and _get_field(turn, "content") is None else turn
+    data = read_field(turn, "data")  # LangChain's own JSON keeps the message one level down
+    holder = data if isinstance(data, Mapping) and read_field(turn, "content") is None else turn
     role = _read_role(turn)
-    named = (_get_field(holder, name) for name in ("content", "parts", "blocks", "text"))
+    named = (read_field(holder, name) for name in ("content", "parts", "blocks", "text"))
     content = next((it for it in named if it is not None), None)
     if role is None or (content is None and not _has_content(holder)):
         return None
@@ -125,9 +126,9 @@ def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
 
 def _read_role(turn: Any) -> str | None:
     """Who speaks, by the names the prompts know; ``None`` where that is no name."""
-    role = _get_field(turn, "role")
+    role = read_field(turn, "role")
     if role is None:
-        kind = _get_field(turn, "type")
+        kind = read_field(turn, "type")
         role = kind if isinstance(kind, str) and kind.casefold() in _ROLES else None
         if role is None:
             # A message that says nothing of who speaks is the user's.
@@ -154,12 +155,8 @@ def _read_part(part: Any) -> str | None:
     """The text of one part; ``""`` for a picture and the like."""
     if isinstance(part, str):
         return part
-    text = _get_field(part, "text")
-    kind = _get_field(part, "type") or _get_field(part, "block_type") or ""
+    text = read_field(part, "text")
+    kind = read_field(part, "type") or read_field(part, "block_type") or ""
     if isinstance(text, str) and str(getattr(kind, "value", kind)) in _TEXT_PARTS:
         return text
     return "" if kind or isinstance(text, str) else None
-
-
-def _get_field(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)

@@ -404,7 +404,7 @@ class _Pipeline:
             self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
 
     def _llm_deadline(self) -> Deadline:
-        return self.deadline.sooner(self.settings.limits.llm_timeout_ms / 1e3)
+        return self.deadline.sooner(self.settings.limits.model_seconds)
 
     def _escalate(self, first: SearchResult) -> bool:
         """The gate's decision, once the first result is known."""

@@ -113,10 +113,10 @@ def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[M
     if turns and turns[-1].role == "user" and turns[-1].content.strip() == query.strip():
         turns.pop()
     kept = turns[-limit:] if limit > 0 else []
-    return tuple(Message(turn.role, _shorten(turn.content.strip())) for turn in kept)
+    return tuple(Message(turn.role, _cut(turn.content.strip())) for turn in kept)
 
 
-def _shorten(text: str) -> str:
+def _cut(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 

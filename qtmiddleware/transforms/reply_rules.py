@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.preprocessing.text import clean, fold_accents, normalise, shorten, split_words
+from qtmiddleware.preprocessing.text import clean, cut_at_word, fold_accents, normalise, split_words
 from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.transforms.chatter import is_beside_the_point, is_noise, is_refusal, strip_lead_in
 from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut
@@ -99,7 +99,7 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     limit = MAX_CHARS[field.shape]
     if len(value) <= limit:
         return Verdict(value.rstrip(), key=candidate.key)
-    value = shorten(value, limit).rstrip()
+    value = cut_at_word(value, limit).rstrip()
     return Verdict(value, "cut: too long", key=normalise(value))
 
 

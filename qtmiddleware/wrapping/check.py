@@ -18,6 +18,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
 from qtmiddleware.errors import InvalidQuery, ResponseShapeError, without_credentials
+from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.fusion import find_direction, has_scores
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.pipeline import retrieval_flow
@@ -147,7 +148,7 @@ class Check:
 
     def __str__(self) -> str:
         head = {"function": f"{self.function}()", "question": self.question, "keywords": self.keywords or "(none)"}
-        rows = [*(_write_row(name, textwrap.shorten(text, _MOST_QUOTED)) for name, text in head.items()), ""]
+        rows = [*(_write_row(name, shorten(text, _MOST_QUOTED)) for name, text in head.items()), ""]
         mends = {verdict.mend for verdict in self.verdicts}
         for finding in self.findings:
             mark = "! " if finding.state is CheckState.PROBLEM else ""
@@ -667,7 +668,7 @@ class _Checkup:
             text = f"{name} is not asked about such a question{_in_brackets(reason)}"
             return self._note_model(_off("model", text, "check with another one", **values))
         ms = max((it.ms for it in trace.stages if it.name.startswith("transform")), default=0.0)
-        tokens, granted = trace.input_tokens + trace.output_tokens, min(limits.llm_timeout_ms, limits.deadline_ms)
+        tokens, granted = trace.input_tokens + trace.output_tokens, round(1e3 * limits.model_seconds)
         values |= {"ms": _round(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_write_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         if ms > granted:

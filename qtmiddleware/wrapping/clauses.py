@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
-from qtmiddleware.wrapping.nested import get, put
+from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.wrapping.nested import put
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
@@ -78,9 +79,9 @@ def list_fields(clauses: Sequence[Any]) -> list[str]:
     """Return the document fields that *clauses* search, each once, in their order."""
     names: list[Any] = []
     for clause in clauses:
-        several = get(clause, "fields")
+        several = read_field(clause, "fields")
         names += several if isinstance(several, list | tuple) else []
-        names.append(get(clause, "field"))
+        names.append(read_field(clause, "field"))
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
 
@@ -103,7 +104,7 @@ def read_question(clauses: Any) -> Any:
     if not are_clauses(clauses):
         raise ClauseProblem(f"{SCORE_BY} must hold a clause with the text of the question", "missing")
     kinds = [read_type(clause) for clause in clauses]
-    texts = [get(clause, PLACES[kind]) for clause, kind in zip(clauses, kinds, strict=True)]
+    texts = [read_field(clause, PLACES[kind]) for clause, kind in zip(clauses, kinds, strict=True)]
     question = texts[0]
     if question is None:
         raise ClauseProblem(f"the {kinds[0]} clause holds no {PLACES[kinds[0]]}", "missing")
@@ -152,7 +153,7 @@ def write_plain(text: str) -> str:
 
 def _put_question(clause: Any, kind: str, question: Any) -> Any:
     if isinstance(question, str):
-        if get(clause, PLACES[kind]) == question:
+        if read_field(clause, PLACES[kind]) == question:
             return clause  # the caller's own words stay as they are, a question mark included
         question = write_plain(question) if kind == QUERY_STRING else question
     elif kind == SPARSE:

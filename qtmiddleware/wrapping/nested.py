@@ -8,20 +8,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from qtmiddleware.runtime.fields import read_field
+
 # LlamaIndex's QueryBundle, which may hold the vectors of its text too.
 BUNDLE: Final = ("query_str",)
 _BUNDLED_VECTORS: Final = ("embedding", "custom_embedding_strs")
 
 
-def get(holder: Any, name: str) -> Any:
-    """Return the field *name* of *holder*, a mapping or an object; ``None`` if it has none."""
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
-
-
 def get_inside(holder: Any, path: Sequence[str]) -> Any:
     """Return what lies at the end of *path*, ``None`` if there is nothing or it cannot be read."""
     with suppress(Exception):
-        return functools.reduce(get, path, holder)
+        return functools.reduce(read_field, path, holder)
     return None
 
 
@@ -29,10 +26,10 @@ def put(holder: Any, path: Sequence[str], value: Any) -> Any:
     """Returns a copy of *holder* with *value* at the end of *path*; what lies on the way is copied too."""
     if not path:
         return value
-    new = {path[0]: put(get(holder, path[0]), path[1:], value)}
-    if path == BUNDLE and new != {path[0]: get(holder, path[0])}:
+    new = {path[0]: put(read_field(holder, path[0]), path[1:], value)}
+    if path == BUNDLE and new != {path[0]: read_field(holder, path[0])}:
         # They are those of the text that was there.
-        new |= dict.fromkeys(name for name in _BUNDLED_VECTORS if get(holder, name) is not None)
+        new |= dict.fromkeys(name for name in _BUNDLED_VECTORS if read_field(holder, name) is not None)
     if isinstance(holder, Mapping):
         return {**holder, **new}
     if isinstance(holder, tuple):

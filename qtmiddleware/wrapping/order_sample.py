@@ -13,6 +13,7 @@ from math import comb
 from typing import Any, Final
 
 from qtmiddleware.errors import InvalidQuery
+from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Match
 
@@ -222,7 +223,7 @@ def sample_orders(
             keys = [match.key for match in before], [match.key for match in after]
             changed += keys[0] != keys[1][: len(keys[0])]
             if before and after and keys[0][0] != keys[1][0]:
-                example = OrderExample(_shorten(question.text), _show(before[0]), _show(after[0]))
+                example = OrderExample(shorten(question.text, MOST_CHARS), _show(before[0]), _show(after[0]))
                 examples.append((_measure_lead(before), example))
             if question.relevant:
                 places.append((_find_answer(before, question.relevant), _find_answer(after, question.relevant)))
@@ -269,12 +270,7 @@ def _measure_lead(matches: Matches) -> float:
 
 
 def _show(match: Match) -> SamplePassage:
-    return SamplePassage(match.id, _shorten(match.text or ""))
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text[: 4 * MOST_CHARS].split())
-    return line if len(line) <= MOST_CHARS else line[: MOST_CHARS - 3] + "..."
+    return SamplePassage(match.id, shorten((match.text or "")[: 4 * MOST_CHARS], MOST_CHARS))
 
 
 def _count(questions: int) -> str:

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.nested import BUNDLE, get, get_inside, put
+from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put
 from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
@@ -145,7 +146,7 @@ class CallSignature:
         """`query`, of a list of one text that list."""
         place, value = self._find(args, kwargs)
         for name in self._path_inside(place, value):
-            if (value := get(value, name)) is None:
+            if (value := read_field(value, name)) is None:
                 raise self._missing()
         return value
 
@@ -264,9 +265,9 @@ class CallSignature:
             return self._path
         if place == "inputs":
             return _NESTED[1:]
-        if isinstance(get(value, *BUNDLE), str):
+        if isinstance(read_field(value, *BUNDLE), str):
             return BUNDLE
-        return _NESTED if get(value, "inputs") is not None else ()
+        return _NESTED if read_field(value, "inputs") is not None else ()
 
     def _replace_inside(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Put *top_k* into a copy of the argument that holds it; one that cannot be changed stays as it is."""
@@ -275,7 +276,7 @@ class CallSignature:
             self._parameters.assign(self._top_k_home, put(holder, self._top_k_path, top_k), args, kwargs)
 
     def _nested_top_k(self, place: Place, value: Any) -> Any:
-        return get(value, "top_k") if self._path_inside(place, value) == _NESTED else None
+        return read_field(value, "top_k") if self._path_inside(place, value) == _NESTED else None
 
     def _top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
         if self._top_k_path:

@@ -13,10 +13,11 @@ from rich.text import Text
 
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.console import PlainConsole, out
-from qtmiddleware.kit.cli.show import describe_match, list_texts, shorten
+from qtmiddleware.kit.cli.show import describe_match, list_texts
 from qtmiddleware.kit.cli.terminal import measure, say
 from qtmiddleware.kit.evaluation import BASELINE, AskedQuestion, Movement, Movements, SystemAnswer
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing
+from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.types import Key, Match
 
 _LABEL_CHARS: Final = 28

@@ -17,7 +17,6 @@ from qtmiddleware.kit.cli.console import AsJson, as_json, notes, out, show_progr
 from qtmiddleware.kit.cli.environment import note_files
 from qtmiddleware.kit.cli.playground import NoOpen, Port, run
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
-from qtmiddleware.kit.cli.show import shorten
 from qtmiddleware.kit.demo import UnhurriedModel, dataset, recorded_model
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
@@ -25,6 +24,7 @@ from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
 from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
+from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel

@@ -13,10 +13,10 @@ from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import notes
 from qtmiddleware.kit.cli.terminal import LineWrapper, note, say, strip_control_characters
 from qtmiddleware.kit.documents.place import describe_place
+from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
-SNIPPET_CHARS: Final = 240
 """Characters of a passage, or of a hypothetical one, that are shown."""
 EXPLAINED: Final = 5
 """Passages of a list that an explanation shows."""
@@ -268,9 +268,3 @@ def _find_score(match: Match) -> float | None:
 def _format_score(score: float | None) -> str:
     """A score with three decimals, ``-`` where there is none."""
     return "-" if score is None else f"{score:.3f}"
-
-
-def shorten(text: str, length: int = SNIPPET_CHARS) -> str:
-    """*text* on one line and cut where it is longer than *length*."""
-    line = " ".join(text.split())
-    return line if len(line) <= length else line[: length - 3].rstrip() + "..."

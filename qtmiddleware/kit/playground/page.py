@@ -23,7 +23,7 @@ from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Asked, Knob
 from qtmiddleware.kit.playground.drawing import Bar, Moves, Segment
 from qtmiddleware.kit.playground.tiers import Tier, TierAnswer, Tiers
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.preprocessing.text import clean
+from qtmiddleware.preprocessing.text import clean, shorten
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _name_passage(match: Match) -> tuple[str, str]:
     known = [name for name in (clean(str(it)) for it in names if isinstance(it, str | int)) if name]
     title = known[0] if known else clean(match.text or "") or "a passage without a name"
     where = [it for it in known[1:] if it != title][:1] + [it for it in [describe_place(held)] if it]
-    return figures.shorten(title, _TITLE), figures.shorten(", ".join(where), _TITLE)
+    return shorten(title, _TITLE), shorten(", ".join(where), _TITLE)
 
 
 def _find_keywords(asked: Asked, found: Retrieval) -> tuple[str, str]:
@@ -288,7 +288,7 @@ def _describe_searches(found: Retrieval, moves: Movements) -> Iterator[Search]:
         spoken = "; ".join(f"result {place} stood at {was}" for place, was in places.items()) or "none of the result"
         yield Search(
             label="joined text" if ranking.variant.kind == JOINED else label.removeprefix("the "),
-            text=figures.shorten(ranking.variant.text, 400),
+            text=shorten(ranking.variant.text, 400),
             weight=ranking.variant.weight,
             found=len(ranking.keys),
             moves=drawing.draw_search(moves, at),
@@ -447,7 +447,7 @@ def _load_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["short"] = figures.shorten
+    environment.filters["short"] = shorten
     return environment
 
 

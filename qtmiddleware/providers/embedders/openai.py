@@ -47,7 +47,7 @@ DIMENSIONS: Final = {
     "text-embedding-ada-002": 1_536,
 }
 FIXED: Final = frozenset({"text-embedding-ada-002"})
-"""Models that cannot shorten their vectors."""
+"""Models that cannot cut_to_bytes their vectors."""
 MOST_TEXTS: Final = 2_048
 MOST_REQUEST_BYTES: Final = 300_000
 LONGEST: Final = 3 * 8_191
@@ -253,7 +253,7 @@ def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
     size = 0
     for text in texts:
         # An empty one is refused.
-        sent = shorten(replace_surrogates(text[:LONGEST]), LONGEST) or " "
+        sent = cut_to_bytes(replace_surrogates(text[:LONGEST]), LONGEST) or " "
         length = len(sent.encode())
         if not groups or len(groups[-1]) >= min(most_texts, MOST_TEXTS) or size + length > MOST_REQUEST_BYTES:
             groups.append([])
@@ -263,7 +263,7 @@ def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
     return groups
 
 
-def shorten(text: str, most: int) -> str:
+def cut_to_bytes(text: str, most: int) -> str:
     """As much of the beginning of *text* as fits in *most* bytes of UTF-8."""
     return text.encode()[:most].decode(errors="ignore")
 
@@ -274,7 +274,7 @@ def _halve(texts: list[str]) -> list[list[str]]:
         middle = len(texts) // 2
         return [texts[:middle], texts[middle:]]
     size = len(texts[0].encode())
-    return [[shorten(texts[0], size // 2)]] if size > SHORTEST else []
+    return [[cut_to_bytes(texts[0], size // 2)]] if size > SHORTEST else []
 
 
 def _is_too_long(error: Exception) -> bool:

@@ -6,11 +6,12 @@ import json
 import sys
 from array import array
 from base64 import b64decode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.errors import EmbeddingError
+from qtmiddleware.runtime.fields import read_field
 
 _MOST_TOKENS: Final = 10**12
 
@@ -69,8 +70,8 @@ def read_vectors(answer: Any, count: int, name: str) -> Vectors:
     """
     try:
         held = json.loads(answer) if isinstance(answer, bytes) else answer
-        items = list(_get(held, "data"))
-        by_index = {_index(item, at): _vector(_get(item, "embedding")) for at, item in enumerate(items)}
+        items = list(read_field(held, "data"))
+        by_index = {_index(item, at): _vector(read_field(item, "embedding")) for at, item in enumerate(items)}
     except (TypeError, ValueError, RecursionError):
         # What was read may quote a text, so it does not become the cause.
         raise EmbeddingError(f"{name} sent an answer that cannot be read; is this the address of an API?") from None
@@ -84,18 +85,14 @@ def count_tokens(answer: Any) -> int:
 
     OpenAI calls them ``prompt_tokens``, Pinecone ``total_tokens``.
     """
-    usage = _get(answer, "usage")
-    counts = (_get(usage, name) for name in ("prompt_tokens", "total_tokens"))
+    usage = read_field(answer, "usage")
+    counts = (read_field(usage, name) for name in ("prompt_tokens", "total_tokens"))
     return next((it for it in counts if type(it) is int and 0 < it <= _MOST_TOKENS), 0)
-
-
-def _get(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
 
 
 def _index(item: Any, at: int) -> int:
     """The position of the text *item* belongs to; some servers leave it out and keep the order."""
-    index = _get(item, "index")
+    index = read_field(item, "index")
     return index if isinstance(index, int) else at
 
 

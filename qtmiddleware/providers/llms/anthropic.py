@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from qtmiddleware.providers.llms.calls import LONGEST_CONNECT
-from qtmiddleware.providers.llms.openai.replies import read_field
 from qtmiddleware.providers.llms.vendors import (
     Chunk,
     Vendor,
@@ -19,6 +18,7 @@ from qtmiddleware.providers.llms.vendors import (
     provide,
     split_messages,
 )
+from qtmiddleware.runtime.fields import read_field
 
 # Up to Claude 4.6 a model thinks only if it is told to, and takes a temperature; later ones refuse that.
 _OLDER: Final = re.compile(r"claude-(?:v?[1-3]\b|instant|[a-z]+-4(?:-[0-6])?(?:-\d{8}|-v\d|[@:]|$))")

@@ -24,13 +24,13 @@ from qtmiddleware.providers.llms.openai.replies import (
     make_reply,
     raise_refusal,
     raise_wrapped_error,
-    read_field,
     read_reply,
     read_text,
 )
 from qtmiddleware.providers.openai_client import read_client_error, status_of
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.runtime.threads import Overloaded
 from qtmiddleware.types import NEVER, Deadline
 

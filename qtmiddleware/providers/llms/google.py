@@ -9,7 +9,6 @@ from functools import cache
 from math import ceil
 from typing import Any, Final
 
-from qtmiddleware.providers.llms.openai.replies import read_field
 from qtmiddleware.providers.llms.vendors import (
     Chunk,
     Vendor,
@@ -20,6 +19,7 @@ from qtmiddleware.providers.llms.vendors import (
     provide,
     split_messages,
 )
+from qtmiddleware.runtime.fields import read_field
 
 _SHORTEST: Final = 10
 """The shortest time in seconds that the service lets itself be given: less is refused. We wait no longer than ever."""

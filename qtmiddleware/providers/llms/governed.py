@@ -54,7 +54,7 @@ class GovernedModel:
         self.meter = meter
         self._most = settings.llm.max_tokens
         # One caller in a hurry, or after a slow search, must not close the model to all others.
-        self._enough = min(settings.limits.llm_timeout_ms, settings.limits.deadline_ms) / 2e3
+        self._enough = settings.limits.model_seconds / 2
         known = getattr(inner, "prices", None)
         self.prices = known or Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
         if self._budget.max_usd is not None and self.prices.cost(1, 1) is None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Final
 
-from qtmiddleware.providers.llms.openai.replies import read_field
 from qtmiddleware.providers.llms.vendors import Chunk, Vendor, find_limit, provide
+from qtmiddleware.runtime.fields import read_field
 
 _KEPT: Final = ("model", "messages", "response_format", "temperature", "reasoning_effort")
 

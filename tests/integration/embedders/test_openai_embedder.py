@@ -226,7 +226,7 @@ def test_what_is_sent_is_never_empty_always_utf8_and_in_order(texts: list[str], 
 
 @given(st.text(min_size=1), st.integers(1, 400))
 def test_a_shortened_text_is_a_beginning_of_it(text: str, most: int) -> None:
-    kept = openai_module.shorten(text, most)
+    kept = openai_module.cut_to_bytes(text, most)
     assert text.startswith(kept)
     assert len(kept.encode()) <= most
     assert kept == text or len(text[: len(kept) + 1].encode()) > most

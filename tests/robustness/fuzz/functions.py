@@ -20,14 +20,14 @@ from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_li
 from qtmiddleware.kit.documents.text import read_text
 from qtmiddleware.kit.evaluation.judging import parse_opinion
 from qtmiddleware.kit.evaluation.prompts import parse_object
-from qtmiddleware.kit.evaluation.reporting.figures import shorten, shorten_start
+from qtmiddleware.kit.evaluation.reporting.figures import shorten_start
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
 from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.kit.evaluation.testsets.passages import is_prose
 from qtmiddleware.kit.playground.drawing import cut_snippet, mark_words
 from qtmiddleware.kit.stores.passages import index_text, query_words
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
-from qtmiddleware.preprocessing.text import clean, normalise, split_tokens
+from qtmiddleware.preprocessing.text import clean, normalise, shorten, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords

@@ -45,11 +45,11 @@ class KeptRuns:
 
     def recall(self, system: str, question: str) -> Run | None:
         """Return what *system* found for the question of this id, ``None`` if that is not known."""
-        return self._runs.get((_shorten(system), question))
+        return self._runs.get((_hash_name(system), question))
 
     def remember(self, system: str, question: str, run: Run) -> None:
         """Keep what *system* found for it; raises `StoreError`."""
-        key = _shorten(system)
+        key = _hash_name(system)
         self._runs[key, question] = run
         found = {name: value for name, value in asdict(run).items() if name != "error"}
         line = json.dumps({"system": key, "question": question, "run": found}, default=dict)
@@ -83,5 +83,5 @@ def _read_run(kept: Mapping[str, Any]) -> Run:
     return Run(ids, variants=tuple(Variant(**it) for it in kept["variants"]), **rest)
 
 
-def _shorten(system: str) -> str:
+def _hash_name(system: str) -> str:
     return hashlib.sha256(system.encode()).hexdigest()[:16]

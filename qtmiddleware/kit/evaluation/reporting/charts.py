@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, SystemScore
 from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.preprocessing.text import shorten
 
 GAINS_HEIGHT: Final = 240.0
 MARK_FONT: Final = 11.5
@@ -233,7 +234,7 @@ def draw_scatter(
             number=number,
             name=score.name,
             kind=classify(comparison, score),
-            title=f"{figures.shorten(score.name, figures.NAME_LENGTH)}: {format_cost(paid)}, "
+            title=f"{shorten(score.name, figures.NAME_LENGTH)}: {format_cost(paid)}, "
             f"{PRIMARY} {figures.format_measure(score.means[PRIMARY])}",
             x=across.place(paid),
             y=up.place(score.means[PRIMARY]),
@@ -279,7 +280,7 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
 def _make_mark(points: Iterable[Point]) -> Mark:
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
-    text = figures.shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH)
+    text = shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH)
     width = max(MARK, _CHARACTER * len(text) + 6.0)
     middle = sum(point.x for point in ordered) / len(ordered)
     return Mark(

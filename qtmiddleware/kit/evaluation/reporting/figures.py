@@ -100,12 +100,6 @@ def describe_missing_time(comparison: Comparison) -> str:
     return ", without the model’s own time"
 
 
-def shorten(text: str, length: int) -> str:
-    """The start of *text* on one line, in at most *length* characters, without any that cannot be seen."""
-    whole = clean(text)
-    return whole if len(whole) <= length else whole[: length - 1].rstrip() + _ELLIPSIS
-
-
 def shorten_start(text: str, length: int) -> str:
     """The end of *text* as `shorten` shows it: ids begin alike and end apart."""
     whole = clean(text)

@@ -17,6 +17,7 @@ from qtmiddleware.kit.evaluation.reporting.verdicts import (
     find_foremost,
     verdict,
 )
+from qtmiddleware.preprocessing.text import shorten
 
 _WORST: Final = 5
 """How many of the questions that the best system hurt are shown."""
@@ -50,7 +51,7 @@ def markdown(comparison: Comparison, data: Dataset | None = None, *, decision: D
 
 def escape_text(text: str, length: int) -> str:
     """*text* on one line and cut to *length*, written so that Markdown shows it as it is."""
-    line = figures.shorten(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = shorten(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = _MARKUP.sub(lambda found: "\\" + found[0], line)
     line = _ADDRESS.sub(lambda found: f"{found[1] or found[3]}&#{ord(found[2] or found[4])};", line)
     return _BLOCK_START.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", line)

@@ -14,6 +14,7 @@ from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
 from qtmiddleware.kit.evaluation.measures import RESAMPLES
 from qtmiddleware.kit.evaluation.reporting import charts, figures, verdicts
+from qtmiddleware.preprocessing.text import shorten
 
 if TYPE_CHECKING:
     import jinja2
@@ -111,7 +112,7 @@ def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(typeset=_typeset, short=figures.shorten)
+    environment.filters.update(typeset=_typeset, short=shorten)
     return environment.from_string(read_file(name)), Markup
 
 

@@ -14,6 +14,7 @@ from qtmiddleware.kit.evaluation.reporting import charts, figures
 from qtmiddleware.kit.evaluation.reporting.page import build_policy, load_template, read_file
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SideBySide
 from qtmiddleware.kit.evaluation.systems import BASELINE
+from qtmiddleware.preprocessing.text import shorten
 
 _QUESTION_LENGTH: Final = 400
 _ANSWER_LENGTH: Final = 2_000
@@ -85,7 +86,7 @@ def _write_headline(ranked: RankedSystems) -> str:
     if not standings:
         return "No ranking came of this."
     best = [one.system for one in standings if one.rank == standings[0].rank]
-    names = " and ".join(f"“{figures.shorten(name, figures.NAME_LENGTH)}”" for name in best)
+    names = " and ".join(f"“{shorten(name, figures.NAME_LENGTH)}”" for name in best)
     if len(ranked.questions) == 1 or all(one.lead is None for one in standings):
         return f"{names} answered best."
     if any(one.is_ahead for one in standings if one.system in best):
@@ -122,13 +123,12 @@ def _describe_questions(found: SideBySide) -> Iterator[RankedQuestion]:
     for row in found.questions:
         if (ranking := found.ranking(row.question)) is not None:
             yield RankedQuestion(
-                question=figures.shorten(row.question.text, _QUESTION_LENGTH),
-                reference=figures.shorten(row.question.reference, _ANSWER_LENGTH),
+                question=shorten(row.question.text, _QUESTION_LENGTH),
+                reference=shorten(row.question.reference, _ANSWER_LENGTH),
                 order=_write_order(ranking),
                 answers=tuple(_describe_answers(row, ranking)),
                 reasons=tuple(
-                    (figures.shorten(it.text, _QUESTION_LENGTH), figures.shorten(it.legend, _QUESTION_LENGTH))
-                    for it in ranking.reasons
+                    (shorten(it.text, _QUESTION_LENGTH), shorten(it.legend, _QUESTION_LENGTH)) for it in ranking.reasons
                 ),
             )
 
@@ -139,7 +139,7 @@ def _write_order(ranking: RankedAnswers) -> str:
         return said.get(ranking.error, f"the judge failed: {ranking.error}")
     ranks: dict[int, list[str]] = {}
     for one in ranking.standings:
-        ranks.setdefault(one.rank, []).append(figures.shorten(one.system, figures.NAME_LENGTH))
+        ranks.setdefault(one.rank, []).append(shorten(one.system, figures.NAME_LENGTH))
     return " > ".join(" = ".join(names) for _, names in sorted(ranks.items()))
 
 
@@ -154,14 +154,14 @@ def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[Ra
     ordered = sorted(held.items(), key=lambda it: standings[it[1][0]].rank if it[1][0] in standings else last)
     for text, names in ordered:
         standing = standings.get(names[0])
-        name = " = ".join(figures.shorten(it, figures.NAME_LENGTH) for it in names)
+        name = " = ".join(shorten(it, figures.NAME_LENGTH) for it in names)
         signs = (("+", standing.strengths), ("-", standing.weaknesses)) if standing is not None else ()
         scores = "" if standing is None else ", ".join(f"{it} {score:g}" for it, score in standing.scores.items())
         yield RankedAnswer(
             heading=name if standing is None else f"{standing.rank}. {name}" + (f" ({scores})" if scores else ""),
-            text=figures.shorten(text, _ANSWER_LENGTH),
+            text=shorten(text, _ANSWER_LENGTH),
             said=tuple(
-                (sign.replace("-", "\N{MINUS SIGN}"), figures.shorten(said, _QUESTION_LENGTH))
+                (sign.replace("-", "\N{MINUS SIGN}"), shorten(said, _QUESTION_LENGTH))
                 for sign, texts in signs
                 for said in dict.fromkeys(filter(None, texts))
             ),

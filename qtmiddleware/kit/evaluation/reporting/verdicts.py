@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
 from qtmiddleware.kit.evaluation.measures import SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
 
@@ -82,7 +83,7 @@ def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ..
 
 
 def _quote_name(name: str) -> str:
-    return f"“{figures.shorten(name, figures.NAME_LENGTH)}”"
+    return f"“{shorten(name, figures.NAME_LENGTH)}”"
 
 
 def _format_size(gain: float) -> str:
@@ -239,13 +240,13 @@ def collect_judgements(judged: Judged, data: Dataset | None) -> list[Judgement]:
     outcomes = {"win": f"{judged.challenger} is better", "loss": f"{judged.baseline} is better", "tie": "neither"}
     return [
         Judgement(
-            id=figures.shorten(it.question, ID_LENGTH),
-            question=figures.shorten(texts.get(it.question, ""), _QUESTION_LENGTH),
+            id=shorten(it.question, ID_LENGTH),
+            question=shorten(texts.get(it.question, ""), _QUESTION_LENGTH),
             outcome=outcomes.get(it.outcome, f"no verdict ({it.reason})"),
             scores=(fmean(it.baseline_scores.values()), fmean(it.challenger_scores.values()))
             if it.baseline_scores
             else None,
-            reasons=tuple((figures.shorten(one.text, _QUESTION_LENGTH), one.legend) for one in it.reasons),
+            reasons=tuple((shorten(one.text, _QUESTION_LENGTH), one.legend) for one in it.reasons),
         )
         for it in judged.verdicts
     ]
@@ -274,15 +275,13 @@ class HurtFinder:
         # Without the data, its words are known where a system told what it searched.
         searched = next((it.text for it in base.variants if it.kind == "original"), "")
         return HurtQuestion(
-            id=figures.shorten(id_, ID_LENGTH),
-            question=figures.shorten(question.text if question else searched, _QUESTION_LENGTH),
-            history=tuple((figures.shorten(it.role, 20), figures.shorten(it.content, _TURN_LENGTH)) for it in turns),
+            id=shorten(id_, ID_LENGTH),
+            question=shorten(question.text if question else searched, _QUESTION_LENGTH),
+            history=tuple((shorten(it.role, 20), shorten(it.content, _TURN_LENGTH)) for it in turns),
             gain=gain,
             before=self._base.per_query.values[PRIMARY][id_],
             after=after,
-            variants=tuple(
-                replace(it, text=figures.shorten(it.text, _VARIANT_LENGTH)) for it in run.variants[:_VARIANTS]
-            ),
+            variants=tuple(replace(it, text=shorten(it.text, _VARIANT_LENGTH)) for it in run.variants[:_VARIANTS]),
             raw=self._list_found(base.ids, grades),
             found=self._list_found(run.ids, grades),
             missed=self._list_found(missed, grades),
@@ -293,7 +292,7 @@ class HurtFinder:
             FoundPassage(
                 rank,
                 figures.shorten_start(it, ID_LENGTH),
-                figures.shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH) if it in self._passages else "",
+                shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH) if it in self._passages else "",
                 None if grades is None else grades.get(it, 0),
             )
             for rank, it in enumerate(ids[:_FOUND], 1)

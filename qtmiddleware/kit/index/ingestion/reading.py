@@ -240,12 +240,12 @@ def _build_rows(found: Iterable[DocumentChunk], document: int, source: str, path
         metadata: dict[str, Any] = {"source": source, "title": title, "chunk": chunk.index}
         metadata |= {"start": chunk.start, "end": chunk.end}
         # A title that the document says of itself takes the place of the one that was found.
-        metadata |= {name: _shorten(value) for name, value in one.place.items() if name != "last_title"}
+        metadata |= {name: _cut_place(value) for name, value in one.place.items() if name != "last_title"}
         written = json.dumps(metadata, ensure_ascii=False)
         yield document, chunk.index, chunk.start, chunk.end, text, written, hash_text(text)
 
 
-def _shorten(value: Any) -> Any:
+def _cut_place(value: Any) -> Any:
     return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 
 

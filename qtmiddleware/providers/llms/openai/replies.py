@@ -13,6 +13,7 @@ from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.llms.calls import time_left
 from qtmiddleware.providers.openai_client import reason_of_status
 from qtmiddleware.runtime.budget import MOST_TOKENS
+from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
 
 MOST_BYTES: Final = 1 << 20
@@ -134,13 +135,6 @@ def _parse_json(raw: bytes | bytearray | str) -> Any:
     except (ValueError, RecursionError):
         # The decoder's error quotes what it read, so it does not become the cause.
         raise ModelError("unparsable", "the model's answer is not JSON; is this the address of an API?") from None
-
-
-def read_field(holder: Any, name: str) -> Any:
-    """The value *name* of a mapping or an object, ``None`` where there is none."""
-    if isinstance(holder, Mapping):
-        return holder.get(name)
-    return None if isinstance(holder, str | bytes) else getattr(holder, name, None)
 
 
 def raise_wrapped_error(completion: Any) -> None:
