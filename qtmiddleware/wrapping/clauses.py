@@ -145,9 +145,9 @@ def find_syntax(text: str) -> str:
 
 def write_plain(text: str) -> str:
     """Return *text* so that a query string takes all of it as words."""
-    plain = text
-    while find_syntax(plain):  # a piece that goes may leave another at the start of a word, as in "{-"
-        plain = _SYNTAX.sub(lambda found: found[0].lower() if found[0].isalpha() else " ", plain)
+    plain, before = text, ""
+    while plain != before:  # a piece that goes may leave another at the start of a word, as in "{-"
+        before, plain = plain, _SYNTAX.sub(lambda found: found[0].lower() if found[0].isalpha() else " ", plain)
     return " ".join(plain.split()) or text
 
 

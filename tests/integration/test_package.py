@@ -54,8 +54,9 @@ def test_the_wheel_holds_the_package_and_the_presets_and_nothing_else(wheel: zip
     presets = {f"qtmiddleware/config/presets/{Path(name).name}" for name in files_below("config")}
     assert held == files_below("qtmiddleware") | presets
     needed = "py.typed config/presets/schema.json config/presets/auto.config.json preprocessing/lexicons/en.json"
-    needed += " transforms/prompts/rewrite.py demo/data/corpus.jsonl evaluation/reporting/page.html.jinja"
-    needed += " evaluation/reporting/house.css playground/card.html.jinja playground/page.css playground/page.js"
+    needed += " transforms/prompts/rewrite.py kit/demo/data/corpus.jsonl"
+    needed += " kit/evaluation/reporting/page.html.jinja kit/evaluation/reporting/house.css"
+    needed += " kit/playground/card.html.jinja kit/playground/page.css kit/playground/page.js"
     assert {f"qtmiddleware/{name}" for name in needed.split()} <= held
 
 
