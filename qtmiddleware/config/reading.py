@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import (
     OF_KUBERNETES,
     REPEATED,
@@ -50,19 +51,30 @@ def read_preset(name: str) -> Layer:
     """Returns the settings in the preset called *name*; raises `ConfigError` with the names there are."""
     found = _match_preset(name)
     if found is None:
-        names = list(find_presets())
+        names = list_presets()
         raise ConfigError(
             f"there is no preset {display(name)}; {_hint_at_presets(name)}there are {', '.join(names)}",
             path="preset",
             allowed="one of " + ", ".join(names),
             source="preset",
         )
-    return f"preset {found}", read_file(find_presets()[found])[1]
+    return f"preset {found}", _read_preset_values(found)
 
 
-def find_presets() -> dict[str, Path]:
-    """Returns the file of each preset by the preset's name, in order."""
-    files = sorted(presets_folder().glob(f"*{PRESET_ENDING}"))
+def list_presets() -> list[str]:
+    """Return the presets' names in order: those of the files, and every transformation."""
+    return sorted({*_find_preset_files(), *TRANSFORMS} - {"none"})
+
+
+def _read_preset_values(name: str) -> Mapping[Any, Any]:
+    """Return what a file of the preset called *name* holds, its comment included."""
+    if (file := _find_preset_files().get(name)) is not None:
+        return read_file(file)[1]
+    return {"$schema": "./schema.json", "$comment": TRANSFORMS[name].label, "transformationType": name}
+
+
+def _find_preset_files() -> dict[str, Path]:
+    files = presets_folder().glob(f"*{PRESET_ENDING}")
     return {file.name.removesuffix(PRESET_ENDING): file for file in files}
 
 
@@ -76,11 +88,11 @@ def presets_folder() -> Path:
 
 def _match_preset(name: object) -> str | None:
     wanted = fold(name) if isinstance(name, str) else None
-    return next((preset for preset in find_presets() if fold(preset) == wanted), None)
+    return next((preset for preset in list_presets() if fold(preset) == wanted), None)
 
 
 def _hint_at_presets(name: object) -> str:
-    near = find_nearest(name, list(find_presets())) if isinstance(name, str) else None
+    near = find_nearest(name, list_presets()) if isinstance(name, str) else None
     return f"did you mean {near}? " if near else ""
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from qtmiddleware.config import json_schema
-from qtmiddleware.config.reading import PRESET_ENDING, find_presets, read_preset
+from qtmiddleware.config.reading import PRESET_ENDING, list_presets, read_preset
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.bench import name_option_in_errors
@@ -39,7 +39,7 @@ _File = Annotated[
 @app.command()
 def presets(json_output: AsJson = False) -> None:
     """List the presets: each name is taken wherever a config is."""
-    rows = {name: _read_json(path)["$comment"] for name, path in find_presets().items()}
+    rows = {name: read_preset(name)[1]["$comment"] for name in list_presets()}
     if json_output:
         as_json([{"name": name, "description": said} for name, said in rows.items()])
         return
@@ -58,19 +58,19 @@ def init(
     json_output: AsJson = False,
 ) -> None:
     """Write a preset to a file of your own, with the schema beside it by which editors complete and check keys."""
-    if str(path) in find_presets():
+    if str(path) in list_presets():
         message = f"{path} is the name of a preset; write --preset {path}, and a file's name that ends in .json"
         raise ConfigError(message, path="PATH", value=str(path))
-    origin, _ = read_preset(preset)
-    found = find_presets()[origin.removeprefix("preset ")]
-    target = path / found.name if path.is_dir() else path
+    origin, values = read_preset(preset)
+    name = origin.removeprefix("preset ")
+    target = path / f"{name}{PRESET_ENDING}" if path.is_dir() else path
     schema_file = target.with_name(_SCHEMA)
     if target.name.lower().endswith((".toml", ".yaml", ".yml")):
         raise ConfigError(f"{target} would hold JSON; name a file that ends in .json", path="PATH", value=str(target))
     if target.exists() and not force:
         message = f"{target} is there already; name another file, or overwrite it with --force"
         raise ConfigError(message, path="PATH", value=str(target))
-    written = json.dumps({**_read_json(found), "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
+    written = json.dumps({**values, "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
     described = json.dumps(json_schema(), indent=2, ensure_ascii=False)
     with name_option_in_errors(target, "PATH"):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,17 +78,11 @@ def init(
             replace_file(schema_file, f"{described}\n".encode())
         replace_file(target, f"{written}\n".encode())
     if json_output:
-        as_json({"preset": origin.removeprefix("preset "), "config": str(target), "schema": str(schema_file)})
+        as_json({"preset": name, "config": str(target), "schema": str(schema_file)})
         return
     out.print(str(target))
     said = f"It holds the {origin}; {schema_file.name} beside it is for editors. Use it as --config {target}."
     note(escape_line(said))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of ours as it is written, with what is no setting."""
-    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return written
 
 
 @app.command()

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config.reading import find_presets
+from qtmiddleware.config.reading import list_presets
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.environment import CONFIG_FILES
 from qtmiddleware.kit.cli.terminal import escape_json, escape_line, note, strip_control_characters
@@ -45,7 +45,7 @@ Queries = Annotated[list[str] | None, typer.Argument(help="Questions; without an
 
 def refuse_ambiguous(config: str | None) -> str | None:
     """Refuse a *config* that is the name of a preset and of a file here: whoever made the folder must not choose."""
-    if config is not None and config.isprintable() and config in find_presets() and Path(config).is_file():
+    if config is not None and config.isprintable() and config in list_presets() and Path(config).is_file():
         raise ConfigError(
             f"{config} is a preset, and a file in this folder has its name; write ./{config} for the file",
             path="--config",

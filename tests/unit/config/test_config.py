@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config, json_schema, known_keys, markdown_table
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, build_settings, camel
+from qtmiddleware.config.reading import list_presets
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
 
@@ -901,12 +902,17 @@ def ready(name: str) -> Settings:
 
 
 def test_the_ready_files_are_these() -> None:
-    modes = ["rewrite", "stepback", "decompose", "multi-query", "hyde", "keywords", "all", "combined"]
     budgets = ["words", "balanced", "thorough"]
     others = ["query-transform", "rules", "auto", "research", "strip-as-text", "seed-parity", "off", *budgets]
     own_store = ["hybrid", "rerank", "synthesis", "contextual", "pinecone"]
-    assert sorted(path.name for path in READY) == sorted(f"{name}.config.json" for name in modes + others + own_store)
-    assert [ready(name).transformation_type for name in modes] == [name.replace("-", "_") for name in modes]
+    assert sorted(path.name for path in READY) == sorted(f"{name}.config.json" for name in others + own_store)
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSFORMS if name != "none"])
+def test_every_transformation_is_a_preset_that_sets_it_alone(name: str) -> None:
+    assert name in list_presets()
+    for spelling in (name, name.replace("_", "-"), name.upper()):
+        assert Config.preset(spelling, environ={}).settings == Settings(transformation_type=name)
 
 
 def test_the_ready_files_do_what_they_are_named_for() -> None:
@@ -920,8 +926,8 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
     research = ready("research")
     assert (research.max_sub_queries, research.llm.sub_query_style) == (5, "research")
     assert (research.fusion.method, research.fusion.min_successes) == ("concat", 2)
-    budgets = [ready(name).limits.max_searches for name in ("words", "balanced", "thorough", "combined")]
-    assert budgets == [1, TRANSFORMS["combined"].max_searches, 20, None]
+    budgets = [ready(name).limits.max_searches for name in ("words", "balanced", "thorough")]
+    assert budgets == [1, TRANSFORMS["combined"].max_searches, 20]
     assert ready("hybrid").hybrid.enabled
     assert ready("rerank").rerank.enabled
     assert ready("contextual").contextual_chunks
