@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +140,7 @@ def _make_lists(place: Place, data: Dataset) -> list[dict[str, Any]]:
                 }
             )
         corpus.late.keep()
-    print(f"{place.name}: {len(rows)} questions", flush=True)
+    print(f"{place.name}: {len(rows)} questions", file=sys.stderr)
     return rows
 
 
