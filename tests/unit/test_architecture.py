@@ -253,6 +253,31 @@ def test_importing_the_package_loads_no_vendor_library(module: str) -> None:
     assert modules_after(f"import {module}") == set()
 
 
+CALLS = {
+    "a free call": "import qtmiddleware as qtm; qtm.middleware(search)('a question')",
+    "a call of the model": (
+        "import qtmiddleware as qtm; from qtmiddleware.testing import ScriptedModel\n"
+        "qtm.QueryMiddleware('combined', client=ScriptedModel({'rewrite': 'x'})).wrap(search)('a question')"
+    ),
+    "a config with a store": (
+        "import qtmiddleware as qtm\n"
+        "store = {'kind': 'pinecone', 'index': 'docs'}\n"
+        "qtm.QueryMiddleware({'store': store, 'hybrid': {'enabled': True}, 'chunkSize': 500}).wrap(search)('a question')"
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_of_a_wrapped_function_loads_nothing_of_the_kit(call: str) -> None:
+    script = (
+        "def search(query, top_k=4): return [{'id': 'a', 'score': 1.0, 'text': 'an answer'}]\n"
+        f"{CALLS[call]}\n"
+        f"import sys\nprint(*(name for name in sys.modules if name.startswith('{PACKAGE}.kit')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    assert done.stdout.split() == []
+
+
 # Whoever has none of these can still collect every test, and run those that need none.
 NOT_EVERYDAY = {
     *("torch", "transformers", "sentence_transformers", "ray", "lancedb"),
