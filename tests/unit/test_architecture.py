@@ -262,7 +262,7 @@ CALLS = {
     "a config with a store": (
         "import qtmiddleware as qtm\n"
         "store = {'kind': 'pinecone', 'index': 'docs'}\n"
-        "qtm.QueryMiddleware({'store': store, 'hybrid': {'enabled': True}, 'chunkSize': 500}).wrap(search)('a question')"
+        "qtm.QueryMiddleware({'store': store, 'hybrid': {'enabled': True}, 'chunkSize': 500}).wrap(search)('a')"
     ),
 }
 
