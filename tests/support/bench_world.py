@@ -83,9 +83,9 @@ def reply(body: dict[str, Any]) -> Any:
     mode, user = mode_of(body), body["messages"][-1]["content"]
     if mode.startswith("test_"):
         return writer(Prompt(mode, "1", "", user, (), user))
-    if mode == "judge":
+    if mode == "rank":
         marks = {f"{name}_{what}": "7" for name in "ab" for what in ("accuracy", "completeness", "relevance")}
-        return {"reason": "They say the same.", **marks, "better": "neither"}
+        return {"reason": "They say the same.", **marks, "ranking": "A = B"}
     asked = json.loads(user)
     if "passages" in asked:
         return f"{asked['passages'][0]['text'][:60]} [1]"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Question
+from qtmiddleware.kit.evaluation.ballots import parse_places
 from qtmiddleware.kit.evaluation.judging import rank
-from qtmiddleware.kit.evaluation.ranking import parse_places
 from qtmiddleware.protocols import Prompt
 from tests.support.answering_service import rank_by_words
 from tests.support.judging_world import QUESTIONS, judge_of, shown

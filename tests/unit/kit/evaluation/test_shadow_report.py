@@ -104,7 +104,9 @@ def prefers(text: str) -> Any:
 
     def reply(prompt: Any) -> str:
         lists = json.loads(prompt.user)
-        return json.dumps({"reason": "because", "better": "A" if any(text in it for it in lists["A"]) else "B"})
+        return json.dumps(
+            {"reason": "because", "ranking": "A > B" if any(text in it for it in lists["A"]) else "B > A"}
+        )
 
     return ScriptedModel(reply)
 
@@ -114,9 +116,9 @@ def test_a_list_is_better_where_it_is_in_both_orders(log: Path) -> None:
     report = read_shadow_log(log)
     assert judge_lists(report, prefers("passage d")).count_better() == {"ours": 1}
     assert judge_lists(report, prefers("passage c")).count_better() == {"plain": 1}
-    first = ScriptedModel('{"reason": "", "better": "A"}')
+    first = ScriptedModel('{"reason": "", "ranking": "A > B"}')
     assert judge_lists(report, first).count_better() == {"neither": 1}
-    assert judge_lists(report, ScriptedModel('{"reason": "", "better": "neither"}')).count_better() == {"neither": 1}
+    assert judge_lists(report, ScriptedModel('{"reason": "", "ranking": "A = B"}')).count_better() == {"neither": 1}
     assert judge_lists(report, ScriptedModel("I like both")).count_better() == {"failed": 1}
 
 
