@@ -46,7 +46,7 @@ from qtmiddleware.kit.cli.own_function import (
 from qtmiddleware.kit.cli.terminal import escape_json, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
-from qtmiddleware.kit.evaluation.bench import CACHE, READING, Bench, OpenedBench, open_bench, open_model
+from qtmiddleware.kit.evaluation.bench import CACHE, READING, Bench, BenchOptions, OpenedBench, open_bench, open_model
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.tuning import nested
 from qtmiddleware.protocols import LanguageModel
@@ -157,15 +157,15 @@ def bench_command(
         source = read_source(function, arguments, embed, top_k)
     # Not as others open theirs, who keep the standard output from Ray: the answer to --batch goes there.
     engine = LocalEngine(workers=workers) if workers > 1 else None
+    opening = BenchOptions(
+        settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
+        questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine,
+    )  # fmt: skip
     if options.is_given:
         if recordings is not None or generate is not None or judge is not None or report is not None:
             raise ConfigError("--batch asks the model alone; measure with the same command without it", path="--batch")
-        opening = {
-            "folder": data, "settings": settings, "cache": cache, "questions": questions, "split": split, "seed": seed,
-            "engine": engine,
-            "record": record if batch == "collect" else None,
-        }  # fmt: skip
-        ask_by_batch({**(named if named is not None else chosen(USUAL)), **given}, opening, model_ms, options)
+        asked = {**(named if named is not None else chosen(USUAL)), **given}
+        ask_by_batch(asked, data, replace(opening, record=record if batch == "collect" else None), options)
         return
     with (
         redirect_stdout(sys.stderr),
@@ -175,11 +175,7 @@ def bench_command(
     ):
         if generate is not None:
             generate_test_set(data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update)
-        with open_bench(
-            data, settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms,
-            cache=cache, questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine,
-            progress=update,
-        ) as opened:  # fmt: skip
+        with open_bench(data, replace(opening, progress=update)) as opened:
             compared = _select_systems(opened, named, given)
             if source is not None and source.is_wrapped:
                 compared[OWN] = {}

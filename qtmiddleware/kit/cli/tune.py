@@ -46,7 +46,15 @@ from qtmiddleware.kit.cli.own_function import (
 from qtmiddleware.kit.cli.terminal import FAILED, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import SYSTEMS, Dataset, load_judged, require_extras
-from qtmiddleware.kit.evaluation.bench import CACHE, READING, FunctionSource, OpenedBench, ask_ahead, open_bench
+from qtmiddleware.kit.evaluation.bench import (
+    CACHE,
+    READING,
+    BenchOptions,
+    FunctionSource,
+    OpenedBench,
+    ask_ahead,
+    open_bench,
+)
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
 from qtmiddleware.kit.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, forecast_tuning, nested, tune
 from qtmiddleware.kit.evaluation.tuning import split as divide
@@ -123,24 +131,16 @@ def tune_command(
     judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Too few questions are noticed before any passage is embedded.
     divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
+    options = BenchOptions(
+        settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
+        questions=questions, seed=seed, engine=LocalEngine(workers=workers) if workers > 1 else None,
+    )  # fmt: skip
     with (
         redirect_stdout(sys.stderr),
         show_warnings(without=COUNTED),
         name_function_in_errors(source),
         show_progress() as update,
-        open_bench(
-            judged,
-            settings=settings,
-            function=source,
-            recordings=recordings,
-            record=record,
-            model_ms=model_ms,
-            cache=cache,
-            questions=questions,
-            seed=seed,
-            engine=LocalEngine(workers=workers) if workers > 1 else None,
-            progress=update,
-        ) as opened,
+        open_bench(judged, replace(options, progress=update)) as opened,
     ):
         for text in opened.notes:
             note(text)
