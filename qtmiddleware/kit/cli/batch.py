@@ -18,6 +18,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import out, show_progress, show_warnings
+from qtmiddleware.kit.cli.own_function import COUNTED
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
 from qtmiddleware.kit.cli.transform_file import show_bulk, sum_up
 
@@ -120,7 +121,7 @@ def ask_by_batch(
     settings = opening.settings
     with (
         show_progress() as update,
-        show_warnings(without=("retrieval degraded",)),
+        show_warnings(without=COUNTED),
         closing(BatchService(settings)) as service,
         BatchState(opening.cache / "batch") as state,
     ):

@@ -141,6 +141,11 @@ class Judged:
     def _counts(self) -> Counter[str]:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
+    def describe(self, verdict: Verdict) -> str:
+        """Return which of the two is better by *verdict*, in a few words."""
+        outcomes = {"win": f"{self.challenger} is better", "loss": f"{self.baseline} is better", "tie": "neither"}
+        return outcomes.get(verdict.outcome, f"no verdict ({verdict.reason})")
+
     def summary(self) -> str:
         """The result in one or two sentences."""
         judged = self.wins + self.losses + self.ties

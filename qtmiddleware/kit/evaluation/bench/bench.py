@@ -104,21 +104,8 @@ class Bench:
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
         return self.embedder.record_replays() if isinstance(self.embedder, CachedEmbedder) else nullcontext({})
 
-    def measure(
-        self,
-        data: Dataset,
-        systems: Mapping[str, Mapping[str, Any]],
-        *,
-        deep: bool = False,
-        notes: Sequence[str] = (),
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> Comparison:
-        """Measure every one of the *systems* on every question of *data* against the raw query.
-
-        With *deep* each is asked once more, for a hundred passages, which R@100 is measured by.
-        """
-        return measure_systems(self, data, systems, deep=deep, notes=notes, seed=seed, progress=progress)
+    # A method: the bench is what the systems are made of.
+    measure = measure_systems
 
 
 def build_config(settings: Mapping[str, Any]) -> Config:
@@ -232,8 +219,9 @@ class OpenedBench:
         """
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(self.bench.model, self.data, systems, concurrency=self.concurrency, progress=progress)
-        options: dict[str, Any] = {"deep": deep, "notes": self.notes, "seed": seed, "progress": progress}
-        comparison = measure_systems(self.bench, self.data, systems, **options)
+        comparison = measure_systems(
+            self.bench, self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress
+        )
         if isinstance(self.bench, OwnFunction) and self.bench.ids is not None:
             self.bench.ids.finish()
         return replace(comparison, counts_model_time=self.counts_model_time)
