@@ -145,6 +145,18 @@ def test_without_texts_of_passages_nothing_is_judged_and_it_is_said_what_to_set(
         judge_lists(read_shadow_log(log), prefers("d"))
 
 
+def test_a_judge_that_fails_on_some_pairs_fails_those_alone(log: Path) -> None:
+    write(log, *(record("abc", "abd", query=f"question {n}") for n in range(3)))
+
+    def reply(prompt: Any) -> Any:
+        asked = json.loads(prompt.user)
+        if asked["question"] == "question 1":
+            return ModelError("unavailable", "down")
+        return {"ranking": "A > B" if "passage d" in asked["A"] else "B > A"}
+
+    assert judge_lists(read_shadow_log(log), ScriptedModel(reply)).count_better() == {"ours": 2, "failed": 1}
+
+
 def test_a_judge_that_cannot_be_reached_is_told_of(log: Path) -> None:
     write(log, record("abc", "abd"))
     with pytest.raises(ModelError):
