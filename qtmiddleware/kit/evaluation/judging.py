@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
-from qtmiddleware.kit.evaluation.ballots import MOST_FAILURES, Ballot, Judge, Reason, average_scores
+from qtmiddleware.kit.evaluation.ballots import Ballot, Judge, Reason, average_scores
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.measures import SIGNIFICANT
 from qtmiddleware.kit.evaluation.prompts import ANSWERS, CRITERIA
@@ -21,7 +21,6 @@ from qtmiddleware.protocols import LanguageModel
 
 __all__ = [
     "CRITERIA",
-    "MOST_FAILURES",
     "Judged",
     "Outcome",
     "RankedAnswers",

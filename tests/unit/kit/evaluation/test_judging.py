@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Question
-from qtmiddleware.kit.evaluation.judging import CRITERIA, MOST_FAILURES, Judged, judge
+from qtmiddleware.kit.evaluation.ballots import MOST_FAILURES
+from qtmiddleware.kit.evaluation.judging import CRITERIA, Judged, judge
 from qtmiddleware.kit.evaluation.prompts import MOST_ANSWER_CHARS
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.callable import CallableModel
