@@ -56,12 +56,6 @@ def test_what_is_better_in_both_orders_wins() -> None:
     assert result.baseline_scores == dict.fromkeys(CRITERIA, 4)
 
 
-def test_what_is_worse_in_both_orders_loses() -> None:
-    result = judged(by_length, baseline=long, challenger=short)
-    assert counts(result) == (0, 8, 0, 0, 0)
-    assert result.challenger_scores == dict.fromkeys(CRITERIA, 4)
-
-
 def test_neither_in_both_orders_is_a_tie_and_no_flip() -> None:
     assert counts(judged(lambda prompt: verdict("neither"))) == (0, 0, 8, 0, 0)
 
@@ -177,9 +171,6 @@ def test_a_garbled_or_missing_reply_fails_and_is_never_a_win(reply: Any) -> None
     "reply",
     [
         f"<think>Hm.</think>```json\n{json.dumps(verdict('A'))}\n```",
-        verdict("a > b"),
-        verdict("Answer A > answer B."),
-        verdict("A, then B"),
         verdict("A", a_accuracy="8/10", b_relevance="7.5", a_relevance=" 3 "),
         {key.upper(): value for key, value in verdict("A").items()},
     ],

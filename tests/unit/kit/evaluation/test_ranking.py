@@ -216,7 +216,7 @@ def test_a_key_that_is_refused_later_ends_the_ranking_with_what_there_is() -> No
         ("A, C, B", {"A": 1, "C": 2, "B": 3}),
         ("b > a = c", {"B": 1, "A": 2.5, "C": 2.5}),
         ("B, then C, then A", {"B": 1, "C": 2, "A": 3}),
-        ("Answer C > answer B > answer A", {"C": 1, "B": 2, "A": 3}),
+        ("Answer C > answer B > answer A.", {"C": 1, "B": 2, "A": 3}),
         ("A > B", {}),
         ("A > B > C > C", {}),
         ("A > B > C > D", {}),
